@@ -1,0 +1,59 @@
+# What a contributor does, one target each. `.ci/run` calls the same targets.
+# RUN is how tools are found; `make check RUN=` takes them from PATH.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+RUN ?= uv run
+
+.PHONY: setup sync settle filter hooks format check check-lock test test-spawn docs build
+
+setup: filter sync            ## Once in each clone.
+
+sync:                         ## Install everything; completes the committed lock in the work tree.
+	uv sync
+	$(MAKE) --quiet settle
+
+# Git takes a file of another size for changed until `git add` compares contents. Adding the same contents
+# changes nothing else.
+settle:                       ## After uv completed the lock: let git see that it is the same.
+	if git diff --quiet -- uv.lock 2>/dev/null; then git add --update -- uv.lock; fi
+
+filter:                       ## Let git store the lock in its index-neutral form.
+	git config filter.neutral-lock.clean "python3 .ci/neutral_lock.py"
+	git config filter.neutral-lock.smudge cat
+	git config filter.neutral-lock.required true
+
+hooks:                        ## Optional: the quick checks before every commit.
+	$(RUN) pre-commit install
+
+format:                       ## Rewrite the sources as the formatter and the fixable rules want them.
+	$(RUN) ruff check --fix-only --quiet
+	$(RUN) ruff format
+
+check: check-lock             ## Lock, format, lint, types, import contracts, spelling.
+	$(RUN) ruff format --check
+	$(RUN) ruff check
+	$(RUN) pyright
+	$(RUN) lint-imports --no-cache --no-logo
+	$(RUN) codespell
+
+# The last line tells a committed lock that lags behind pyproject.toml. It skips the revision of uv's format,
+# which a newer uv raises.
+check-lock:                   ## The lock that git holds names no index and pins what is installed.
+	git show :uv.lock | python3 .ci/neutral_lock.py --check
+	uv lock --check --quiet
+	diff -I '^revision = ' <(git show :uv.lock) <(python3 .ci/neutral_lock.py uv.lock)
+
+test:                         ## Rung 1: no processes, nothing slow.
+	$(RUN) pytest -m "not spawn and not slow"
+
+test-spawn:                   ## Rung 2: real workers.
+	$(RUN) pytest -m spawn
+
+docs:                         ## The pages, in docs/_build/html; a warning is a failure.
+	$(RUN) sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+build:                        ## Wheel and sdist, each tried in a clean environment.
+	rm -rf dist
+	uv build --quiet
+	.ci/smoke_test dist/*.whl dist/*.tar.gz

@@ -1,0 +1,112 @@
+"""The story of `shoal bench`: how fast a task steps, how fast it trains, and how soon it begins.
+
+Each measurement is taken several times, in turn with the others, because machines are seldom quiet; medians are told,
+and efficiencies are medians of ratios within a turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from shoal.bench.environments import measure_environments
+from shoal.bench.training import Run, measure_training
+from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.config import BenchConfig
+
+@dataclass(slots=True)
+class BenchReport:
+    """What was measured, with the machine it was measured on."""
+
+    task: str
+    machine: dict[str, Any]
+    num_envs: int
+    threads: int
+    env_steps_per_second: dict[str, float] = field(default_factory=dict)
+    """Environment steps without a policy, on one worker, by engine."""
+    training: list[dict[str, float]] = field(default_factory=list)
+    """A row for each number of workers: steps per second, and efficiency against the first row."""
+
+
+def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
+    """Measure what `config` asks for.
+
+    Args:
+        config: What to measure.
+        say: Takes a line about each measurement as it is made.
+
+    Raises:
+        UsageError: What was asked cannot be measured here.
+        ShoalError: A measured command failed.
+    """
+    spec = registry.resolve(config.task)
+    gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
+    devices = {n: plan_workers(gpu_ids, n, visible_gpus()).devices for n in config.nproc_per_node}
+    device = devices[config.nproc_per_node[0]][0]
+    report = BenchReport(
+        task=spec.name, machine=_machine(), num_envs=config.num_envs, threads=config.threads
+    )
+    rates: dict[str, list[float]] = {}
+    runs: dict[int, list[Run]] = {n: [] for n in config.nproc_per_node}
+    for turn in range(config.repeats):
+        for engine, rate in measure_environments(config, device).items():
+            say(f"[{turn + 1}/{config.repeats}] {engine}: {rate:,.0f} environment steps per second")
+            rates.setdefault(engine, []).append(rate)
+        for workers, measured in runs.items():
+            measured.append(measure_training(config, spec, workers, cold=False))
+            told = f"{measured[-1].steps_per_second:,.0f} training steps per second"
+            say(f"[{turn + 1}/{config.repeats}] {workers} worker(s): {told}, first after {measured[-1].first_s:.1f} s")
+    report.env_steps_per_second = {engine: median(values) for engine, values in rates.items()}
+    report.training = [_summary(workers, measured, runs) for workers, measured in runs.items()]
+    if config.cold:
+        for row in report.training:
+            row["first_iteration_cold_s"] = measure_training(config, spec, int(row["workers"]), cold=True).first_s
+    if config.json is not None:
+        Path(config.json).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> dict[str, float]:
+    """Return the row of one number of workers. Efficiencies are medians over turns, since each turn compares like with like."""
+    base = next(iter(runs))
+    efficiencies = [
+        mine.steps_per_second / workers / (first.steps_per_second / base)
+        for mine, first in zip(measured, runs[base], strict=True)
+    ]
+    return {
+        "workers": workers,
+        "steps_per_second": median(run.steps_per_second for run in measured),
+        "efficiency": median(efficiencies),
+        "first_iteration_warm_s": median(run.first_s for run in measured),
+    }
+
+
+def _machine() -> dict[str, Any]:
+    """Describe the machine and the versions that figures depend on."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    packages = ("shoal", "torch", "warp-lang", "rsl-rl-lib", "mujoco")
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpus": [gpu.name for gpu in visible_gpus()],
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+    }

@@ -1,0 +1,92 @@
+"""Training steps per second and time to the first iteration, measured from outside: the very command that a user types
+is run, and the metrics that it writes are read.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import ShoalError
+from shoal.launch.tail import Tail
+
+if TYPE_CHECKING:
+    from shoal.config import BenchConfig
+    from shoal.tasks.registry import TaskSpec
+
+_POLL_S = 0.01
+_TIME_LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured training."""
+
+    steps_per_second: float
+    first_s: float
+    """Time from the command's start to its first finished iteration [s]."""
+
+
+def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold: bool) -> Run:
+    """Run one training, and read its speed from what it writes."""
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as scratch:
+        environment = bench_environment(config)
+        if cold:
+            environment["WARP_CACHE_PATH"] = str(Path(scratch) / "kernels")
+        command = [
+            *(sys.executable, "-m", "shoal", "train", config.task),
+            *("--gpu-ids", *config.gpu_ids),
+            *("--nproc-per-node", str(workers)),
+            *("--num-envs", str(config.num_envs)),
+            *("--max-iterations", str(1 if cold else config.warmup + config.iterations)),
+            *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0"),
+        ]
+        if config.gpu_ids == ("auto",):
+            del command[5:7]
+        started = time.monotonic()
+        with (Path(scratch) / "output").open("w+b") as output:
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)  # noqa: S603
+            first_s, rows = _follow(process, Path(scratch) / spec.experiment, started)
+            if process.returncode or not rows:
+                output.seek(0)
+                tail = output.read().decode(errors="replace").strip()[-2000:]
+                message = f"`{' '.join(command)}` failed with {process.returncode}: {tail}"
+                raise ShoalError(message)
+    timed = rows[min(config.warmup, len(rows) - 1) :]
+    before = rows[min(config.warmup, len(rows) - 1) - 1]
+    steps = timed[-1]["Train/total_steps"] - before["Train/total_steps"]
+    seconds = timed[-1]["Train/total_time"] - before["Train/total_time"]
+    return Run(steps_per_second=steps / seconds if seconds else 0.0, first_s=first_s)
+
+
+def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) -> tuple[float, list[dict[str, float]]]:
+    """Wait for a training; return when its first iteration was done, and all its metrics."""
+    first_s = float("nan")
+    rows: list[dict[str, float]] = []
+    tail: Tail | None = None
+    while True:
+        ended = process.poll() is not None
+        if tail is None:
+            tail = next((Tail(path) for path in experiment.glob("*/metrics.jsonl")), None)
+        fresh = tail.rows() if tail else []
+        if fresh and not rows:
+            first_s = time.monotonic() - started
+        rows += fresh
+        if ended:
+            return first_s, rows
+        if time.monotonic() - started > _TIME_LIMIT_S:
+            process.kill()
+        time.sleep(_POLL_S)
+
+
+def bench_environment(config: BenchConfig) -> dict[str, str]:
+    """Return the environment of a measured process: its share of threads, and no log files."""
+    return os.environ | {"OMP_NUM_THREADS": str(config.threads), "TORCHRUNX_LOG_DIR": ""}
+
+

@@ -1,0 +1,1 @@
+"""The voice of Shoal: reading the command line, and everything that a person sees. Only home of tyro and rich."""

@@ -1,0 +1,153 @@
+"""The commands. Each reads its words, calls one story, says how it ended, and leaves with the exit code of DESIGN.
+
+What needs torch is imported inside the command that needs it, so that help and every refusal come at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from shoal import __version__
+from shoal.cli import report
+from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.logs import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shoal.config import TrainConfig
+
+
+def shoal() -> NoReturn:
+    """Run `shoal COMMAND ...`."""
+    _leave_with(_shoal, sys.argv[1:])
+
+
+def train() -> NoReturn:
+    """Run `train TASK ...`."""
+    _leave_with(_train, sys.argv[1:])
+
+
+def play() -> NoReturn:
+    """Run `play TASK ...`."""
+    _leave_with(_play, sys.argv[1:])
+
+
+def evaluate() -> NoReturn:
+    """Run `evaluate TASK ...`."""
+    _leave_with(_evaluate, sys.argv[1:])
+
+
+def _shoal(words: Sequence[str]) -> None:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        report.print_overview({name: summary for name, (summary, _) in _COMMANDS.items()})
+        return
+    if words[0] in {"-V", "--version"}:
+        report.say(f"shoal {__version__}")
+        return
+    if words[0] not in _COMMANDS:
+        message = f"There is no command 'shoal {words[0]}'.{did_you_mean(words[0], _COMMANDS)} `shoal --help` lists them."
+        raise UsageError(message)
+    _COMMANDS[words[0]][1](words[1:])
+
+
+def _train(words: Sequence[str]) -> None:
+    if not _names_a_task(words):
+        report.print_train_overview()
+        return
+    from shoal.cli.parse import parse_train  # noqa: PLC0415
+
+    _start(parse_train(words), dry_run_only=False)
+
+
+def _plan(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_train  # noqa: PLC0415
+
+    _start(parse_train(words, program="shoal plan"), dry_run_only=True)
+
+
+def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
+    """Plan, say what the user should know, and train."""
+    from shoal.train import make_plan  # noqa: PLC0415
+    from shoal.train import train as train_story  # noqa: PLC0415
+
+    plan = make_plan(config)
+    speaks = plan.rank is None or plan.rank.rank == 0
+    configure_logging(rank=plan.rank.rank if plan.rank else None)
+    if config.dry_run or dry_run_only:
+        if speaks:
+            report.print_plan(plan, os.environ)
+        return
+    with report.training_view(plan, silent=not speaks) as view:
+        outcome = train_story(plan, view)
+    if speaks:
+        report.print_outcome(outcome)
+
+
+def _play(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_play  # noqa: PLC0415
+    from shoal.play import play as play_story  # noqa: PLC0415
+
+    report.print_episodes(play_story(parse_play(words, program="play")))
+
+
+def _evaluate(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_play  # noqa: PLC0415
+    from shoal.play import play as play_story  # noqa: PLC0415
+
+    report.print_evaluation(play_story(parse_play(words, program="evaluate")))
+
+
+def _tasks(_words: Sequence[str]) -> None:
+    report.print_tasks()
+
+
+def _bench(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_bench  # noqa: PLC0415
+
+    config = parse_bench(words)
+    from shoal.bench import bench as bench_story  # noqa: PLC0415
+
+    report.print_bench(bench_story(config, report.say))
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {
+    "train": ("train a policy", _train),
+    "play": ("run episodes of a trained policy, and print each", _play),
+    "evaluate": ("run many episodes of a trained policy, and print their statistics as JSON", _evaluate),
+    "tasks": ("list what can be trained", _tasks),
+    "plan": ("print what `train` would do, and stop", _plan),
+    "bench": ("measure environment and training steps per second", _bench),
+}
+
+
+def _names_a_task(words: Sequence[str]) -> bool:
+    """Whether there is more to read than a plain call for help."""
+    return any(word not in {"-h", "--help"} for word in words)
+
+
+def _leave_with(command: Callable[[Sequence[str]], None], words: Sequence[str]) -> NoReturn:
+    """Run a command and leave with its exit code; the last line tells why when it is not 0."""
+    try:
+        command(words)
+    except ShoalError as error:
+        report.print_error(error)
+        _leave(error.exit_code)
+    except KeyboardInterrupt:
+        report.print_error(ShoalError("Interrupted."))
+        _leave(130)
+    except BrokenPipeError:  # `shoal tasks | head`
+        sys.stderr.close()
+        _leave(0)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process. After a failure, libraries' threads that wait for lost peers must not hold it back."""
+    if code == 0:
+        sys.exit(0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

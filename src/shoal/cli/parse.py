@@ -1,0 +1,160 @@
+"""From words to a `TrainConfig`, in two stages: the task (or a saved configuration) chooses the defaults, flags
+override them. The flags of the second stage are derived from the configuration itself, by tyro.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import tyro
+import yaml
+
+from shoal.config import BenchConfig, PlayConfig, TrainConfig
+from shoal.config.plain import from_plain
+from shoal.errors import UsageError
+from shoal.plan.training import find_model, run_to_continue
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+_TYRO_CONFIG = (tyro.conf.FlagCreatePairsOff,)
+
+
+def parse_flags(kind: type[T], arguments: Sequence[str], *, program: str, default: T | None = None) -> T:
+    """Read flags into a configuration of type `kind`.
+
+    tyro prints its own refusals, with the nearest valid names, and exits with 2.
+    """
+    extra: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(kind, prog=program, args=list(arguments), config=_TYRO_CONFIG, **extra)
+
+
+def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take the task out of the words: the first one, or else the first one that names a registered task.
+
+    Returns:
+        The task, None when there is none, and all other words in their order.
+    """
+    words = list(arguments)
+    for index, word in enumerate(words):
+        if (index == 0 and not word.startswith("-")) or word in registry.registered():
+            return word, words[:index] + words[index + 1 :]
+    return None, words
+
+
+def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
+    """Read the words after `train`.
+
+    Raises:
+        UsageError: They contradict each other, or name something that does not exist.
+    """
+    task, words = split_task(arguments)
+    saved, words = _take_config_files(words)
+    default = _defaults(task, saved)
+    asked = parse_flags(TrainConfig, words, program=f"{program} {default.task}", default=default)
+    if asked.resume is not None and not saved:
+        # The run that goes on keeps what it was trained with, unless this command says otherwise.
+        train_yaml = run_to_continue(asked, registry.resolve(asked.task)).train_yaml
+        if train_yaml.is_file():
+            default = _defaults(task, [train_yaml])
+            asked = parse_flags(TrainConfig, words, program=f"{program} {default.task}", default=default)
+    return _only_one_number_of_envs(asked, words)
+
+
+def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
+    """Read the words after `play` or `evaluate`. What a policy was trained with is read from its run.
+
+    Raises:
+        UsageError: They name a policy that does not exist.
+    """
+    task, words = split_task(arguments)
+    if task is None:
+        message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
+        raise UsageError(message)
+    spec = registry.resolve(task)
+    default = PlayConfig(task=task, env=spec.env, agent=spec.agent)
+    asked = parse_flags(PlayConfig, words, program=f"{program} {task}", default=default)
+    train_yaml = find_model(asked.log_root, spec, asked.checkpoint).parents[2] / "params" / "train.yaml"
+    if train_yaml.is_file():
+        trained = _defaults(task, [train_yaml])
+        default = replace(default, env=trained.env, agent=trained.agent)
+    return parse_flags(PlayConfig, words, program=f"{program} {task}", default=default)
+
+
+def parse_bench(arguments: Sequence[str]) -> BenchConfig:
+    """Read the words after `shoal bench`.
+
+    Raises:
+        UsageError: They name no task, or something that cannot be measured.
+    """
+    task, words = split_task(arguments)
+    if task is None:
+        message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
+        raise UsageError(message)
+    default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
+    return parse_flags(BenchConfig, words, program=f"shoal bench {task}", default=default)
+
+
+def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
+    """Return the training that is meant before any flag is read."""
+    layers = [_read_yaml(file) for file in files]
+    named = task or next((str(layer["task"]) for layer in layers if "task" in layer), None)
+    if named is None:
+        message = "No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all."
+        raise UsageError(message)
+    config = registry.resolve(named).defaults(named)
+    for layer in layers:
+        config = from_plain(config, layer | {"task": named})
+    return config
+
+
+def _take_config_files(words: list[str]) -> tuple[list[Path], list[str]]:
+    """Take `--config FILE`, which may stand several times, out of the words."""
+    files: list[Path] = []
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, value = word.partition("=")
+        if flag != "--config":
+            rest.append(word)
+            continue
+        path = value if equals else next(remaining, None)
+        if not path:
+            raise UsageError("--config needs a file: pass --config <run>/params/train.yaml.")
+        files.append(Path(path))
+    return files, rest
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    """Read one configuration file.
+
+    Raises:
+        UsageError: It is not there, is no YAML, or holds something else than named values.
+    """
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"--config {file} cannot be read ({error.strerror}): pass a file such as <run>/params/train.yaml."
+        raise UsageError(message) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {file} is no plain YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
+    return data
+
+
+def _only_one_number_of_envs(config: TrainConfig, words: Sequence[str]) -> TrainConfig:
+    given = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
+    if {"--num-envs", "--num-envs-total"} <= given:
+        message = (
+            "--num-envs and --num-envs-total exclude each other: --num-envs counts the environments on each worker, "
+            "--num-envs-total those of all workers together. Pass one of them."
+        )
+        raise UsageError(message)
+    # A saved total must not outlive a --num-envs that was typed now.
+    return replace(config, num_envs_total=None) if "--num-envs" in given else config

@@ -1,0 +1,271 @@
+"""Everything that Shoal prints: overviews, the plan, the live view of a training, results, and errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from shoal.bench import BenchReport
+    from shoal.errors import ShoalError
+    from shoal.launch.view import View
+    from shoal.plan.training import TrainPlan
+    from shoal.play import Episodes
+    from shoal.train import Outcome
+
+PLAIN_LINE_S = 2.0
+"""Least time between two progress lines where the output is no terminal [s]."""
+
+_SHOWN_FIRST = (
+    ("Mean reward", "Train/mean_reward", "{:.2f}"),
+    ("Mean episode length", "Train/mean_episode_length", "{:.1f}"),
+    ("Steps per second", "Perf/total_fps", "{:,.0f}"),
+    ("Total steps", "Train/total_steps", "{:,.0f}"),
+    ("Value loss", "Loss/value", "{:.4g}"),
+    ("Surrogate loss", "Loss/surrogate", "{:.4g}"),
+    ("Learning rate", "Loss/learning_rate", "{:.2e}"),
+    ("Action std", "Policy/mean_std", "{:.2f}"),
+)
+
+
+def _out() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print one plain line."""
+    _out().print(text, markup=False)
+
+
+def print_error(error: ShoalError) -> None:
+    """Print what is known of an error, and its message as the last line."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if error.details:
+        console.print(error.details.rstrip(), markup=False)
+    console.print(Text("Error: ", style="bold red") + Text(str(error)))
+
+
+def print_overview(commands: Mapping[str, str]) -> None:
+    """Print what `shoal` can do."""
+    say("usage: shoal COMMAND ...\n")
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, summary in commands.items():
+        table.add_row(name, summary)
+    _out().print(table)
+    say("\n`shoal COMMAND --help` tells a command's flags. `train`, `play` and `evaluate` are commands by themselves.")
+
+
+def print_tasks() -> None:
+    """Print what can be trained."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for spec in registry.registered().values():
+        table.add_row(spec.name, spec.summary)
+    _out().print(table)
+
+
+def print_train_overview() -> None:
+    """Print what `train` can train; a task's own flags need the task."""
+    say("usage: train TASK [flags]\n\nTasks:")
+    print_tasks()
+    say("\n`train TASK --help` shows every flag with that task's defaults.")
+    say("A task of your own: `train path/to/file.py:Class`.")
+
+
+def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
+    """Print what a training would do."""
+    variables = {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR") if name in environ}
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, value in plan.to_plain().items():
+        shown = " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+        table.add_row(name.replace("_", " "), Text(shown))
+    for name, value in variables.items():
+        table.add_row(name, Text(repr(value)))
+    table.add_row("run directory", Text(_planned_directory(plan)))
+    for note in plan.notes:
+        say(note)
+    _out().print(table)
+
+
+def _planned_directory(plan: TrainPlan) -> str:
+    if plan.continued is not None:
+        return f"{plan.continued.path} (continued)"
+    return f"{plan.config.log_root}/{plan.spec.experiment}/<now>{'_' + plan.config.run_name if plan.config.run_name else ''}"
+
+
+@contextmanager
+def training_view(plan: TrainPlan, *, silent: bool) -> Iterator[View]:
+    """Show a training while it runs: a live table on a terminal, plain lines elsewhere, nothing when `silent`."""
+    if silent:
+        yield _SilentView()
+        return
+    for note in plan.notes:
+        say(note)
+    say(_headline(plan))
+    console = _out()
+    if not console.is_terminal:
+        view = _PlainView()
+        yield view
+        view.flush()
+        return
+    live = _LiveView(plan, console)
+    with Live(live, console=console, refresh_per_second=8, transient=False, redirect_stdout=True):
+        yield live
+
+
+def _headline(plan: TrainPlan) -> str:
+    workers = "1 worker" if plan.world_size == 1 else f"{plan.world_size} workers"
+    devices = ", ".join(dict.fromkeys(plan.devices))
+    talk = f" through {plan.backend}" if plan.backend else ""
+    return (
+        f"Training {plan.spec.name}: {workers} on {devices}{talk} ({plan.door}), {plan.num_envs:,} environments each, "
+        f"iterations {plan.start_iteration} to {plan.config.max_iterations}."
+    )
+
+
+class _SilentView:
+    """For ranks that do not speak."""
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        del row
+
+    def on_line(self, line: str) -> None:
+        del line
+
+
+class _PlainView:
+    """One line an iteration, but not more than one every `PLAIN_LINE_S`; the last iteration is always told."""
+
+    def __init__(self) -> None:
+        self._told = 0.0
+        self._held_back: Mapping[str, float] | None = None
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        if now - self._told < PLAIN_LINE_S and self._told:
+            self._held_back = row
+            return
+        self._told = now
+        self._held_back = None
+        self._print(row)
+
+    def on_line(self, line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    def flush(self) -> None:
+        """Tell the newest row if it was held back."""
+        if self._held_back is not None:
+            self._print(self._held_back)
+            self._held_back = None
+
+    def _print(self, row: Mapping[str, float]) -> None:
+        parts = [f"{name.lower()} {_value(row, key, form)}" for name, key, form in _SHOWN_FIRST[:4]]
+        self.on_line(f"[{int(row['iteration'])}/{int(row['max_iterations'])}] " + ", ".join(parts))
+
+
+class _LiveView:
+    """Progress bar and table of the newest metrics; rendered by rich, several times a second."""
+
+    def __init__(self, plan: TrainPlan, console: Console) -> None:
+        self._console = console
+        self._row: Mapping[str, float] = {}
+        self._first: tuple[float, float] | None = None  # (iteration, time) of the first row, for the time left.
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, TextColumn("left {task.fields[left]}"), console=console)
+        self._bar = self._progress.add_task(
+            plan.spec.name, total=plan.config.max_iterations, completed=plan.start_iteration, left="-"
+        )
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        self._row = row
+        self._first = self._first or (row["iteration"], now)
+        done = row["iteration"] - self._first[0]
+        left = (row["max_iterations"] - row["iteration"]) * (now - self._first[1]) / done if done else None
+        told = "-" if left is None else str(timedelta(seconds=round(left)))
+        self._progress.update(self._bar, completed=row["iteration"], left=told)
+
+    def on_line(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+    def __rich__(self) -> Group:
+        table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2), expand=False)
+        for name, key, form in _SHOWN_FIRST:
+            table.add_row(name, _value(self._row, key, form))
+        for key in sorted(self._row):
+            if key.startswith("Episode_Reward/"):
+                table.add_row(Text(key, style="dim"), f"{self._row[key]:.3f}")
+        return Group(self._progress, table)
+
+
+def _value(row: Mapping[str, Any], key: str, form: str) -> str:
+    value = row.get(key)
+    return "-" if value is None else form.format(value)
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Print what a training came to."""
+    report = outcome.reports[0]
+    reward = _value(report.last_row, "Train/mean_reward", "{:.2f}")
+    digests = sorted({each.digest for each in outcome.reports})
+    say(f"Replicas agree: fingerprint {' '.join(digests)} on {_count(len(outcome.reports))}.")
+    say(f"Finished {report.iteration} iterations, mean reward {reward}. Run directory: {outcome.run.path}")
+
+
+def _count(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
+def print_episodes(episodes: Episodes) -> None:
+    """Print each episode, and their mean and spread."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    for title in ("episode", "return", "length"):
+        table.add_column(title, justify="right")
+    for number, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True), start=1):
+        table.add_row(str(number), f"{value:.2f}", str(length))
+    _out().print(table)
+    told = episodes.summary()
+    say(f"return {told['return_mean']:.2f} ± {told['return_std']:.2f}, length {told['length_mean']:.1f} ± {told['length_std']:.1f}")
+
+
+def print_evaluation(episodes: Episodes) -> None:
+    """Print the statistics of all episodes as JSON."""
+    sys.stdout.write(json.dumps(episodes.summary(), indent=2) + "\n")
+
+
+def print_bench(report: BenchReport) -> None:
+    """Print what was measured."""
+    machine = report.machine
+    say(f"{report.task} on {machine['cpu']} ({machine['cores']} cores), GPUs: {', '.join(machine['gpus']) or 'none'}")
+    rates = Table("engine", "environment steps per second", box=box.SIMPLE_HEAD, padding=(0, 2))
+    for engine, rate in report.env_steps_per_second.items():
+        rates.add_row(engine, f"{rate:,.0f}")
+    _out().print(rates)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    for title in ("workers", "training steps per second", "efficiency", "first iteration [s]", "with a cold cache [s]"):
+        table.add_column(title, justify="right")
+    for row in report.training:
+        cold = row.get("first_iteration_cold_s")
+        table.add_row(
+            f"{row['workers']:.0f}",
+            f"{row['steps_per_second']:,.0f}",
+            f"{row['efficiency']:.0%}",
+            f"{row['first_iteration_warm_s']:.1f}",
+            "-" if cold is None else f"{cold:.1f}",
+        )
+    _out().print(table)

@@ -1,0 +1,220 @@
+"""Configurations to plain values, as YAML and JSON hold them, and back.
+
+`from_plain` lays what a file says over a configuration that has the defaults, and checks every value against
+the annotation of its field. It knows no configuration in particular, so a task's own dataclass works too.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from shoal.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+_SEQUENCES = (tuple, list, Sequence)
+_MAPPINGS = (dict, Mapping)
+_SCALARS = (bool, int, float, str)
+_WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
+def to_plain(config: DataclassInstance) -> dict[str, Any]:
+    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None.
+
+    Raises:
+        UsageError: If a value has no plain form.
+    """
+    return _plain(config, "")
+
+
+def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
+    """Return `template` with the values of `mapping`; what the mapping does not name stays.
+
+    Nested configurations are overlaid in turn; tuples and dicts are replaced whole.
+
+    Args:
+        template: A configuration that has the defaults, or its class.
+        mapping: What a file says: names of fields and plain values.
+        path: Where the mapping stands, such as ``"agent"``: the beginning of every path in an error.
+
+    Raises:
+        UsageError: If a name is unknown or missing, or a value has the wrong type or is refused.
+    """
+    cls = template if isinstance(template, type) else type(template)
+    if not isinstance(mapping, Mapping):
+        raise _mistyped(path or cls.__name__, mapping, cls)
+    known = {item.name: item for item in fields(cls) if item.init}
+    values: dict[str, Any] = {}
+    for key, value in cast("Mapping[object, object]", mapping).items():
+        name = str(key)
+        if name not in known:
+            message = f"{_join(path, name)} is given, but {cls.__name__} has no such field."
+            raise UsageError(message + (did_you_mean(name, known) or f" It has: {', '.join(known)}."))
+        # The template's own value comes along: a nested default may be of a subclass of what is annotated.
+        current = None if isinstance(template, type) else getattr(template, name)
+        values[name] = _read(_annotations(cls)[name], value, _join(path, name), current)
+    if isinstance(template, type):
+        _refuse_missing(template, values, path)
+    try:
+        return template(**values) if isinstance(template, type) else replace(template, **values)
+    except (UsageError, ValueError, TypeError) as error:
+        # A configuration does not know of which field it is the value.
+        where = "" if not path or str(error).startswith(f"{path}.") else f"{path}: "
+        message = f"{where}{error}"
+        raise UsageError(message) from error
+
+
+def _refuse_missing(cls: type[DataclassInstance], values: Mapping[str, object], path: str) -> None:
+    """Refuse to construct a configuration without a value for each field that has no default."""
+    for item in fields(cls):
+        has_default = item.default is not MISSING or item.default_factory is not MISSING
+        if item.init and not has_default and item.name not in values:
+            message = f"{_join(path, item.name)} is not given, but has no default: add it."
+            raise UsageError(message)
+
+
+@cache
+def _annotations(cls: type[DataclassInstance]) -> dict[str, Any]:
+    """Return the type of each field, with names looked up where the class was written."""
+    return get_type_hints(cls)
+
+
+def _plain(value: object, path: str) -> Any:  # noqa: ANN401 - plain values have no type of their own.
+    """Return the plain form of any value."""
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in fields(value) if item.init]
+        return {name: _plain(getattr(value, name), _join(path, name)) for name in names}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return {_plain(key, path): _plain(item, _join(path, str(key))) for key, item in items}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item, path) for item in cast("Sequence[object]", value)]
+    if isinstance(value, (Enum, PurePath)):
+        return value.name if isinstance(value, Enum) else str(value)
+    for kind in _SCALARS:
+        if isinstance(value, kind):
+            return kind(value)  # A subclass, such as NumPy's float64, is not plain.
+    if value is not None:
+        message = (
+            f"{path} is {value!r}, which files of plain values cannot hold: use numbers, strings, or tuples."
+        )
+        raise UsageError(message)
+    return None
+
+
+def _read(kind: Any, value: object, path: str, current: object = None, *, strict: bool = False) -> Any:  # noqa: ANN401
+    """Return `value` as the type `kind`, or refuse it.
+
+    Args:
+        kind: An annotation.
+        value: A plain value.
+        path: Where it stands.
+        current: What the template has there.
+        strict: Whether a number must be of the very type asked for, which tells members of a union apart.
+    """
+    kind = getattr(kind, "__value__", kind)  # A `type` statement of Python 3.12.
+    origin: Any = get_origin(kind) or kind
+    if origin in (Union, types.UnionType):
+        return _read_union(kind, value, path, current)
+    if _is_config(origin):
+        template: Any = current if isinstance(current, origin) else origin
+        return from_plain(template, value, path)
+    if origin in _SEQUENCES:
+        return _read_sequence(kind, value, path)
+    if origin in _MAPPINGS:
+        return _read_mapping(kind, value, path)
+    return _read_scalar(kind, value, path, strict=strict)
+
+
+def _read_union(kind: Any, value: object, path: str, current: object) -> Any:  # noqa: ANN401
+    """Return `value` as the first member of a union that takes it unchanged, else as the first that can."""
+    members = [member for member in get_args(kind) if member is not type(None)]
+    if value is None and len(members) < len(get_args(kind)):
+        return None
+    if len(members) == 1:  # Not tried but read, for the more exact refusal.
+        return _read(members[0], value, path, current)
+    for strict in (True, False):
+        for member in members:
+            with suppress(UsageError):
+                return _read(member, value, path, current, strict=strict)
+    raise _mistyped(path, value, kind)
+
+
+def _read_sequence(kind: Any, value: object, path: str) -> tuple[Any, ...] | list[Any]:  # noqa: ANN401
+    """Return a list of plain values as the tuple or list that `kind` says."""
+    if not isinstance(value, (list, tuple)):
+        raise _mistyped(path, value, kind)
+    entries = cast("Sequence[object]", value)
+    kinds = get_args(kind) or (Any, ...)
+    if get_origin(kind) is not tuple or kinds[1:] == (...,):
+        kinds = (kinds[0],) * len(entries)
+    if len(kinds) != len(entries):
+        raise _mistyped(path, entries, kind)
+    read = [_read(kinds[i], entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
+    return read if (get_origin(kind) or kind) is list else tuple(read)
+
+
+def _read_mapping(kind: Any, value: object, path: str) -> dict[Any, Any]:  # noqa: ANN401
+    """Return a mapping of plain values as a dict of the types that `kind` says."""
+    if not isinstance(value, Mapping):
+        raise _mistyped(path, value, kind)
+    key_kind, item_kind = get_args(kind) or (Any, Any)
+    items = cast("Mapping[object, object]", value).items()
+    return {_read(key_kind, key, path): _read(item_kind, item, _join(path, str(key))) for key, item in items}
+
+
+def _read_scalar(kind: Any, value: object, path: str, *, strict: bool) -> Any:  # noqa: ANN401
+    """Return a single value as the type `kind`, or refuse it."""
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    same = kind in _SCALARS and type(value) is kind
+    if same or kind in (Any, object) or any(type(value) is type(one) and value == one for one in choices):
+        return value
+    with suppress(ValueError, OverflowError, KeyError):
+        if kind is float and not strict and isinstance(value, (int, str)) and not isinstance(value, bool):
+            return float(value)  # YAML takes 1e-3 for a string.
+        if isinstance(kind, type) and issubclass(kind, (Enum, PurePath)) and isinstance(value, str):
+            return kind[value] if issubclass(kind, Enum) else kind(value)
+    raise _mistyped(path, value, kind)
+
+
+def _mistyped(path: str, value: object, kind: Any) -> UsageError:  # noqa: ANN401
+    """Say that a value is of the wrong type, with the nearest name where there are names."""
+    choices = map(str, get_args(kind)) if get_origin(kind) is Literal and isinstance(value, str) else ()
+    return UsageError(f"{path} is {value!r}, but must be {_words(kind)}.{did_you_mean(str(value), choices)}")
+
+
+def _words(kind: Any) -> str:  # noqa: ANN401
+    """Return an annotation in words."""
+    kind = getattr(kind, "__value__", kind)
+    members: list[Any] = [member for member in get_args(kind) if member is not ...]
+    origin: Any = get_origin(kind) or kind
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if member is type(None) else _words(member) for member in members)
+    if origin in _SEQUENCES:
+        count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
+        return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
+    if origin in _MAPPINGS or _is_config(origin):
+        return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        members = list(origin.__members__)
+    return f"one of {', '.join(map(repr, members))}" if members else _WORDS.get(kind, f"of the type {kind}")
+
+
+def _is_config(kind: object) -> bool:
+    """Whether an annotation is a dataclass."""
+    return isinstance(kind, type) and is_dataclass(kind)
+
+
+def _join(path: str, name: str) -> str:
+    """Return the path of a field of what stands at `path`."""
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,82 @@
+"""What one training is asked to be: the flags of `train`, the task's environment, and the learner.
+
+Nothing here is derived from the machine; that is `shoal.plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shoal.config.agent import AgentConfig
+from shoal.config.env import EnvConfig
+from shoal.errors import UsageError
+
+NOT_REPEATED = ("resume", "checkpoint", "dry_run")
+"""Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that was asked of one training."""
+
+    task: str
+    """What to train: a registered name, or `path/to/file.py:Class`."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """GPUs to train on, as indices into what is visible: `0 1`, `0,1`, `[0,1]`, `all`, or `None` for the CPU.
+    `auto` is GPU 0 if one is visible, else the CPU."""
+    nproc_per_node: int | None = None
+    """Workers on this machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
+    num_envs: int = 1024
+    """Environments on each worker."""
+    num_envs_total: int | None = None
+    """Environments over all workers; must divide evenly. Excludes `--num-envs`."""
+    max_iterations: int = 300
+    """Learning iterations of the whole run: a resumed run goes on up to this number."""
+    seed: int = 42
+    """Seed of the run. Environments of rank r are seeded with seed + r."""
+    run_name: str = ""
+    """Appended to the time stamp that names the run directory."""
+    log_root: str = "logs"
+    """Directory of all experiments."""
+    resume: tuple[str, ...] | None = None
+    """Continue a run: its name or directory, or no word at all for the newest of this experiment."""
+    checkpoint: str | None = None
+    """Start a new run from the weights of a checkpoint: its path, or `latest` of this experiment."""
+    torchrunx_log_dir: str | None = None
+    """Directory of the per-rank log files; `""` turns them off. Default: `<run>/torchrunx`. The environment
+    variable TORCHRUNX_LOG_DIR wins over this flag."""
+    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
+    """Where metrics go besides `metrics.jsonl`, which is always written."""
+    wandb_project: str = "shoal"
+    """Project of the Weights & Biases run, with `--logger wandb`."""
+    check_replicas_every: int = 50
+    """Iterations between comparisons of all ranks' weights, normalisers and optimizers; 0 compares only at the
+    start and at the end."""
+    dry_run: bool = False
+    """Print the plan and stop."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The task's environment."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The learner."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine could do.
+
+        Raises:
+            UsageError: A value is out of its range.
+        """
+        for name, least in (("num_envs", 1), ("max_iterations", 1), ("seed", 0), ("check_replicas_every", 0)):
+            if getattr(self, name) < least:
+                flag = "--" + name.replace("_", "-")
+                message = f"{flag} is {getattr(self, name)}, but must be at least {least}: pass {flag} {least} or more."
+                raise UsageError(message)
+        if self.resume is not None and self.checkpoint is not None:
+            message = (
+                "--resume and --checkpoint exclude each other: --resume continues a run in its own directory, "
+                "--checkpoint starts a new run from its weights. Pass one of them."
+            )
+            raise UsageError(message)
+        if self.resume is not None and len(self.resume) > 1:
+            message = f"--resume takes one run at most, but got {' '.join(self.resume)}: pass one of them."
+            raise UsageError(message)

@@ -1,0 +1,108 @@
+"""The boundary to rsl_rl: a kernel task as the library's `VecEnv`. No other part of the library is known here.
+
+The contract, beyond the library's own:
+
+- Every tensor lives on the task's device and shares the memory of the task's arrays. A step copies the actions in,
+  and nothing out; on a GPU it queues work and returns at once.
+- Observations are valid until the step after next, everything else that `step` returns until the next step. Whoever
+  needs them longer makes a copy.
+- Where `dones` is set, the episode ended with this step: reward and `time_outs` are the old episode's last, and the
+  observations are the new episode's first.
+- `time_outs` says that the episode ended because its time was up and not because it failed; it implies `dones`.
+- `extras["episode_sums"]` holds, where `dones` is set, what each reward term added to the return of the episode that
+  ended, in the order of `episode_terms`. They add up to the return.
+- The same seed gives the same episodes for the same actions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+
+from shoal.errors import ShoalError
+from shoal.sim.bridge import to_torch
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.config.env import EnvConfig
+    from shoal.sim.kernel_task import KernelTask
+
+
+class WarpVecEnv(VecEnv):
+    """A kernel task for rsl_rl's algorithms and runners."""
+
+    def __init__(self, task: KernelTask[Any]) -> None:
+        """Take hold of the task's arrays."""
+        self.task = task
+        self.num_envs = task.num_envs
+        self.num_actions = task.num_actions
+        self.max_episode_length = task.max_episode_length
+        """Steps after which an episode is cut off."""
+        self.device = task.device.alias
+        self.cfg: EnvConfig = task.config
+        self.episode_terms = task.reward_terms
+        """Names of the columns of ``extras["episode_sums"]``."""
+        self._actions = to_torch(task.actions)
+        self._rewards = to_torch(task.reward)
+        self._dones = to_torch(task.done)
+        self._time_outs = to_torch(task.time_out)
+        self._episode_sums = to_torch(task.finished_sums)
+        self._episode_length = to_torch(task.episode_length)
+        # Locked: a group that a caller added would come back two steps later with old values.
+        self._observations = tuple(
+            TensorDict(
+                {group: to_torch(array) for group, array in arrays.items()},
+                batch_size=[task.num_envs],
+                device=self._actions.device,
+            ).lock_()
+            for arrays in task.observation_sets
+        )
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride] - the library assigns to it
+        """Steps since each episode began. Shape (num_envs,)."""
+        return self._episode_length
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, lengths: torch.Tensor) -> None:
+        """Copy `lengths` into the shared array: the record of the step reads that one, whatever is assigned."""
+        self._episode_length.copy_(lengths)
+
+    def get_observations(self) -> TensorDict:
+        """Return the observations that the last step or reset wrote."""
+        return self._observations[self.task.newest]
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Advance every environment by one action.
+
+        Args:
+            actions: Shape (num_envs, num_actions).
+
+        Returns:
+            observations: One tensor for each group, shape (num_envs, columns).
+            rewards: Shape (num_envs,).
+            dones: Booleans, shape (num_envs,).
+            extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs, num_terms); ``log``.
+        """
+        if actions.shape != self._actions.shape:
+            message = (
+                f"The actions have the shape {tuple(actions.shape)}, but {self.num_envs} environments with "
+                f"{self.num_actions} actions each need {tuple(self._actions.shape)}."
+            )
+            raise ShoalError(message)
+        self._actions.copy_(actions.detach())
+        self.task.step()
+        extras = {"time_outs": self._time_outs, "episode_sums": self._episode_sums, "log": {}}
+        return self.get_observations(), self._rewards, self._dones, extras
+
+    def reset(self, seed: int | None = None) -> TensorDict:
+        """Begin a new episode in every environment, and return its first observations.
+
+        Args:
+            seed: Starts the random numbers anew; None goes on with those at hand.
+        """
+        self.task.restart(seed)
+        return self.get_observations()

@@ -1,0 +1,41 @@
+"""The *in process* door: one worker, in this very process, without spawning and without a process group."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from shoal.errors import ShoalError
+from shoal.launch.notes import Note, clear_notes, failure_of, write_note
+from shoal.launch.signals import stop_requests
+from shoal.plan.ranks import Rank
+from shoal.worker import WorkerReport, run_worker
+
+if TYPE_CHECKING:
+    from shoal.launch.view import View
+    from shoal.plan.job import Job
+
+
+def run_in_process(job: Job, view: View) -> list[WorkerReport]:
+    """Run `job` here and return its one report.
+
+    Raises:
+        ShoalError: A signal ended it after a checkpoint, or the training failed with an error of Shoal's own.
+        TrainingFailedError: User code raised; with its traceback.
+    """
+    rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+    clear_notes(job.run)
+    try:
+        with stop_requests(insist=True) as stop:
+            report = run_worker(job, rank, stop=stop, on_row=view.on_row)
+    except ShoalError as error:
+        write_note(job.run, Note.of_error(error, rank))
+        raise
+    except Exception as error:
+        note = Note.of_error(error, rank)
+        write_note(job.run, note)
+        raise failure_of(note) from error
+    write_note(
+        job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+    )
+    return [report]

@@ -1,0 +1,92 @@
+"""The *joined* door: this process was started by torchrun as one rank of many, and spawns nothing.
+
+Rank 0 makes the run directory and hands its path to the others through the launcher's store, so that there is one
+directory and no side effect happens twice.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError
+from shoal.launch.notes import Note, failure_of, first_failure, read_notes, write_note
+from shoal.launch.signals import stop_requests
+from shoal.worker import WorkerReport, run_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import Store
+
+    from shoal.launch.view import View
+    from shoal.plan.job import Job
+    from shoal.plan.ranks import Rank
+
+_RUN_DIR = "shoal/run_dir"
+_REFUSAL = "shoal/refusal"
+_ECHO_WAIT_S = 2.0
+"""How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
+
+
+def open_launchers_store() -> Store:
+    """Connect to the store that torchrun keeps for its workers."""
+    from torch.distributed import rendezvous  # noqa: PLC0415
+
+    store, _rank, _world_size = next(iter(rendezvous("env://")))
+    return store
+
+
+def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
+    """Let rank 0 make the run directory, and tell all ranks where it is.
+
+    Raises:
+        UsageError: Rank 0 could not make it; raised with the same words on every rank.
+    """
+    if rank.rank == 0:
+        try:
+            path = make()
+        except ShoalError as error:
+            store.set(_REFUSAL, str(error))
+            store.set(_RUN_DIR, "")
+            raise
+        store.set(_RUN_DIR, str(path))
+        return path
+    told = store.get(_RUN_DIR).decode()
+    if not told:
+        raise UsageError(store.get(_REFUSAL).decode())
+    return Path(told)
+
+
+def run_joined(job: Job, view: View, *, rank: Rank, store: Store) -> list[WorkerReport]:
+    """Be rank `rank` of `job`, and return this rank's report.
+
+    Raises:
+        ShoalError: With the first cause, also on a rank that only saw its connection break.
+    """
+    try:
+        with stop_requests(insist=False) as stop:
+            report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row)
+    except ShoalError as error:
+        write_note(job.run, Note.of_error(error, rank))
+        raise
+    except Exception as error:
+        note = Note.of_error(error, rank)
+        write_note(job.run, note)
+        raise (_cause_elsewhere(job, rank) if note.is_echo else failure_of(note)) from error
+    write_note(
+        job.run, Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+    )
+    return [report]
+
+
+def _cause_elsewhere(job: Job, rank: Rank) -> ShoalError:
+    """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
+    deadline = time.monotonic() + _ECHO_WAIT_S
+    while (cause := first_failure(read_notes(job.run, rank.world_size).values())) is None:
+        if time.monotonic() > deadline:
+            message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
+            return WorkerLostError(message)
+        time.sleep(0.1)
+    return TrainingFailedError(f"Rank {cause.rank} on {cause.host} failed: {cause.error}")

@@ -1,0 +1,144 @@
+"""The run directory's own story: made once by the launching process, and `run.json`, which tells each launch into it.
+
+`run.json` holds one entry a launch: what was asked, the plan, versions, the state of the code, and how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from shoal import __version__
+from shoal.config.plain import to_plain
+from shoal.config.train import NOT_REPEATED
+from shoal.errors import UsageError
+from shoal.plan.rundir import RunDir, experiment_dir, run_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shoal.plan.training import TrainPlan
+
+_TOLD_VERSIONS = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
+
+
+def make_run_dir(plan: TrainPlan) -> RunDir:
+    """Make the directory of a new run, which no other run has, even one started in the same second.
+
+    Raises:
+        UsageError: The directory cannot be written.
+    """
+    experiment = experiment_dir(plan.config.log_root, plan.spec.experiment)
+    try:
+        experiment.mkdir(parents=True, exist_ok=True)
+        for name in run_names(datetime.now().astimezone(), plan.config.run_name):
+            try:
+                (experiment / name).mkdir()
+            except FileExistsError:
+                continue
+            return RunDir(experiment / name)
+    except OSError as error:
+        message = (
+            f"The run directory cannot be made in {experiment.absolute()} ({error.strerror}): "
+            "pass --log-root with a directory that you can write to."
+        )
+        raise UsageError(message) from error
+    raise AssertionError  # pragma: no cover  run_names does not end.
+
+
+class RunRecord:
+    """One launch into a run directory, from its beginning to its end."""
+
+    def __init__(self, run: RunDir, plan: TrainPlan) -> None:
+        """Write what was asked and planned, before anything is started."""
+        self.run = run
+        for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        self._write_params(plan)
+        self._launches = self._earlier_launches()
+        self._launches.append(
+            {
+                "command": sys.argv,
+                "started": _now(),
+                "host": platform.node(),
+                "pid": os.getpid(),
+                "plan": plan.to_plain(),
+                "versions": _versions(),
+                "git": _git_state(),
+                "ended": None,
+            }
+        )
+        self._write()
+
+    def end(self, exit_code: int, last_line: str, digests: dict[int, str] | None = None) -> None:
+        """Write how it ended.
+
+        Args:
+            exit_code: What the command exits with.
+            last_line: The last line that the person saw.
+            digests: Fingerprint of the learner at the end, by rank.
+        """
+        told = {"time": _now(), "exit_code": exit_code, "last_line": last_line, "digests": digests or {}}
+        self._launches[-1]["ended"] = told
+        self._write()
+
+    def _earlier_launches(self) -> list[dict[str, Any]]:
+        """Return the entries of launches before this one, when a run is continued."""
+        if not self.run.run_json.is_file():
+            return []
+        return json.loads(self.run.run_json.read_text(encoding="utf-8"))["launches"]
+
+    def _write(self) -> None:
+        text = json.dumps({"shoal": __version__, "launches": self._launches}, indent=2)
+        unfinished = self.run.run_json.with_suffix(".unfinished")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.rename(self.run.run_json)
+
+    def _write_params(self, plan: TrainPlan) -> None:
+        """Write the configuration as `train --config` reads it: whole in train.yaml, the two big parts by themselves."""
+        plain = {name: value for name, value in to_plain(plan.config).items() if name not in NOT_REPEATED}
+        _dump(self.run.train_yaml, plain)
+        _dump(self.run.env_yaml, {"task": plain["task"], "env": plain["env"]})
+        _dump(self.run.agent_yaml, {"task": plain["task"], "agent": plain["agent"]})
+
+
+def _dump(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8")
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that numbers depend on."""
+    versions = {"python": platform.python_version(), "shoal": __version__}
+    for package in _TOLD_VERSIONS:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Return commit and changed files of the code in the current directory; None where git or a repository lacks."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": changed[:100]}
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout.strip()  # noqa: S603

@@ -1,0 +1,62 @@
+"""SIGINT and SIGTERM as flags that are read between iterations, never as exceptions in the middle of one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import InterruptedRunError, TerminatedRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ERRORS: dict[str, type[InterruptedRunError | TerminatedRunError]] = {
+    "SIGINT": InterruptedRunError,
+    "SIGTERM": TerminatedRunError,
+}
+"""The signals that end a run in order, and the error, with its exit code, that tells of each."""
+
+
+class StopRequests:
+    """How often this process was asked to stop, by the signal's name."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(ERRORS, 0)
+
+    def flags(self) -> dict[str, bool]:
+        """Return which signals have come, in a fixed order."""
+        return {name: count > 0 for name, count in self.counts.items()}
+
+    @property
+    def first(self) -> str | None:
+        """The signal that came, if any; SIGINT before SIGTERM, since launchers send the second after the first."""
+        return next((name for name, count in self.counts.items() if count), None)
+
+
+@contextmanager
+def stop_requests(*, insist: bool) -> Iterator[StopRequests]:
+    """Count SIGINT and SIGTERM while the body runs; outside the main thread, where Python forbids it, count none.
+
+    Args:
+        insist: Whether a second signal of the same kind ends this process at once. Spawned workers are told
+            several times by their launcher and must be patient.
+    """
+    requests = StopRequests()
+    previous: dict[int, Any] = {}
+
+    def note(number: int, _frame: object) -> None:
+        requests.counts[signal.Signals(number).name] += 1
+        if insist:
+            signal.signal(number, previous[number])
+
+    if threading.current_thread() is threading.main_thread():
+        for name in requests.counts:
+            number = signal.Signals[name]
+            previous[number] = signal.signal(number, note)
+    try:
+        yield requests
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,43 @@
+"""Reading files that another process is appending to, a whole line at a time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Tail:
+    """Yields the lines that were appended to a file since the last look. The file need not exist yet."""
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        """Begin at the start of the file, or behind what is already in it."""
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
+
+    def size(self) -> int:
+        """Return how many bytes the file has now."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def lines(self, limit: int | None = None, *, unfinished: bool = False) -> list[str]:
+        """Return new lines.
+
+        Args:
+            limit: Read no byte beyond this offset.
+            unfinished: Also return a last line that lacks its newline.
+        """
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            fresh = file.read() if limit is None else file.read(max(0, limit - self._offset))
+        if not unfinished:
+            fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._offset += len(fresh)
+        return fresh.decode("utf-8", errors="replace").splitlines()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return new lines of JSON, read."""
+        return [json.loads(line) for line in self.lines()]

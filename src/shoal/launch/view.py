@@ -1,0 +1,20 @@
+"""What a door tells the person in front of the terminal. How it is shown is `shoal.cli.report`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class View(Protocol):
+    """Follows one training from the launching process."""
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        """Take the pooled metrics of one more iteration."""
+        ...
+
+    def on_line(self, line: str) -> None:
+        """Take one line of rank 0's output, or one of Shoal's own remarks."""
+        ...

@@ -1,0 +1,232 @@
+"""rsl_rl's on-policy runner, made to run on any rank of any world.
+
+The learner is the library's: its PPO, its models, its storage, and its `reduce_parameters`, which averages gradients
+over ranks. What is ours is the loop around it: pooled statistics instead of rank 0's, checkpoints that appear whole,
+an iteration count that says what is done, replica checks, and a stop that all ranks agree on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rsl_rl.runners import OnPolicyRunner
+
+from shoal.errors import TrainingFailedError
+from shoal.learn.replicas import compare_replicas
+from shoal.learn.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from shoal.config import TrainConfig
+    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.learn.groups import World
+    from shoal.learn.metrics import Row
+    from shoal.learn.statistics import Pooled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run adds up over all its iterations, over resumes too."""
+
+    steps: int = 0
+    """Environment steps of all ranks."""
+    seconds: float = 0.0
+    """Time spent in iterations [s]."""
+    episodes: int = 0
+    """Episodes that ended on any rank."""
+
+
+class Runner(OnPolicyRunner):
+    """Trains one replica of the policy among `world.size` of them."""
+
+    env: WarpVecEnv
+
+    def __init__(self, env: WarpVecEnv, config: TrainConfig, world: World) -> None:
+        """Build networks, optimizer and storage for this rank. The process group must be open."""
+        self.world = world
+        self.config = config
+        self.iteration = 0
+        self.totals = Totals()
+        self.statistics = Statistics(world, env.num_envs, env.episode_terms)
+        with _library_prints_to_log():
+            super().__init__(env, config.agent.to_rsl_rl(), log_dir=None, device=world.device)
+
+    def _configure_multi_gpu(self) -> None:
+        """Tell the algorithm about the other ranks: the library's own version insists on NCCL and on `cuda:<rank>`."""
+        self.is_distributed = self.world.is_distributed
+        self.gpu_world_size = self.world.size
+        self.gpu_global_rank = self.world.rank
+        self.gpu_local_rank = self.world.local_rank
+        places = {"global_rank": self.world.rank, "local_rank": self.world.local_rank, "world_size": self.world.size}
+        self.cfg["multi_gpu"] = places if self.world.is_distributed else None
+
+    def synchronize(self) -> None:
+        """Give every rank rank 0's weights and normalisers, and prove that it has them.
+
+        Optimizer, learning rate and totals are not sent: they are new on every rank, or each rank has loaded the
+        same checkpoint.
+        """
+        if self.world.is_distributed:
+            self.alg.broadcast_parameters()
+        digest = compare_replicas(self.alg, self.world, when="after the first broadcast")
+        logger.debug("All %d replicas hold the learner %s.", self.world.size, digest)
+
+    def train(
+        self,
+        *,
+        on_row: Callable[[Row], None],
+        save: Callable[[int, Mapping[str, Any]], None],
+        stop_requests: Callable[[], Mapping[str, bool]],
+    ) -> str | None:
+        """Train until `config.max_iterations` are done, or until any rank was asked to stop.
+
+        Args:
+            on_row: Called on every rank with the pooled metrics of each iteration.
+            save: Called with the iterations done and the state to save, on rank 0 alone.
+            stop_requests: Tells by name what this rank was asked, such as a signal it received. All ranks stop
+                after the same iteration, after a checkpoint.
+
+        Returns:
+            The name of the request that ended training early, or None.
+        """
+        # Episodes that end at different times give steadier statistics, and less correlated samples.
+        lengths = self.env.episode_length_buf
+        self.env.episode_length_buf = torch.randint_like(lengths, high=int(self.env.max_episode_length))
+        observations = self.env.get_observations()
+        self.alg.train_mode()
+        stop: str | None = None
+        while self.iteration < self.config.max_iterations and stop is None:
+            started = time.perf_counter()
+            observations = self._collect(observations)
+            collected = time.perf_counter()
+            losses = self.alg.update()
+            learned = time.perf_counter()
+            pooled = self.statistics.pool(losses, collected - started, learned - collected, stop_requests())
+            self.iteration += 1
+            stop = next((name for name, ranks in pooled.flags.items() if ranks), None)
+            self._count(pooled, seconds=time.perf_counter() - started)
+            on_row(self._row(pooled, time.perf_counter() - started))
+            self._compare_when_due(last=stop is not None)
+            self._save_when_due(save, last=stop is not None)
+        return stop
+
+    def _collect(self, observations: Any) -> Any:  # noqa: ANN401  A TensorDict, in and out.
+        """Fill the storage with one rollout and compute its returns."""
+        with torch.inference_mode():
+            for _ in range(self.config.agent.num_steps_per_env):
+                actions = self.alg.act(observations)
+                observations, rewards, dones, extras = self.env.step(actions)
+                self.alg.process_env_step(observations, rewards, dones, extras)
+                self.statistics.add_step(rewards, dones, extras)
+            if self.config.agent.check_for_nan:
+                self._refuse_non_finite()
+            self.alg.compute_returns(observations)
+        return observations
+
+    def _refuse_non_finite(self) -> None:
+        """Stop before NaN or infinity reaches the gradients. One look a rollout, so that no step waits for the host.
+
+        Raises:
+            TrainingFailedError: Names the group and the first environments concerned.
+        """
+        storage = self.alg.storage
+        groups = dict(storage.observations.items()) | {"rewards": storage.rewards}
+        finite = torch.stack([torch.isfinite(values).all() for values in groups.values()])
+        if bool(finite.all()):
+            return
+        name = next(name for name, good in zip(groups, finite.tolist(), strict=True) if not good)
+        per_env = torch.isfinite(groups[name]).flatten(2).all(dim=2).all(dim=0)
+        envs = (~per_env).nonzero().flatten()[:8].tolist()
+        kind = "The rewards" if name == "rewards" else f"The observation group '{name}'"
+        message = (
+            f"{kind} of environments {envs} on rank {self.world.rank} held NaN or infinity in iteration "
+            f"{self.iteration + 1}. Look at that task's dynamics, or lower its time step; no gradient step was taken."
+        )
+        raise TrainingFailedError(message)
+
+    def _count(self, pooled: Pooled, seconds: float) -> None:
+        """Add one iteration to the totals."""
+        self.totals.steps += self.samples_per_iteration
+        self.totals.seconds += seconds
+        self.totals.episodes += pooled.episodes
+
+    @property
+    def samples_per_iteration(self) -> int:
+        """Environment steps of all ranks in one iteration."""
+        return self.config.agent.num_steps_per_env * self.env.num_envs * self.world.size
+
+    def _row(self, pooled: Pooled, seconds: float) -> Row:
+        """Return the metrics of this iteration, under rsl_rl's names where it has one."""
+        policy = self.alg.get_policy()
+        row = {
+            "iteration": float(self.iteration),
+            "max_iterations": float(self.config.max_iterations),
+            **pooled.means,
+            "Loss/learning_rate": float(self.alg.learning_rate),
+            "Perf/total_fps": self.samples_per_iteration / seconds,
+            "Perf/iteration_time": seconds,
+            "Perf/slowest_rank_collection_time": max(pooled.rank_seconds),
+            "Train/total_steps": float(self.totals.steps),
+            "Train/total_time": self.totals.seconds,
+            "Train/total_episodes": float(self.totals.episodes),
+        }
+        if policy.distribution is not None:
+            row["Policy/mean_std"] = float(policy.output_std.detach().mean())
+        return row
+
+    def _compare_when_due(self, *, last: bool) -> None:
+        """Compare all replicas every `check_replicas_every` iterations, and at the end."""
+        every = self.config.check_replicas_every
+        last = last or self.iteration == self.config.max_iterations
+        if last or (every and self.iteration % every == 0):
+            compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
+
+    def _save_when_due(self, save: Callable[[int, Mapping[str, Any]], None], *, last: bool) -> None:
+        """Save on rank 0 every `save_interval` iterations, and at the end."""
+        last = last or self.iteration == self.config.max_iterations
+        if self.world.is_first and (last or self.iteration % self.config.agent.save_interval == 0):
+            save(self.iteration, self.state())
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `restore` needs, in rsl_rl's own layout, so that plain rsl_rl loads it too.
+
+        rsl_rl's `iter` is the iteration last done, counted from 0.
+        """
+        totals = {"steps": self.totals.steps, "seconds": self.totals.seconds, "episodes": self.totals.episodes}
+        return {**self.alg.save(), "iter": self.iteration - 1, "infos": {"iteration": self.iteration, "totals": totals}}
+
+    def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
+        """Take up a saved state: everything, or with `weights_only` the networks and normalisers alone."""
+        networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
+        try:
+            self.alg.load(state, networks | {"optimizer": not weights_only, "iteration": True}, strict=True)
+        except (RuntimeError, KeyError, ValueError) as error:
+            message = (
+                f"The checkpoint does not fit the networks of this training ({error}). "
+                "Pass the observation groups and hidden sizes that it was trained with."
+            )
+            raise TrainingFailedError(message) from error
+        if weights_only:
+            return
+        infos = state.get("infos") or {}
+        self.iteration = int(infos.get("iteration", state["iter"] + 1))
+        self.totals = Totals(**infos.get("totals", {}))
+
+
+@contextlib.contextmanager
+def _library_prints_to_log() -> Iterator[None]:
+    """Send what rsl_rl prints while it builds (models, observation sets) to the log, at DEBUG."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        yield
+    for line in printed.getvalue().splitlines():
+        logger.debug("%s", line)

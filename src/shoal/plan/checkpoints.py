@@ -1,0 +1,103 @@
+"""Finding checkpoints and telling good ones from damaged ones, by their manifests alone.
+
+Reading only, and without torch, so that a resume that cannot work is refused before anything is started. Writing is
+`shoal.learn.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.plan.rundir import RunDir
+
+MODEL = "model.pt"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"\d{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint directory, whole or damaged."""
+
+    path: Path
+    """The directory, named after the iterations done."""
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done when it was written."""
+        return int(self.path.name)
+
+    @property
+    def model(self) -> Path:
+        """The file with weights, normalisers and optimizer."""
+        return self.path / MODEL
+
+    def damage(self) -> str | None:
+        """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
+        try:
+            manifest: dict[str, Any] = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            files: dict[str, dict[str, Any]] = manifest["files"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"its manifest cannot be read ({type(error).__name__})"
+        for name, told in files.items():
+            file = self.path / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != told["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {told['bytes']}"
+            if sha256(file) != told["sha256"]:
+                return f"{name} does not have the SHA-256 sum that its manifest names"
+        return None
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 sum of a file, in hexadecimal."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def list_checkpoints(run: RunDir) -> list[Checkpoint]:
+    """Return the checkpoints of a run, oldest first, damaged ones included."""
+    if not run.checkpoints_dir.is_dir():
+        return []
+    found = (path for path in run.checkpoints_dir.iterdir() if path.is_dir() and _NAME.fullmatch(path.name))
+    return sorted((Checkpoint(path) for path in found), key=lambda checkpoint: checkpoint.iteration)
+
+
+def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest whole checkpoint of a run, and a sentence for each newer one that was passed over."""
+    passed_over: list[str] = []
+    for checkpoint in reversed(list_checkpoints(run)):
+        damage = checkpoint.damage()
+        if damage is None:
+            return checkpoint, passed_over
+        passed_over.append(f"Checkpoint {checkpoint.path} is damaged and was passed over: {damage}.")
+    return None, passed_over
+
+
+def checkpoint_at(path: Path) -> Path:
+    """Return the model file that `path` names: a `.pt` file, or a checkpoint directory whose sums agree.
+
+    Raises:
+        UsageError: Nothing is there, or it is damaged.
+    """
+    if path.is_dir() and (path / MODEL).is_file():
+        damage = Checkpoint(path).damage()
+        if damage is not None:
+            message = f"The checkpoint {path} is damaged: {damage}. Pass another one."
+            raise UsageError(message)
+        return path / MODEL
+    if not path.is_file():
+        message = (
+            f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, or 'latest'."
+        )
+        raise UsageError(message)
+    return path

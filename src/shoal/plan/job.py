@@ -1,0 +1,72 @@
+"""What one worker needs to know, as plain data that crosses from the launching process as a string."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.config.plain import from_plain, to_plain
+from shoal.plan.rundir import RunDir
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from shoal.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where training begins, when it is not from nothing."""
+
+    model: str
+    """Path of the `model.pt` to load."""
+    mode: Literal["continue", "weights"]
+    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training as its workers see it, the same on every rank."""
+
+    config: TrainConfig
+    """What was asked."""
+    run_dir: str
+    """The run's directory."""
+    devices: tuple[str, ...]
+    """Device of each worker on this machine, by local rank."""
+    backend: str | None
+    """`nccl` or `gloo`; None for a single worker, which needs no process group."""
+    num_envs: int
+    """Environments on each worker."""
+    start: Start | None = None
+    """The checkpoint to begin from."""
+    scratch: str | None = None
+    """A directory of this machine that dies with the launch: sign of life, rendezvous, temporary files."""
+    log_files: tuple[str, ...] = ()
+    """The file that takes each rank's output, by local rank; empty where the output stays where it is."""
+
+    @property
+    def run(self) -> RunDir:
+        """The run's directory, with its layout."""
+        return RunDir(Path(self.run_dir))
+
+    def to_json(self) -> str:
+        """Return this job as a string."""
+        data = asdict(self) | {"config": to_plain(self.config)}
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Return the job that `to_json` made into a string. The task it names must be found here too."""
+        data: dict[str, Any] = json.loads(text)
+        task: str = data["config"]["task"]
+        config = from_plain(registry.resolve(task).defaults(task), data.pop("config"))
+        start = data.pop("start")
+        return cls(
+            config=config,
+            devices=tuple(data.pop("devices")),
+            log_files=tuple(data.pop("log_files")),
+            start=Start(**start) if start else None,
+            **data,
+        )

@@ -1,0 +1,244 @@
+"""From what was asked to what will happen: door, devices, batch sizes, directories, and the checkpoint to start from.
+
+Everything that can be refused is refused here, before a process is started or a file is written.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.errors import UsageError
+from shoal.plan.checkpoints import Checkpoint, checkpoint_at, newest_good
+from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.plan.job import Job, Start
+from shoal.plan.ranks import joined_rank, stale_rank_note
+from shoal.plan.rundir import experiment_dir, find_run, list_runs, rank_log_name, torchrunx_log_dir, validate_run_name
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.config import TrainConfig
+    from shoal.plan.devices import GpuIds, VisibleGpus
+    from shoal.plan.ranks import Rank
+    from shoal.plan.rundir import RunDir
+    from shoal.tasks.registry import TaskSpec
+
+Door = Literal["in process", "spawned", "joined"]
+
+HOST = "localhost"
+"""The name under which torchrunx knows this machine when it is the only one; rank files are named after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """What one `train` command will do."""
+
+    config: TrainConfig
+    spec: TaskSpec
+    door: Door
+    devices: tuple[str, ...]
+    """Device of each worker on this machine, by local rank."""
+    backend: str | None
+    world_size: int
+    num_envs: int
+    """Environments on each worker."""
+    rank: Rank | None
+    """This process's place, behind the *joined* door."""
+    continued: RunDir | None
+    """The run that goes on; None when a new one begins."""
+    start: Start | None
+    start_iteration: int
+    log_dir_word: str | None
+    """What was said about rank files, before there is a run directory to put them in."""
+    notes: tuple[str, ...]
+    """Sentences that the user should read before training starts."""
+
+    @property
+    def samples_per_iteration(self) -> int:
+        """Environment steps of all workers in one iteration."""
+        return self.num_envs * self.world_size * self.config.agent.num_steps_per_env
+
+    def log_dir(self, run: RunDir, environ: Mapping[str, str]) -> Path | None:
+        """Return the directory of this launch's rank files, or None when they are off."""
+        if self.door != "spawned":
+            return None
+        base = torchrunx_log_dir(environ, self.log_dir_word, run)
+        return base / datetime.now().isoformat(timespec="seconds") if base else None  # noqa: DTZ005  torchrunx's name.
+
+    def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
+        """Return what each worker needs to know."""
+        logs = [str((log_dir / rank_log_name(HOST, rank)).absolute()) for rank in range(len(self.devices))] if log_dir else []
+        return Job(
+            config=self.config,
+            run_dir=str(run.path.absolute()),
+            devices=self.devices,
+            backend=self.backend,
+            num_envs=self.num_envs,
+            start=self.start,
+            log_files=tuple(logs),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plan as plain values, for `run.json` and `--dry-run`."""
+        return {
+            "task": self.config.task,
+            "door": self.door,
+            "devices": list(self.devices),
+            "backend": self.backend,
+            "world_size": self.world_size,
+            "num_envs": self.num_envs,
+            "num_envs_total": self.num_envs * self.world_size,
+            "samples_per_iteration": self.samples_per_iteration,
+            "seeds": [self.config.seed + rank for rank in range(self.world_size)],
+            "max_iterations": self.config.max_iterations,
+            "start": self.start.model if self.start else None,
+            "start_iteration": self.start_iteration,
+        }
+
+
+def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: VisibleGpus) -> TrainPlan:
+    """Decide everything about one training.
+
+    Args:
+        config: What was asked.
+        environ: Environment variables.
+        gpus: What is visible.
+
+    Raises:
+        UsageError: What was asked cannot be done.
+    """
+    spec = registry.resolve(config.task)
+    validate_run_name(config.run_name)
+    _refuse_missing_packages(config)
+    rank = joined_rank(environ)
+    workers = plan_workers(*_asked_workers(config, rank), gpus)
+    world_size = rank.world_size if rank else len(workers.devices)
+    continued, start, iteration, passed_over = _find_start(config, spec)
+    stale = stale_rank_note(environ)
+    door: Door = "joined" if rank else "spawned" if world_size > 1 else "in process"
+    plan = TrainPlan(
+        config=config,
+        spec=spec,
+        door=door,
+        devices=workers.devices,
+        # One worker here may still be one of several machines.
+        backend=workers.backend or _backend(workers.devices) if world_size > 1 else None,
+        world_size=world_size,
+        num_envs=_envs_per_worker(config, world_size),
+        rank=rank,
+        continued=continued,
+        start=start,
+        start_iteration=iteration,
+        log_dir_word=config.torchrunx_log_dir,
+        notes=(*workers.notes, *([stale] if stale else []), *passed_over),
+    )
+    # From here on the task is named so that it is found from any working directory.
+    return replace(plan, config=replace(config, task=_absolute(config.task)))
+
+
+def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int | None]:
+    """Return GPUs and number of workers on this machine: behind *joined* the launcher has decided the number."""
+    words = config.gpu_ids
+    gpu_ids: GpuIds = "auto" if words == ("auto",) else parse_gpu_ids(words)
+    if rank is None:
+        return gpu_ids, config.nproc_per_node
+    if config.nproc_per_node not in (None, rank.local_world_size):
+        message = (
+            f"--nproc-per-node {config.nproc_per_node} was asked for, but the launcher has started "
+            f"{rank.local_world_size} workers on this machine: leave the flag out, or tell the launcher."
+        )
+        raise UsageError(message)
+    return gpu_ids, rank.local_world_size
+
+
+def _backend(devices: tuple[str, ...]) -> str:
+    return "gloo" if devices[0] == "cpu" else "nccl"
+
+
+def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
+    """Return the environments on each worker.
+
+    Raises:
+        UsageError: The total does not divide evenly.
+    """
+    total = config.num_envs_total
+    if total is None:
+        return config.num_envs
+    if total < world_size or total % world_size:
+        below = max(1, total // world_size) * world_size
+        message = (
+            f"--num-envs-total {total} does not divide evenly over {world_size} workers: "
+            f"pass --num-envs-total {below} or {below + world_size}."
+        )
+        raise UsageError(message)
+    return total // world_size
+
+
+def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
+    """Find the run to continue, the checkpoint to start from, and its iteration."""
+    if config.resume is not None:
+        run = run_to_continue(config, spec)
+        checkpoint, passed_over = newest_good(run)
+        if checkpoint is None:
+            reasons = " ".join(passed_over) or "It has none yet."
+            message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
+            raise UsageError(message)
+        _refuse_finished(config, run, checkpoint)
+        return run, Start(model=str(checkpoint.model.absolute()), mode="continue"), checkpoint.iteration, passed_over
+    if config.checkpoint is not None:
+        model = find_model(config.log_root, spec, config.checkpoint)
+        return None, Start(model=str(model.absolute()), mode="weights"), 0, []
+    return None, None, 0, []
+
+
+def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:
+    """Return the run that `--resume` means: the one it names, or the newest of the experiment with a good checkpoint."""
+    if config.resume:
+        return find_run(Path(config.log_root), spec.experiment, config.resume[0])
+    return _newest_run_with_checkpoint(config.log_root, spec)
+
+
+def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
+    """Return the model file that `--checkpoint` means: a path, or `latest` of the experiment."""
+    if checkpoint != "latest":
+        return checkpoint_at(Path(checkpoint))
+    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec))
+    if newest is None:  # Removed by somebody in this very moment.
+        raise UsageError(f"The newest checkpoint below {log_root} is gone: try again.")
+    return newest.model
+
+
+def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> RunDir:
+    experiment = experiment_dir(Path(log_root), spec.experiment)
+    for run in reversed(list_runs(experiment)):
+        if newest_good(run)[0] is not None:
+            return run
+    message = f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path."
+    raise UsageError(message)
+
+
+def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -> None:
+    if checkpoint.iteration >= config.max_iterations:
+        message = (
+            f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations are done. "
+            f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
+        )
+        raise UsageError(message)
+
+
+def _refuse_missing_packages(config: TrainConfig) -> None:
+    if config.logger == "wandb" and importlib.util.find_spec("wandb") is None:
+        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
+        raise UsageError(message)
+
+
+def _absolute(task: str) -> str:
+    path, dot_py, attribute = task.partition(".py:")
+    return f"{Path(path).expanduser().absolute()}{dot_py}{attribute}" if dot_py else task
+
+

@@ -1,0 +1,38 @@
+"""One rank of a machine at a time may fill Warp's kernel cache: Warp forbids filling it from two at once.
+
+The first to come compiles; those who waited find everything compiled. The lock is the kernel's own, so a rank that
+is killed while it compiles does not lock its peers out.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import warp as wp
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def exclusive_kernel_cache() -> Iterator[None]:
+    """Hold this machine's kernel cache for the time of the body."""
+    wp.init()
+    directory = Path(wp.config.kernel_cache_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / "shoal.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("Another worker is compiling Warp kernels into %s: waiting for it.", directory)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

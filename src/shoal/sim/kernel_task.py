@@ -1,0 +1,261 @@
+"""The base class of tasks whose whole environment step is Warp kernels: dynamics, reward, reset and observation.
+
+A task's author writes kernels and the methods that launch them. The base class owns the order of a step, the counting
+and the records; the learner's side of the boundary is `shoal.envs.vec_env`.
+
+One step is, for all environments at once::
+
+    simulate()   actions -> new state, reward terms, terminated flags         the author's kernels
+    close_step   episode length, time-out, done, reward, sums over episodes   shoal.sim.bookkeeping
+    reset()      where done: a new episode's first state                      the author's kernels
+    observe()    state -> observations                                        the author's kernels
+
+It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`). So these methods run
+only while the task is built. They may do nothing but launch kernels, and what a kernel needs to remember lives in
+arrays, not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is wrong with them.
+
+**Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and mjlab: an
+episode's return does not change with the control frequency, and a term that is always 1 with weight 1 returns the
+episode's length in seconds.
+
+**Observations alternate between two sets of arrays**, with one record for each. rsl_rl keeps a reference to the
+observations it acted on, and copies them only after the next step. They are valid until the step after next.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import warp as wp
+
+from shoal.config.env import EnvConfig
+from shoal.errors import ShoalError, UsageError
+from shoal.sim import rehearsal
+from shoal.sim.bookkeeping import close_step, seed_environments
+from shoal.sim.graphs import Program, torch_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ConfigT = TypeVar("ConfigT", bound=EnvConfig)
+
+
+class KernelTask(ABC, Generic[ConfigT]):
+    """A task of `num_envs` environments on one device. Shapes below: (num_envs, columns), or (num_envs,).
+
+    A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in `simulate`,
+    `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
+    """
+
+    config: ConfigT
+    """On the class: the defaults. On a task: the configuration it was built with."""
+
+    observations: ClassVar[Mapping[str, int]]
+    """Columns of each observation group, such as ``{"policy": 5}``."""
+
+    num_actions: ClassVar[int]
+    """Columns of the actions."""
+
+    reward_terms: ClassVar[tuple[str, ...]]
+    """Names of the columns of `terms`."""
+
+    def __init__(self, config: ConfigT, *, num_envs: int, device: str, seed: int) -> None:
+        """Allocate, rehearse and record the task, and begin the first episodes.
+
+        Args:
+            config: The task's configuration.
+            num_envs: Number of environments.
+            device: Where all arrays live and all kernels run, such as ``"cpu"`` or ``"cuda:0"``.
+            seed: Decides every random number that the kernels draw.
+
+        Raises:
+            UsageError: If `num_envs` is not positive.
+            ShoalError: If the task's declarations or kernels are at fault.
+        """
+        if num_envs < 1:
+            message = f"{num_envs} environments were asked for, but a task needs one or more: pass --num-envs 1 or more."
+            raise UsageError(message)
+        rehearsal.check_declarations(type(self), config)
+        self.config = config
+        self.num_envs = num_envs
+        self.seed = seed
+        self.device: wp.Device = wp.get_device(device)
+        self.max_episode_length = max(1, round(config.episode_length_s / self.step_dt))
+        self._arrays: dict[str, wp.array] = {}
+        self._newest = 0
+        with wp.ScopedDevice(self.device):
+            self._allocate_shared()
+            self.allocate()
+            rehearsal.rehearse(self)
+            self._programs = [Program(partial(self.launch_step, index), self.device) for index in range(2)]
+            rehearsal.compare_records(self)
+        self.restart(seed)
+
+    def _allocate_shared(self) -> None:
+        """Allocate what every task has."""
+        terms = len(self.reward_terms)
+        self.actions = self.array("actions", self.num_actions)
+        """What the learner asks for. Shape (num_envs, num_actions)."""
+        self.terms = self.array("terms", terms)
+        """Reward terms of this step, unweighted. Shape (num_envs, num_terms)."""
+        self.terminated = self.array("terminated", dtype=wp.bool)
+        """Written by `simulate`: the episode failed. Cleared by the base class."""
+        self.done = self.array("done", dtype=wp.bool)
+        """The episode ended with this step, and `reset` begins a new one."""
+        self.time_out = self.array("time_out", dtype=wp.bool)
+        """The episode ended because its time was up, and not because it failed."""
+        self.reward = self.array("reward")
+        """Weighted sum of the terms, times `step_dt`."""
+        self.episode_length = self.array("episode_length", dtype=wp.int32)
+        """Steps since the episode began."""
+        self.episode_sums = self.array("episode_sums", terms)
+        """What each term has added to the return of the episode that runs."""
+        self.finished_sums = self.array("finished_sums", terms)
+        """The same of the last episode that ended; new where `done`."""
+        self.rng = self.array("rng", dtype=wp.uint32)
+        """State of each environment's random numbers."""
+        self.observation_sets = tuple(
+            {group: self.array(f"observations/{index}/{group}", size) for group, size in self.observations.items()}
+            for index in range(2)
+        )
+        """Both sets of observation arrays, each by group."""
+        self.obs: Mapping[str, wp.array] = self.observation_sets[0]
+        """The set that `observe` writes, by group."""
+        weights = [getattr(self.config, f"{term}_weight") * self.step_dt for term in self.reward_terms]
+        self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
+        """What one step of a term that is 1 adds to the return. Shape (num_terms,)."""
+
+    # What the author writes.
+
+    @property
+    @abstractmethod
+    def step_dt(self) -> float:
+        """Simulated time between two actions [s]."""
+
+    @abstractmethod
+    def allocate(self) -> None:
+        """Make the task's arrays with `self.array`, and whatever constants its kernels take."""
+
+    @abstractmethod
+    def simulate(self) -> None:
+        """Launch what turns `self.actions` into the next state, `self.terms` and `self.terminated`.
+
+        Every reward term is written for every environment. The terminated flag needs to be written only where an
+        environment failed.
+        """
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Launch what gives environments whose `self.done` is set a new episode's first state, and no others.
+
+        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back: then a
+        task that is restored continues exactly. Warp's ``randf`` advances the state that it is given.
+        """
+
+    @abstractmethod
+    def observe(self) -> None:
+        """Launch what fills the arrays of `self.obs` from the state, every column for every environment."""
+
+    def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
+        """Return a new array of zeros with one row for each environment, known to the task by `name`.
+
+        Args:
+            name: What the array is called in `arrays`, in checkpoints and in errors.
+            columns: Numbers in each row; None makes an array with one dimension.
+            dtype: Any Warp type.
+        """
+        if name in self._arrays:
+            message = (
+                f"{type(self).__name__} asked for a second array named '{name}': names must differ. "
+                f"Taken are {', '.join(self._arrays)}."
+            )
+            raise ShoalError(message)
+        shape = self.num_envs if columns is None else (self.num_envs, columns)
+        made = wp.zeros(shape, dtype=dtype, device=self.device)
+        self._arrays[name] = made
+        return made
+
+    def launch(
+        self, kernel: wp.Kernel, inputs: Sequence[Any], outputs: Sequence[Any] = (), *, dim: int | tuple[int, ...] | None = None
+    ) -> None:
+        """Launch `kernel` on the task's device, with one thread for each environment unless `dim` says otherwise."""
+        wp.launch(
+            kernel,
+            dim=self.num_envs if dim is None else dim,
+            inputs=inputs,
+            outputs=outputs,
+            device=self.device,
+            record_tape=False,
+        )
+
+    # What the learner's side uses.
+
+    @property
+    def arrays(self) -> Mapping[str, wp.array]:
+        """Every array that makes up the task's state, by name. Saved and restored together, a task goes on exactly."""
+        return MappingProxyType(self._arrays)
+
+    @property
+    def newest(self) -> int:
+        """Index in `observation_sets` of the observations that the last step, or the last restart, wrote."""
+        return self._newest
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a step costs one launch."""
+        return all(program.is_recorded for program in self._programs)
+
+    def step(self) -> None:
+        """Advance all environments by one step with the actions in `self.actions`, without waiting for a GPU."""
+        self._newest = 1 - self._newest
+        self.replay(self._newest)
+
+    def restart(self, seed: int | None = None) -> None:
+        """Begin a new episode in every environment.
+
+        Args:
+            seed: Starts the random numbers anew; None goes on with those at hand.
+        """
+        with torch_stream(self.device):
+            if seed is not None:
+                self.seed_rng(seed)
+            for array in (self.terminated, self.time_out, self.episode_length, self.episode_sums):
+                array.zero_()
+            self.done.fill_(value=True)
+            self.reset()
+            self.done.zero_()
+            self.obs = self.observation_sets[self._newest]
+            self.observe()
+
+    # How a step is made; `shoal.sim.rehearsal` takes it apart.
+
+    def seed_rng(self, seed: int) -> None:
+        """Give every environment a random state that follows from `seed` and its index."""
+        # Warp's kernels take seeds as signed 32-bit numbers.
+        self.launch(seed_environments, inputs=[seed % 2**31], outputs=[self.rng])
+
+    def replay(self, index: int) -> None:
+        """Replay the record of a step whose observations go to set `index`."""
+        self._programs[index].replay()
+
+    def launch_step(self, index: int) -> None:
+        """Launch all kernels of one step, one by one, with the observations going to set `index`."""
+        self.simulate()
+        self.launch(
+            close_step,
+            inputs=[self.terms, self.weights, self.max_episode_length, self.terminated],
+            outputs=[
+                self.episode_length,
+                self.episode_sums,
+                self.reward,
+                self.done,
+                self.time_out,
+                self.finished_sums,
+            ],
+        )
+        self.reset()
+        self.obs = self.observation_sets[index]
+        self.observe()

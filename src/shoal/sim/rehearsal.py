@@ -1,0 +1,162 @@
+"""Tries a kernel task out while it is being built, and says what is wrong with it in words.
+
+A kernel that forgets to write a column trains badly and silently; here it is told apart from one that works. All of
+this happens before the first step: nothing is checked, and nothing is read back to the host, on the step path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import warp as wp
+
+from shoal.errors import ShoalError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.config.env import EnvConfig
+    from shoal.sim.kernel_task import KernelTask
+
+Snapshot = dict[str, np.ndarray]
+
+_TOLERANCE = 1e-4
+"""A kernel that adds with atomics on a GPU gives sums that differ in their last digits from one launch to the next."""
+
+
+def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
+    """Hold what a task class declares against what the base class needs.
+
+    Raises:
+        ShoalError: If a declaration is missing or cannot be meant.
+    """
+    name = task.__name__
+    for attribute, example in (
+        ("observations", '{"policy": 5}'),
+        ("num_actions", "1"),
+        ("reward_terms", '("upright",)'),
+    ):
+        if not getattr(task, attribute, None):
+            message = f"The task {name} does not declare '{attribute}': give the class one, such as {attribute} = {example}."
+            raise ShoalError(message)
+    known = [field.name for field in fields(config)]
+    for term in task.reward_terms:
+        weight = f"{term}_weight"
+        if weight not in known:
+            message = (
+                f"The task {name} has the reward term '{term}', but its {type(config).__name__} has no field "
+                f"'{weight}'.{did_you_mean(weight, known)} Add it: its value is the weight of the term."
+            )
+            raise ShoalError(message)
+
+
+def rehearse(task: KernelTask[Any]) -> None:
+    """Run every stage of a step once, on arrays filled with NaN, and look at what was written.
+
+    Raises:
+        ShoalError: If a stage left something unwritten, or touched what it must not.
+    """
+    _begin_all(task)
+    task.observe()
+    for group in task.observations:
+        unwritten = _columns_not_finite(task.obs[group])
+        if unwritten:
+            message = (
+                f"{type(task).__name__}.observe() left columns {unwritten} of the observation group '{group}' "
+                "unwritten or not finite: write every column of every environment, and check what reset() begins with."
+            )
+            raise ShoalError(message)
+    task.terms.fill_(np.nan)
+    task.simulate()
+    unwritten = _columns_not_finite(task.terms)
+    if unwritten:
+        names = ", ".join(task.reward_terms[column] for column in unwritten)
+        message = (
+            f"{type(task).__name__}.simulate() left the reward terms {names} unwritten or not finite: write "
+            "every column of `terms` for every environment, in the order of `reward_terms`."
+        )
+        raise ShoalError(message)
+    _check_mask(task)
+
+
+def compare_records(task: KernelTask[Any]) -> None:
+    """Compare a replay of each record of the step with the same step launched kernel by kernel.
+
+    Raises:
+        ShoalError: If they differ, as they do when a method does more than launch kernels.
+    """
+    if not task.is_recorded:
+        return
+    before = snapshot(task)
+    for index in range(2):
+        task.launch_step(index)
+        launched = snapshot(task)
+        restore(task, before)
+        task.replay(index)
+        replayed = snapshot(task)
+        restore(task, before)
+        differing = [name for name, values in launched.items() if not _alike(values, replayed[name])]
+        if differing:
+            message = (
+                f"A recorded step of {type(task).__name__} gives other values in {', '.join(differing)} than the same "
+                "step launched kernel by kernel: simulate(), reset() and observe() may only launch kernels, and what "
+                "changes from step to step must live in arrays made with self.array()."
+            )
+            raise ShoalError(message)
+
+
+def snapshot(task: KernelTask[Any]) -> Snapshot:
+    """Return a copy of every array of a task, in the host's memory."""
+    wp.synchronize_device(task.device)
+    return {name: array.numpy().copy() for name, array in task.arrays.items()}
+
+
+def restore(task: KernelTask[Any], before: Snapshot) -> None:
+    """Put every array of a task back to what `snapshot` found."""
+    for name, array in task.arrays.items():
+        array.assign(before[name])
+    wp.synchronize_device(task.device)
+
+
+def _begin_all(task: KernelTask[Any]) -> None:
+    """Begin an episode in every environment, with observations still unwritten."""
+    for group in task.obs.values():
+        group.fill_(np.nan)
+    task.done.fill_(value=True)
+    task.seed_rng(task.seed)
+    task.reset()
+
+
+def _columns_not_finite(array: wp.array) -> Sequence[int]:
+    """Return the columns that hold NaN or infinity in any environment."""
+    return np.flatnonzero(~np.isfinite(array.numpy()).all(axis=0)).tolist()
+
+
+def _check_mask(task: KernelTask[Any]) -> None:
+    """Reset every second environment and see that the others stayed as they were.
+
+    Raises:
+        ShoalError: If one of the others changed.
+    """
+    chosen = np.arange(task.num_envs) % 2 == 1
+    task.done.assign(chosen)
+    before = snapshot(task)
+    task.reset()
+    after = snapshot(task)
+    for name in before:
+        rows = [values[name][~chosen].tobytes() for values in (before, after)]
+        if rows[0] != rows[1]:
+            message = (
+                f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not set: "
+                "begin the kernel with `if not done[env]: return`."
+            )
+            raise ShoalError(message)
+
+
+def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays hold the same values, up to the last digits of floating-point numbers."""
+    if one.dtype.kind == "f":
+        return np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    return one.tobytes() == other.tobytes()

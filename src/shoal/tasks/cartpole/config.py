@@ -1,0 +1,137 @@
+"""Settings of the cart-pole tasks. Units are SI: metres, radians, seconds, kilograms, newtons.
+
+Angles are measured from upright, positive towards positive positions of the cart. The equations that these numbers
+go into are in `shoal.tasks.cartpole.kernels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.config.checks import above, at_least, check
+from shoal.config.env import EnvConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CartpoleConfig(EnvConfig):
+    """The cart, the pole, the rail, and how often the cart is pushed.
+
+    Masses, length and force limit are those of Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve
+    difficult learning control problems", IEEE Transactions on Systems, Man, and Cybernetics 13 (1983), p. 841.
+    """
+
+    episode_length_s: float = 10.0
+    """Longest time an episode may take [s]; the DeepMind Control Suite's cart-pole runs as long."""
+
+    cart_mass: float = 1.0
+    """Mass of the cart [kg]; Barto et al."""
+
+    pole_mass: float = 0.1
+    """Mass of the pole [kg], spread evenly along it; Barto et al."""
+
+    pole_half_length: float = 0.5
+    """Distance from the hinge to the middle of the pole [m]; Barto et al."""
+
+    gravity: float = 9.81
+    """Acceleration of free fall [m/s^2]; Barto et al. round it to 9.8."""
+
+    force_limit: float = 10.0
+    """Force on the cart at action 1 [N]; actions are clipped to [-1, 1]. Barto et al."""
+
+    rail_half_length: float = 2.4
+    """The episode fails where the cart is further than this from the middle [m]; Barto et al."""
+
+    physics_dt: float = 0.01
+    """Time step of the integrator [s]; the DeepMind Control Suite's."""
+
+    decimation: int = 2
+    """Physics steps for each action: with the default time step, the cart is pushed anew 50 times a second."""
+
+    cart_speed_scale: float = 5.0
+    """Speed of the cart that is observed as 1 [m/s]: what the force limit reaches on the default rail."""
+
+    pole_speed_scale: float = 10.0
+    """Angular speed of the pole that is observed as 1 [rad/s]: about that of a pole falling through its lowest point."""
+
+    reset_position_range: float = 0.2
+    """An episode begins with the cart at most this far from the middle [m]."""
+
+    reset_angle_range: float = 0.05
+    """An episode begins with the pole at most this far from where it starts [rad]; Gymnasium's cart-pole has as much."""
+
+    reset_speed_range: float = 0.05
+    """An episode begins with the cart [m/s] and the pole [rad/s] at most this fast; Gymnasium's cart-pole."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        EnvConfig.__post_init__(self)
+        positive = (
+            "cart_mass",
+            "pole_mass",
+            "pole_half_length",
+            "gravity",
+            "force_limit",
+            "rail_half_length",
+            "physics_dt",
+            "cart_speed_scale",
+            "pole_speed_scale",
+        )
+        ranges = ("reset_position_range", "reset_angle_range", "reset_speed_range")
+        check(self, "env.", dict.fromkeys(positive, above(0)))
+        check(self, "env.", dict.fromkeys(ranges, at_least(0)))
+        check(self, "env.", {"decimation": at_least(1)})
+
+    @property
+    def step_dt(self) -> float:
+        """Time between two actions [s]."""
+        return self.physics_dt * self.decimation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceConfig(CartpoleConfig):
+    """Keep a pole that begins nearly upright from falling. Falling, or leaving the rail, ends the episode."""
+
+    fallen_angle: float = 0.20944
+    """The episode fails where the pole leans more than this [rad]: the 12 degrees of Barto et al."""
+
+    upright_weight: float = 1.0
+    """Weight of the term that is 1 for as long as the episode goes on: alone, it returns the seconds survived."""
+
+    off_centre_weight: float = -0.5
+    """Weight of the cart's distance from the middle, as a fraction of the rail, squared."""
+
+    effort_weight: float = -0.05
+    """Weight of the action squared."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        CartpoleConfig.__post_init__(self)
+        check(self, "env.", {"fallen_angle": above(0)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwingupConfig(CartpoleConfig):
+    """Swing a hanging pole up and keep it there, in the middle of the rail. Only leaving the rail ends an episode early.
+
+    The reward is the smooth one of the cart-pole in the DeepMind Control Suite (Tassa et al., arXiv:1801.00690): a
+    product of factors for an upright pole, a centred cart, little force and a slow pole, each between 0 and 1.
+    """
+
+    reset_angle_range: float = 0.1
+    """An episode begins with the pole at most this far from hanging down [rad]."""
+
+    swung_up_weight: float = 1.0
+    """Weight of the smooth reward. At 1 a return is at most the length of the episode in seconds."""
+
+    centred_margin: float = 2.0
+    """Distance from the middle at which the factor for a centred cart has lost 90 % of what it can lose [m]; the
+    Control Suite's."""
+
+    slow_margin: float = 5.0
+    """Angular speed at which the factor for a slow pole has lost 90 % of what it can lose [rad/s]; the Control
+    Suite's."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        CartpoleConfig.__post_init__(self)
+        check(self, "env.", dict.fromkeys(("centred_margin", "slow_margin"), above(0)))

@@ -1,0 +1,39 @@
+"""The cart-pole tasks as the registry knows them: names, summaries, and the learner that each is tuned for.
+
+Importable without Warp. How the defaults were found is in docs/tasks.md.
+"""
+
+from __future__ import annotations
+
+from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
+from shoal.tasks.registry import TaskSpec
+
+_ACTOR = ModelConfig(
+    hidden_dims=(64, 64),
+    activation="elu",
+    obs_normalization=True,
+    distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
+)
+_CRITIC = ModelConfig(hidden_dims=(64, 64), activation="elu", obs_normalization=True)
+
+SPECS = (
+    TaskSpec(
+        name="Cartpole-Balance",
+        summary="Keep a pole upright on a cart that is pushed left and right.",
+        env=BalanceConfig(),
+        agent=AgentConfig(num_steps_per_env=32, actor=_ACTOR, critic=_CRITIC, algorithm=PpoConfig(entropy_coef=0.0)),
+        num_envs=512,
+        max_iterations=100,
+        builder="shoal.tasks.cartpole.task:Balance",
+    ),
+    TaskSpec(
+        name="Cartpole-Swingup",
+        summary="Swing a hanging pole up, and keep it upright in the middle of the rail.",
+        env=SwingupConfig(),
+        agent=AgentConfig(num_steps_per_env=32, actor=_ACTOR, critic=_CRITIC, algorithm=PpoConfig(entropy_coef=0.005)),
+        num_envs=1024,
+        max_iterations=300,
+        builder="shoal.tasks.cartpole.task:Swingup",
+    ),
+)

@@ -1,0 +1,162 @@
+"""What can be trained: names, one-line summaries, defaults, and where the builder of each task is found.
+
+Looking a task up imports no simulator, except for a task in a user's own file, which is imported to be read. Other
+packages add tasks through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.config import AgentConfig, EnvConfig, TrainConfig
+from shoal.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+ENTRY_POINT_GROUP = "shoal.tasks"
+
+_SHIPPED = ("shoal.tasks.cartpole.specs:SPECS",)
+"""Tasks of this package. Named, not imported: the families stand on a higher floor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """One thing that can be trained."""
+
+    name: str
+    """What is typed after `train`; also names the experiment's directory."""
+    summary: str
+    """One line for `shoal tasks`."""
+    env: EnvConfig
+    """Defaults of the environment."""
+    agent: AgentConfig
+    """Defaults of the learner."""
+    num_envs: int = 1024
+    """Default number of environments on each worker."""
+    max_iterations: int = 300
+    """Default length of a training [iterations]."""
+    builder: str
+    """Where the task is built: `module:attribute`, or `/path/to/file.py:attribute`. Called as
+    `builder(config, num_envs=..., device=..., seed=...)`."""
+
+    @property
+    def experiment(self) -> str:
+        """Name of the directory that holds this task's runs."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", self.name)
+
+    def defaults(self, task: str | None = None) -> TrainConfig:
+        """The training that `train <task>` means without any flag."""
+        return TrainConfig(
+            task=task or self.name,
+            num_envs=self.num_envs,
+            max_iterations=self.max_iterations,
+            env=self.env,
+            agent=self.agent,
+        )
+
+    def load_builder(self) -> Callable[..., Any]:
+        """Import the task's module, simulator and all, and return its builder."""
+        where, _, attribute = self.builder.rpartition(":")
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        return getattr(module, attribute)
+
+
+def resolve(task: str) -> TaskSpec:
+    """Find what `task` names.
+
+    Args:
+        task: A registered name, or `path/to/file.py:Class` for a task of the user's own.
+
+    Raises:
+        UsageError: Nothing is registered under that name, or the file has no such task.
+    """
+    if ".py:" in task or task.endswith(".py"):
+        return _from_file(task)
+    specs = registered()
+    if task not in specs:
+        message = f"There is no task '{task}'.{did_you_mean(task, specs)} `shoal tasks` lists what can be trained."
+        raise UsageError(message)
+    return specs[task]
+
+
+@cache
+def registered() -> dict[str, TaskSpec]:
+    """All tasks by name: those that ship with Shoal, then those of installed packages."""
+    shipped = (EntryPoint(name="", value=value, group=ENTRY_POINT_GROUP) for value in _SHIPPED)
+    specs: dict[str, TaskSpec] = {}
+    for point in (*shipped, *entry_points(group=ENTRY_POINT_GROUP)):
+        loaded = point.load()
+        for spec in loaded if isinstance(loaded, tuple) else (loaded,):
+            specs.setdefault(spec.name, spec)
+    return specs
+
+
+def _from_file(task: str) -> TaskSpec:
+    """Read the task of a user's own file: a class with `config` and `agent`, see docs/guide/your_own_task.md."""
+    where, _, attribute = task.partition(".py:")
+    path = Path(where.removesuffix(".py") + ".py").expanduser().resolve()
+    if not path.is_file():
+        message = f"The task '{task}' asks for the file {path}, which does not exist: pass path/to/file.py:Class."
+        raise UsageError(message)
+    module = _load_file(path)
+    candidates = [name for name, value in vars(module).items() if _is_task(value, module)]
+    if not attribute and len(candidates) == 1:
+        attribute = candidates[0]
+    if attribute not in candidates:
+        found = ", ".join(candidates) or "none"
+        message = f"The file {path} has no task '{attribute}' (tasks in it: {found}).{did_you_mean(attribute, candidates)}"
+        raise UsageError(message + f" Pass {where}.py:{candidates[0] if candidates else 'Class'}.")
+    author = getattr(module, attribute)
+    return TaskSpec(
+        name=attribute,
+        summary=(author.__doc__ or "").strip().partition("\n")[0],
+        env=author.config,
+        agent=getattr(author, "agent", AgentConfig()),
+        num_envs=getattr(author, "num_envs", 1024),
+        max_iterations=getattr(author, "max_iterations", 300),
+        builder=f"{path}:{attribute}",
+    )
+
+
+def _is_task(value: object, module: ModuleType) -> bool:
+    """Whether `value` is a task class written in `module`, told by its `config` alone: no simulator is imported."""
+    mine = isinstance(value, type) and value.__module__ == module.__name__
+    return mine and isinstance(getattr(value, "config", None), EnvConfig)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import a user's file under a name made from its path, so that it is imported once in each process.
+
+    Raises:
+        UsageError: The file raised while it was imported.
+    """
+    # The same name in every process: Warp names its compiled kernels after the module.
+    name = f"shoal_user_task_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        message = f"The file {path} cannot be imported as Python: pass path/to/file.py:Class."
+        raise UsageError(message)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # Files beside the user's may be imported from it, as when Python runs it as a script.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        message = f"The file {path} failed when it was imported ({type(error).__name__}: {error}): run it with python to see where."
+        raise UsageError(message) from error
+    return module

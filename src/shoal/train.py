@@ -1,0 +1,67 @@
+"""The story of one training: plan, run directory, door, reports."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.errors import ShoalError
+from shoal.launch.doors import open_door
+from shoal.launch.record import RunRecord, make_run_dir
+from shoal.plan.devices import visible_gpus
+from shoal.plan.rundir import RunDir
+from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shoal.config import TrainConfig
+    from shoal.launch.view import View
+    from shoal.plan.training import TrainPlan
+    from shoal.worker import WorkerReport
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training came to."""
+
+    run: RunDir
+    reports: list[WorkerReport]
+
+
+def make_plan(config: TrainConfig) -> TrainPlan:
+    """Decide what `config` means on this machine.
+
+    Raises:
+        UsageError: It cannot be done.
+    """
+    return plan_training(config, os.environ, visible_gpus())
+
+
+def train(plan: TrainPlan, view: View) -> Outcome:
+    """Carry out a plan.
+
+    Raises:
+        ShoalError: With the exit code of how it ended.
+    """
+    door = open_door(plan)
+    record: RunRecord | None = None
+
+    def begin() -> Path:
+        nonlocal record
+        run = plan.continued or make_run_dir(plan)
+        record = RunRecord(run, plan)
+        view.on_line(f"Run directory: {run.path}")
+        return run.path.absolute()
+
+    run = RunDir(door.agree_on_run_dir(begin))
+    try:
+        reports = door.run(plan.job(run, plan.log_dir(run, os.environ)), view)
+    except ShoalError as error:
+        if record is not None:
+            record.end(error.exit_code, str(error))
+        raise
+    if record is not None:
+        record.end(0, "finished", {report.rank: report.digest for report in reports})
+    return Outcome(run, reports)

@@ -1,0 +1,155 @@
+"""What one worker does, whichever door it came through: one rank's share of a training, from device to report.
+
+The order is the contract: isolation before anything allocates, the environment with its captured graphs before the
+process group, the first weights before the first step.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.launch.signals import ERRORS, StopRequests
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch.distributed import Store
+
+    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.learn.groups import World
+    from shoal.learn.metrics import Row
+    from shoal.plan.job import Job
+    from shoal.plan.ranks import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker that finished says of its work. Plain values: it travels as JSON."""
+
+    rank: int
+    host: str
+    device: str
+    iteration: int
+    """Iterations done."""
+    digest: str
+    """Fingerprint of the learner at the end, the same on every rank."""
+    last_row: Row
+    """Pooled metrics of the last iteration; empty when there was nothing left to do."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return asdict(self)
+
+
+def run_worker(
+    job: Job,
+    rank: Rank,
+    *,
+    stop: StopRequests,
+    store: Callable[[], Store] | None = None,
+    on_row: Callable[[Row], None] | None = None,
+) -> WorkerReport:
+    """Do one rank's share of `job`.
+
+    Args:
+        job: The training, the same on every rank.
+        rank: This worker's place.
+        stop: The signals that this process has got; read between iterations.
+        store: Opens the store through which the ranks meet; a single worker needs none.
+        on_row: Called on rank 0 with the metrics of each iteration.
+
+    Raises:
+        ShoalError: The training failed, or a signal ended it after a checkpoint.
+    """
+    # Everything heavy is imported here: this module is also read by processes that only plan.
+    from shoal.learn.groups import World, process_group  # noqa: PLC0415
+    from shoal.plan.ranks import usable_threads  # noqa: PLC0415
+    from shoal.sim.isolation import isolated  # noqa: PLC0415
+
+    device = job.devices[rank.local_rank]
+    world = World(rank=rank.rank, local_rank=rank.local_rank, size=rank.world_size, device=device)
+    with isolated(device, threads=usable_threads(rank)):
+        env = _build_env(job, world)
+        with process_group(world, backend=job.backend, store=store):
+            return _learn(job, world, env, stop, on_row)
+
+
+def _build_env(job: Job, world: World) -> WarpVecEnv:
+    """Build this rank's environments, seeded by its rank. One rank of a machine at a time fills Warp's cache."""
+    from shoal.envs.vec_env import WarpVecEnv  # noqa: PLC0415
+    from shoal.sim.kernel_cache import exclusive_kernel_cache  # noqa: PLC0415
+
+    builder = registry.resolve(job.config.task).load_builder()
+    seed = job.config.seed + world.rank
+    _seed_everything(seed)
+    with exclusive_kernel_cache():
+        task = builder(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
+        return WarpVecEnv(task)
+
+
+def _learn(
+    job: Job,
+    world: World,
+    env: WarpVecEnv,
+    stop: StopRequests,
+    on_row: Callable[[Row], None] | None,
+) -> WorkerReport:
+    """Build the learner, bring all replicas to one state, and train."""
+    from shoal.learn.checkpoints import read_checkpoint, write_checkpoint  # noqa: PLC0415
+    from shoal.learn.metrics import open_writers  # noqa: PLC0415
+    from shoal.learn.replicas import compare_replicas  # noqa: PLC0415
+    from shoal.learn.runner import Runner  # noqa: PLC0415
+
+    _seed_everything(job.config.seed)  # The same first weights on every rank,
+    runner = Runner(env, job.config, world)
+    if job.start is not None:
+        state = read_checkpoint(Path(job.start.model), world.device)
+        runner.restore(state, weights_only=job.start.mode == "weights")
+    runner.synchronize()
+    _seed_everything(job.config.seed + world.rank)  # and other actions on each.
+
+    writers = open_writers(job.run, job.config) if world.is_first else []
+    last_row: Row = {}
+
+    def take_row(row: Row) -> None:
+        nonlocal last_row
+        last_row = row
+        for writer in writers:
+            writer.write(row)
+        if on_row is not None and world.is_first:
+            on_row(row)
+
+    def save(iteration: int, state: Mapping[str, Any]) -> None:
+        write_checkpoint(job.run, iteration, state, world.size)
+
+    try:
+        stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags)
+    finally:
+        for writer in writers:
+            writer.close()
+    if stopped_by is not None:
+        message = f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
+        raise ERRORS[stopped_by](message)
+    return WorkerReport(
+        rank=world.rank,
+        host=platform.node(),
+        device=world.device,
+        iteration=runner.iteration,
+        digest=compare_replicas(runner.alg, world, when="at the end"),
+        last_row=last_row,
+    )
+
+
+def _seed_everything(seed: int) -> None:
+    """Seed the random states that networks, rollouts and user code draw from."""
+    import numpy as np  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  User code may draw from the global state.
+    torch.manual_seed(seed)
