@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,8 @@ from shoal.plan.training import find_model
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.config import PlayConfig
 
 
@@ -52,7 +53,7 @@ def play(config: PlayConfig) -> Episodes:
     gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
     device = plan_workers(gpu_ids, 1, visible_gpus(os.environ)).devices[0]
 
-    from shoal.learn.evaluation import run_episodes  # noqa: PLC0415  Imports torch.
+    from shoal.learn.evaluation import run_episodes
 
     returns, lengths = run_episodes(config, spec, model, device)
     return Episodes(task=config.task, checkpoint=model.parent, returns=returns, lengths=lengths)

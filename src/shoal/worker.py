@@ -67,9 +67,9 @@ def run_worker(
         ShoalError: The training failed, or a signal ended it after a checkpoint.
     """
     # Everything heavy is imported here: this module is also read by processes that only plan.
-    from shoal.learn.groups import World, process_group  # noqa: PLC0415
-    from shoal.plan.ranks import usable_threads  # noqa: PLC0415
-    from shoal.sim.isolation import isolated  # noqa: PLC0415
+    from shoal.learn.groups import World, process_group
+    from shoal.plan.ranks import usable_threads
+    from shoal.sim.isolation import isolated
 
     device = job.devices[rank.local_rank]
     world = World(rank=rank.rank, local_rank=rank.local_rank, size=rank.world_size, device=device)
@@ -81,8 +81,8 @@ def run_worker(
 
 def _build_env(job: Job, world: World) -> WarpVecEnv:
     """Build this rank's environments, seeded by its rank. One rank of a machine at a time fills Warp's cache."""
-    from shoal.envs.vec_env import WarpVecEnv  # noqa: PLC0415
-    from shoal.sim.kernel_cache import exclusive_kernel_cache  # noqa: PLC0415
+    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.sim.kernel_cache import exclusive_kernel_cache
 
     builder = registry.resolve(job.config.task).load_builder()
     seed = job.config.seed + world.rank
@@ -100,10 +100,10 @@ def _learn(
     on_row: Callable[[Row], None] | None,
 ) -> WorkerReport:
     """Build the learner, bring all replicas to one state, and train."""
-    from shoal.learn.checkpoints import read_checkpoint, write_checkpoint  # noqa: PLC0415
-    from shoal.learn.metrics import open_writers  # noqa: PLC0415
-    from shoal.learn.replicas import compare_replicas  # noqa: PLC0415
-    from shoal.learn.runner import Runner  # noqa: PLC0415
+    from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+    from shoal.learn.metrics import open_writers
+    from shoal.learn.replicas import compare_replicas
+    from shoal.learn.runner import Runner
 
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     runner = Runner(env, job.config, world)
@@ -133,7 +133,9 @@ def _learn(
         for writer in writers:
             writer.close()
     if stopped_by is not None:
-        message = f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
+        message = (
+            f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
+        )
         raise ERRORS[stopped_by](message)
     return WorkerReport(
         rank=world.rank,
@@ -147,8 +149,8 @@ def _learn(
 
 def _seed_everything(seed: int) -> None:
     """Seed the random states that networks, rollouts and user code draw from."""
-    import numpy as np  # noqa: PLC0415
-    import torch  # noqa: PLC0415
+    import numpy as np
+    import torch
 
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  User code may draw from the global state.

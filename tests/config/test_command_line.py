@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,10 @@ def parse(*args: str) -> Command:
 
 @pytest.fixture
 def help_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "100")  # One column of boxes.
     with pytest.raises(SystemExit):
         parse("--help")
-    return capsys.readouterr().out
+    return re.sub(r"[\s│]+", " ", capsys.readouterr().out)
 
 
 def test_no_flags_mean_the_defaults() -> None:
@@ -58,7 +59,9 @@ def test_a_recurrent_network_is_chosen_by_its_class() -> None:
 
 
 def test_an_image_encoder_is_chosen_by_its_class() -> None:
-    flags = "--agent.critic.class-name CNNModel --agent.critic.cnn.output-channels 16 32 --agent.critic.cnn.kernel-size 3"
+    flags = (
+        "--agent.critic.class-name CNNModel --agent.critic.cnn.output-channels 16 32 --agent.critic.cnn.kernel-size 3"
+    )
     critic = parse(*flags.split(), "--agent.critic.cnn.max-pool", "True", "False").agent.critic
     assert critic.cnn.output_channels == (16, 32)
     assert (critic.cnn.kernel_size, critic.cnn.max_pool) == ((3,), (True, False))
@@ -71,7 +74,8 @@ def test_a_distribution_is_chosen_by_its_class() -> None:
 
 
 def test_extensions_are_switched_on_by_a_flag() -> None:
-    flags = "--agent.algorithm.rnd.enabled --agent.algorithm.rnd.weight 0.1 --agent.algorithm.rnd.weight-schedule.mode constant"
+    flags = "--agent.algorithm.rnd.enabled --agent.algorithm.rnd.weight 0.1"
+    flags += " --agent.algorithm.rnd.weight-schedule.mode constant"
     rnd = parse(*flags.split()).agent.algorithm.rnd
     assert (rnd.enabled, rnd.weight, rnd.weight_schedule.mode) == (True, 0.1, "constant")
 
@@ -90,14 +94,14 @@ def test_help_shows_every_field_with_its_docstring(help_text: str) -> None:
     flags = [f"--{path.replace('_', '-')}" for path in leaves(Command())]
     assert len(flags) > 100
     assert [flag for flag in flags if f"{flag} " not in help_text and f"{flag}," not in help_text] == []
-    assert "Discount of the future for each environment step. (default: 0.99)" in help_text
+    assert (
+        "--agent.algorithm.gamma FLOAT Discount of the future for each environment step. (default: 0.99)" in help_text
+    )
 
 
 def test_help_has_no_subcommands(help_text: str) -> None:
     assert "subcommand" not in help_text.lower()
-    assert "fixed" not in help_text.lower().replace("fixed leaves", "").replace("{adaptive,fixed}", "").replace(
-        "fixed target", ""
-    )
+    assert "fixed to" not in help_text  # What tyro says of a field that no flag can set.
 
 
 def leaves(config: Any, path: str = "") -> Iterator[str]:

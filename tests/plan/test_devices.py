@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import pynvml  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from hypothesis import given
@@ -19,6 +22,9 @@ from shoal.plan.devices import (
     visible_gpus,
 )
 from shoal.plan.visibility import Inventory, resolve
+
+if TYPE_CHECKING:
+    from shoal.plan.visibility import VisibleGpus
 
 FORMS = "pass indices, such as --gpu-ids 0 1, or all, or None for the CPU."
 TWO = "2 are visible (0: NVIDIA H200, 1: NVIDIA H200)"
@@ -78,10 +84,11 @@ def test_gpu_ids_are_read_in_every_spelling(words: tuple[str, ...], expected: Gp
         (("1.0",), f"--gpu-ids 1.0 was asked for, but '1.0' is no index: {FORMS}"),
         (("[0,1",), f"--gpu-ids [0,1 was asked for, but '[0' is no index: {FORMS}"),
         (("٣",), f"--gpu-ids ٣ was asked for, but '٣' is no index: {FORMS}"),
-        (
+        pytest.param(
             ("GPU-8932f937",),
             "--gpu-ids GPU-8932f937 was asked for, but 'GPU-8932f937' is no index: "
             "set CUDA_VISIBLE_DEVICES=GPU-8932f937 and pass --gpu-ids 0.",
+            id="a UUID",
         ),
     ],
 )
@@ -141,55 +148,31 @@ def test_each_worker_gets_its_device(
 
 
 @pytest.mark.parametrize(
-    ("gpu_ids", "nproc", "visible", "notes"),
+    ("visible", "why"),
     [
-        (
-            "auto",
-            None,
-            seen(0),
-            ("No GPU is visible (this machine has no NVIDIA GPU): training on the CPU.",),
-        ),
-        ("auto", None, NO_DRIVER, ("No GPU is visible (no NVIDIA driver was found): training on the CPU.",)),
-        (
-            "auto",
-            None,
-            seen(2, ""),
-            (
-                'No GPU is visible (CUDA_VISIBLE_DEVICES is "" and hides all 2 GPUs of this machine): '
-                "training on the CPU.",
-            ),
-        ),
-        (
-            "auto",
-            None,
-            seen(1, "7"),
-            (
-                'No GPU is visible (CUDA_VISIBLE_DEVICES is "7" and hides the GPU of this machine): '
-                "training on the CPU.",
-            ),
-        ),
-        (
-            (0,),
-            2,
-            seen(2),
-            ("2 workers share 1 GPU and talk through gloo: NCCL refuses two ranks on one GPU.",),
-        ),
-        (
-            "auto",
-            3,
-            seen(2),
-            ("3 workers share 2 GPUs and talk through gloo: NCCL refuses two ranks on one GPU.",),
-        ),
-        (None, None, seen(0), ()),
-        (None, 2, seen(2), ()),
-        ("auto", None, seen(2), ()),
-        ("all", None, seen(2), ()),
+        (seen(0), "this machine has no NVIDIA GPU"),
+        (NO_DRIVER, "no NVIDIA driver was found"),
+        (seen(2, ""), 'CUDA_VISIBLE_DEVICES is "" and hides all 2 GPUs of this machine'),
+        (seen(1, "7"), 'CUDA_VISIBLE_DEVICES is "7" and hides the GPU of this machine'),
     ],
 )
-def test_what_was_not_asked_for_is_noted(
-    gpu_ids: GpuIds, nproc: int | None, visible: object, notes: tuple[str, ...]
-) -> None:
-    assert plan_workers(gpu_ids, nproc, visible).notes == notes  # pyright: ignore[reportArgumentType]
+def test_training_on_the_cpu_by_default_says_so_and_why(visible: VisibleGpus, why: str) -> None:
+    planned = plan_workers("auto", None, visible)
+    assert planned.notes == (f"No GPU is visible ({why}): training on the CPU.",)
+
+
+@pytest.mark.parametrize(("nproc", "who"), [(2, "2 workers share 1 GPU"), (3, "3 workers share 1 GPU")])
+def test_sharing_a_gpu_is_noted(nproc: int, who: str) -> None:
+    note = f"{who} and talk through gloo: NCCL refuses two ranks on one GPU."
+    assert plan_workers((0,), nproc, seen(2)).notes == (note,)
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "nproc", "visible"),
+    [(None, None, 0), (None, 2, 2), ("auto", None, 2), ("auto", 2, 2), ("all", None, 2), ((1,), 1, 2)],
+)
+def test_what_was_asked_for_needs_no_note(gpu_ids: GpuIds, nproc: int | None, visible: int) -> None:
+    assert plan_workers(gpu_ids, nproc, seen(visible)).notes == ()
 
 
 def test_workers_on_mig_devices_talk_through_gloo() -> None:
@@ -274,8 +257,8 @@ def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:
             (0, 1),
             None,
             seen(2, ""),
-            'GPUs 0, 1 were asked for, but no GPU is visible (CUDA_VISIBLE_DEVICES is "" and hides all 2 GPUs of '
-            "this machine): change or unset it, or pass --gpu-ids None to train on the CPU.",
+            'GPUs 0, 1 were asked for, but no GPU is visible (CUDA_VISIBLE_DEVICES is "" and hides all 2 '
+            "GPUs of this machine): change or unset it, or pass --gpu-ids None to train on the CPU.",
             id="GPUs where all are hidden",
         ),
         pytest.param(
@@ -313,10 +296,10 @@ def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:
     ],
 )
 def test_what_cannot_be_had_is_refused_with_what_to_pass(
-    gpu_ids: GpuIds, nproc: int | None, visible: object, sentence: str
+    gpu_ids: GpuIds, nproc: int | None, visible: VisibleGpus, sentence: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
-        plan_workers(gpu_ids, nproc, visible)  # pyright: ignore[reportArgumentType]
+        plan_workers(gpu_ids, nproc, visible)
     assert str(refusal.value) == sentence
 
 
@@ -364,7 +347,14 @@ def test_a_driver_that_fails_leaves_no_gpus_and_says_why(function: str, number: 
 
 def test_this_machine_is_counted_or_says_why_not() -> None:
     inventory = read_inventory()
-    assert bool(inventory.gpus) is (inventory.problem is None)
+    assert inventory.problem is None or inventory.gpus == ()
+
+
+def test_a_missing_nvml_package_leaves_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    inventory = read_inventory()
+    assert inventory.gpus == ()
+    assert str(inventory.problem).startswith("the package nvidia-ml-py cannot be imported: ")
 
 
 def test_the_environment_decides_what_is_visible() -> None:

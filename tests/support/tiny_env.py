@@ -36,7 +36,7 @@ class TinyEnv(VecEnv):
         self.num_actions = 2
         self.max_episode_length = max_episode_length
         self.device = device
-        self.cfg: dict[str, Any] = {}
+        self.cfg = {}
         self.step_dt = 0.02
         self.with_camera = with_camera
         self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long, device=device)

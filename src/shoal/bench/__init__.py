@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from shoal.config import BenchConfig
 
+
 @dataclass(slots=True)
 class BenchReport:
     """What was measured, with the machine it was measured on."""
@@ -54,9 +55,7 @@ def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
     gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
     devices = {n: plan_workers(gpu_ids, n, visible_gpus()).devices for n in config.nproc_per_node}
     device = devices[config.nproc_per_node[0]][0]
-    report = BenchReport(
-        task=spec.name, machine=_machine(), num_envs=config.num_envs, threads=config.threads
-    )
+    report = BenchReport(task=spec.name, machine=_machine(), num_envs=config.num_envs, threads=config.threads)
     rates: dict[str, list[float]] = {}
     runs: dict[int, list[Run]] = {n: [] for n in config.nproc_per_node}
     for turn in range(config.repeats):
@@ -78,7 +77,7 @@ def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
 
 
 def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> dict[str, float]:
-    """Return the row of one number of workers. Efficiencies are medians over turns, since each turn compares like with like."""
+    """Return the row of one number of workers. Efficiencies are medians of ratios within a turn."""
     base = next(iter(runs))
     efficiencies = [
         mine.steps_per_second / workers / (first.steps_per_second / base)

@@ -6,7 +6,6 @@ Where a task has a twin in another engine, both are stepped in the same process,
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -27,10 +26,8 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
         "seconds": config.seconds,
     }
     command = [sys.executable, "-m", "shoal.bench.environments", json.dumps(asked)]
-    done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"The environment of {config.task} could not be measured: {done.stderr.strip()[-2000:]}"
         raise ShoalError(message)
     return json.loads(done.stdout.splitlines()[-1])
-
-

@@ -1,5 +1,6 @@
-"""Training steps per second and time to the first iteration, measured from outside: the very command that a user types
-is run, and the metrics that it writes are read.
+"""Training steps per second and time to the first iteration, measured from outside.
+
+The very command that a user types is run, and the metrics that it writes are read.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
             del command[5:7]
         started = time.monotonic()
         with (Path(scratch) / "output").open("w+b") as output:
-            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)  # noqa: S603
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
             first_s, rows = _follow(process, Path(scratch) / spec.experiment, started)
             if process.returncode or not rows:
                 output.seek(0)
@@ -88,5 +89,3 @@ def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) 
 def bench_environment(config: BenchConfig) -> dict[str, str]:
     """Return the environment of a measured process: its share of threads, and no log files."""
     return os.environ | {"OMP_NUM_THREADS": str(config.threads), "TORCHRUNX_LOG_DIR": ""}
-
-

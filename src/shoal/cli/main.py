@@ -48,7 +48,8 @@ def _shoal(words: Sequence[str]) -> None:
         report.say(f"shoal {__version__}")
         return
     if words[0] not in _COMMANDS:
-        message = f"There is no command 'shoal {words[0]}'.{did_you_mean(words[0], _COMMANDS)} `shoal --help` lists them."
+        hint = did_you_mean(words[0], _COMMANDS)
+        message = f"There is no command 'shoal {words[0]}'.{hint} `shoal --help` lists them."
         raise UsageError(message)
     _COMMANDS[words[0]][1](words[1:])
 
@@ -57,21 +58,21 @@ def _train(words: Sequence[str]) -> None:
     if not _names_a_task(words):
         report.print_train_overview()
         return
-    from shoal.cli.parse import parse_train  # noqa: PLC0415
+    from shoal.cli.parse import parse_train
 
     _start(parse_train(words), dry_run_only=False)
 
 
 def _plan(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_train  # noqa: PLC0415
+    from shoal.cli.parse import parse_train
 
     _start(parse_train(words, program="shoal plan"), dry_run_only=True)
 
 
 def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
     """Plan, say what the user should know, and train."""
-    from shoal.train import make_plan  # noqa: PLC0415
-    from shoal.train import train as train_story  # noqa: PLC0415
+    from shoal.train import make_plan
+    from shoal.train import train as train_story
 
     plan = make_plan(config)
     speaks = plan.rank is None or plan.rank.rank == 0
@@ -87,15 +88,15 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
 
 
 def _play(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_play  # noqa: PLC0415
-    from shoal.play import play as play_story  # noqa: PLC0415
+    from shoal.cli.parse import parse_play
+    from shoal.play import play as play_story
 
     report.print_episodes(play_story(parse_play(words, program="play")))
 
 
 def _evaluate(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_play  # noqa: PLC0415
-    from shoal.play import play as play_story  # noqa: PLC0415
+    from shoal.cli.parse import parse_play
+    from shoal.play import play as play_story
 
     report.print_evaluation(play_story(parse_play(words, program="evaluate")))
 
@@ -105,10 +106,10 @@ def _tasks(_words: Sequence[str]) -> None:
 
 
 def _bench(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_bench  # noqa: PLC0415
+    from shoal.cli.parse import parse_bench
 
     config = parse_bench(words)
-    from shoal.bench import bench as bench_story  # noqa: PLC0415
+    from shoal.bench import bench as bench_story
 
     report.print_bench(bench_story(config, report.say))
 

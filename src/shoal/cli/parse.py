@@ -1,12 +1,14 @@
-"""From words to a `TrainConfig`, in two stages: the task (or a saved configuration) chooses the defaults, flags
-override them. The flags of the second stage are derived from the configuration itself, by tyro.
+"""From words to a configuration, in two stages.
+
+The task, or a saved configuration, chooses the defaults; flags override them. The flags are derived from the
+configuration itself, by tyro.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tyro
 import yaml
@@ -25,13 +27,12 @@ T = TypeVar("T")
 _TYRO_CONFIG = (tyro.conf.FlagCreatePairsOff,)
 
 
-def parse_flags(kind: type[T], arguments: Sequence[str], *, program: str, default: T | None = None) -> T:
-    """Read flags into a configuration of type `kind`.
+def parse_flags(default: T, arguments: Sequence[str], *, program: str) -> T:
+    """Read flags that override the fields of `default`.
 
     tyro prints its own refusals, with the nearest valid names, and exits with 2.
     """
-    extra: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(kind, prog=program, args=list(arguments), config=_TYRO_CONFIG, **extra)
+    return tyro.cli(type(default), prog=program, args=list(arguments), default=default, config=_TYRO_CONFIG)
 
 
 def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -56,13 +57,13 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     task, words = split_task(arguments)
     saved, words = _take_config_files(words)
     default = _defaults(task, saved)
-    asked = parse_flags(TrainConfig, words, program=f"{program} {default.task}", default=default)
+    asked = parse_flags(default, words, program=f"{program} {default.task}")
     if asked.resume is not None and not saved:
         # The run that goes on keeps what it was trained with, unless this command says otherwise.
         train_yaml = run_to_continue(asked, registry.resolve(asked.task)).train_yaml
         if train_yaml.is_file():
             default = _defaults(task, [train_yaml])
-            asked = parse_flags(TrainConfig, words, program=f"{program} {default.task}", default=default)
+            asked = parse_flags(default, words, program=f"{program} {default.task}")
     return _only_one_number_of_envs(asked, words)
 
 
@@ -78,12 +79,12 @@ def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
         raise UsageError(message)
     spec = registry.resolve(task)
     default = PlayConfig(task=task, env=spec.env, agent=spec.agent)
-    asked = parse_flags(PlayConfig, words, program=f"{program} {task}", default=default)
+    asked = parse_flags(default, words, program=f"{program} {task}")
     train_yaml = find_model(asked.log_root, spec, asked.checkpoint).parents[2] / "params" / "train.yaml"
     if train_yaml.is_file():
         trained = _defaults(task, [train_yaml])
         default = replace(default, env=trained.env, agent=trained.agent)
-    return parse_flags(PlayConfig, words, program=f"{program} {task}", default=default)
+    return parse_flags(default, words, program=f"{program} {task}")
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:
@@ -97,7 +98,7 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
         message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
-    return parse_flags(BenchConfig, words, program=f"shoal bench {task}", default=default)
+    return parse_flags(default, words, program=f"shoal bench {task}")
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
@@ -125,7 +126,8 @@ def _take_config_files(words: list[str]) -> tuple[list[Path], list[str]]:
             continue
         path = value if equals else next(remaining, None)
         if not path:
-            raise UsageError("--config needs a file: pass --config <run>/params/train.yaml.")
+            message = "--config needs a file: pass --config <run>/params/train.yaml."
+            raise UsageError(message)
         files.append(Path(path))
     return files, rest
 
@@ -142,10 +144,12 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         message = f"--config {file} cannot be read ({error.strerror}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {file} is no plain YAML: {error}") from error
+        message = f"--config {file} is no plain YAML: {error}"
+        raise UsageError(message) from error
     if not isinstance(data, dict):
-        raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
-    return data
+        message = f"--config {file} holds no named values: it must look like <run>/params/train.yaml."
+        raise UsageError(message)
+    return cast("dict[str, Any]", data)
 
 
 def _only_one_number_of_envs(config: TrainConfig, words: Sequence[str]) -> TrainConfig:

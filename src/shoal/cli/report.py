@@ -19,7 +19,7 @@ from rich.text import Text
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from shoal.bench import BenchReport
     from shoal.errors import ShoalError
@@ -91,7 +91,7 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
     variables = {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR") if name in environ}
     table = Table(box=None, show_header=False, padding=(0, 2))
     for name, value in plan.to_plain().items():
-        shown = " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+        shown = "-" if value is None else str(value).strip("[]").replace(",", "").replace("'", "")
         table.add_row(name.replace("_", " "), Text(shown))
     for name, value in variables.items():
         table.add_row(name, Text(repr(value)))
@@ -104,11 +104,12 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
 def _planned_directory(plan: TrainPlan) -> str:
     if plan.continued is not None:
         return f"{plan.continued.path} (continued)"
-    return f"{plan.config.log_root}/{plan.spec.experiment}/<now>{'_' + plan.config.run_name if plan.config.run_name else ''}"
+    suffix = f"_{plan.config.run_name}" if plan.config.run_name else ""
+    return f"{plan.config.log_root}/{plan.spec.experiment}/<now>{suffix}"
 
 
 @contextmanager
-def training_view(plan: TrainPlan, *, silent: bool) -> Iterator[View]:
+def training_view(plan: TrainPlan, *, silent: bool) -> Generator[View]:
     """Show a training while it runs: a live table on a terminal, plain lines elsewhere, nothing when `silent`."""
     if silent:
         yield _SilentView()
@@ -185,7 +186,12 @@ class _LiveView:
         self._console = console
         self._row: Mapping[str, float] = {}
         self._first: tuple[float, float] | None = None  # (iteration, time) of the first row, for the time left.
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         self._progress = Progress(*columns, TextColumn("left {task.fields[left]}"), console=console)
         self._bar = self._progress.add_task(
             plan.spec.name, total=plan.config.max_iterations, completed=plan.start_iteration, left="-"
@@ -240,7 +246,10 @@ def print_episodes(episodes: Episodes) -> None:
         table.add_row(str(number), f"{value:.2f}", str(length))
     _out().print(table)
     told = episodes.summary()
-    say(f"return {told['return_mean']:.2f} ± {told['return_std']:.2f}, length {told['length_mean']:.1f} ± {told['length_std']:.1f}")
+    say(
+        f"return {told['return_mean']:.2f} ± {told['return_std']:.2f}, "
+        f"length {told['length_mean']:.1f} ± {told['length_std']:.1f}"
+    )
 
 
 def print_evaluation(episodes: Episodes) -> None:
@@ -257,7 +266,13 @@ def print_bench(report: BenchReport) -> None:
         rates.add_row(engine, f"{rate:,.0f}")
     _out().print(rates)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
-    for title in ("workers", "training steps per second", "efficiency", "first iteration [s]", "with a cold cache [s]"):
+    for title in (
+        "workers",
+        "training steps per second",
+        "efficiency",
+        "first iteration [s]",
+        "with a cold cache [s]",
+    ):
         table.add_column(title, justify="right")
     for row in report.training:
         cold = row.get("first_iteration_cold_s")

@@ -102,9 +102,7 @@ class AgentConfig(BaseAgentConfig):
                 message = f"{asked}share_cnn_encoders is True: set one to 'CNNModel' or the other to False."
                 raise UsageError(message)
             if self.algorithm.symmetry.enabled and model.class_name == "RNNModel":
-                message = (
-                    f"{asked}symmetry.enabled is True, and rsl_rl mirrors no recurrence: change one of them."
-                )
+                message = f"{asked}symmetry.enabled is True, and rsl_rl mirrors no recurrence: change one of them."
                 raise UsageError(message)
 
 

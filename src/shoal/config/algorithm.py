@@ -74,9 +74,7 @@ class RndWeightScheduleConfig:
             value = getattr(self, name)
             if (value is not None) != (name in needed):
                 verdict = "needs it: set it" if name in needed else "does not take it: set it to None"
-                message = (
-                    f"{prefix}{name} is {value!r}, but mode {self.mode!r} {verdict}, or change the mode."
-                )
+                message = f"{prefix}{name} is {value!r}, but mode {self.mode!r} {verdict}, or change the mode."
                 raise UsageError(message)
         if self.initial_step is not None:
             first = self.initial_step
@@ -184,7 +182,7 @@ class PpoConfig:
     use_clipped_value_loss: bool = True
     """Whether the critic's change is bounded by `clip_param` too."""
     schedule: Schedule = "adaptive"
-    """adaptive moves the learning rate after every mini-batch, so that the policy changes by about desired_kl.
+    """adaptive moves the learning rate after each mini-batch, so that the policy changes by about desired_kl.
     It stays within 1e-5 and 1e-2. fixed leaves it where it is."""
     desired_kl: float = 0.01
     """Divergence of the policy after an update from the one before that the schedule aims at [nats]."""
@@ -208,9 +206,7 @@ class PpoConfig:
         rules |= dict.fromkeys(("value_loss_coef", "entropy_coef"), at_least(0))
         positive = ("clip_param", "learning_rate", "max_grad_norm", "desired_kl", "grad_reduce_bucket_mb")
         rules |= dict.fromkeys(positive, above(0))
-        check(
-            self, "agent.algorithm.", rules | {"optimizer": one_of(Optimizer), "schedule": one_of(Schedule)}
-        )
+        check(self, "agent.algorithm.", rules | {"optimizer": one_of(Optimizer), "schedule": one_of(Schedule)})
         check_class(self, self.class_name, "agent.algorithm.", {"PPO": ()})
 
 

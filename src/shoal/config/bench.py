@@ -42,7 +42,8 @@ class BenchConfig:
         """
         for name in ("num_envs", "iterations", "repeats", "threads"):
             if getattr(self, name) < 1:
-                message = f"--{name.replace('_', '-')} is {getattr(self, name)}, but must be at least 1: pass 1 or more."
+                flag = "--" + name.replace("_", "-")
+                message = f"{flag} is {getattr(self, name)}, but must be at least 1: pass 1 or more."
                 raise UsageError(message)
         if self.warmup < 1:
             message = f"--warmup is {self.warmup}, but the first iteration is never like the others: pass 1 or more."

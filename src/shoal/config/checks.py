@@ -109,9 +109,7 @@ def check_class(
         if is_given(value) and (chosen is None or name not in takes[chosen]):
             takers = listed(cls for cls, names in takes.items() if name in names)
             is_section = is_dataclass(value) or isinstance(value, dict)
-            asked, remedy = (
-                ("given", f"leave {name} out") if is_section else (f"{value!r}", f"{name} to None")
-            )
+            asked, remedy = ("given", f"leave {name} out") if is_section else (f"{value!r}", f"{name} to None")
             message = (
                 f"{prefix}{name} is {asked}, but class_name is {chosen!r}, which does not take it:"
                 f" set class_name to {takers}, or {remedy}."

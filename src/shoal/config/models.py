@@ -168,9 +168,7 @@ class CnnConfig:
         if self.output_channels is None:
             given = [name for name in rules if getattr(self, name) is not None]
             if given:
-                message = (
-                    f"{prefix}{given[0]} is given, but output_channels is None: set it, an entry a layer."
-                )
+                message = f"{prefix}{given[0]} is given, but output_channels is None: set it, an entry a layer."
                 raise UsageError(message)
             return
         if self.kernel_size is None:
@@ -217,12 +215,8 @@ class ModelConfig:
         check_class(self, self.class_name, prefix, MODEL_FIELDS)
         empty = [group for group, encoder in self.cnn_groups.items() if not encoder.enabled]
         if empty:
-            message = (
-                f"{prefix}cnn_groups has {empty[0]!r} without output_channels: set it, an entry a layer."
-            )
+            message = f"{prefix}cnn_groups has {empty[0]!r} without output_channels: set it, an entry a layer."
             raise UsageError(message)
         if self.cnn_groups and is_given(self.cnn):
-            message = (
-                f"{prefix}cnn and cnn_groups are both given, but a group has one encoder: leave one out."
-            )
+            message = f"{prefix}cnn and cnn_groups are both given, but a group has one encoder: leave one out."
             raise UsageError(message)

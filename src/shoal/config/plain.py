@@ -105,9 +105,7 @@ def _plain(value: object, path: str) -> Any:  # noqa: ANN401 - plain values have
         if isinstance(value, kind):
             return kind(value)  # A subclass, such as NumPy's float64, is not plain.
     if value is not None:
-        message = (
-            f"{path} is {value!r}, which files of plain values cannot hold: use numbers, strings, or tuples."
-        )
+        message = f"{path} is {value!r}, which files of plain values cannot hold: use numbers, strings, or tuples."
         raise UsageError(message)
     return None
 

@@ -1,16 +1,17 @@
-"""The boundary to rsl_rl: a kernel task as the library's `VecEnv`. No other part of the library is known here.
+"""The boundary to rsl_rl: a kernel task as the library's `VecEnv`.
 
 The contract, beyond the library's own:
 
-- Every tensor lives on the task's device and shares the memory of the task's arrays. A step copies the actions in,
-  and nothing out; on a GPU it queues work and returns at once.
-- Observations are valid until the step after next, everything else that `step` returns until the next step. Whoever
-  needs them longer makes a copy.
-- Where `dones` is set, the episode ended with this step: reward and `time_outs` are the old episode's last, and the
-  observations are the new episode's first.
-- `time_outs` says that the episode ended because its time was up and not because it failed; it implies `dones`.
-- `extras["episode_sums"]` holds, where `dones` is set, what each reward term added to the return of the episode that
-  ended, in the order of `episode_terms`. They add up to the return.
+- Every tensor lives on the task's device and shares the memory of the task's arrays. A step copies the
+  actions in, and nothing out; on a GPU it queues work and returns at once.
+- Observations are valid until the step after next, everything else that `step` returns until the next step.
+  Whoever needs them longer makes a copy.
+- Where `dones` is set, the episode ended with this step: reward and `time_outs` are the old episode's last,
+  and the observations are the new episode's first.
+- `time_outs` says that the episode ended because its time was up and not because it failed; it implies
+  `dones`.
+- `extras["episode_sums"]` holds, where `dones` is set, what each reward term added to the return of the
+  episode that ended, in the order of `episode_terms`. They add up to the return.
 - The same seed gives the same episodes for the same actions.
 """
 
@@ -27,7 +28,6 @@ from shoal.sim.bridge import to_torch
 if TYPE_CHECKING:
     import torch
 
-    from shoal.config.env import EnvConfig
     from shoal.sim.kernel_task import KernelTask
 
 
@@ -42,7 +42,7 @@ class WarpVecEnv(VecEnv):
         self.max_episode_length = task.max_episode_length
         """Steps after which an episode is cut off."""
         self.device = task.device.alias
-        self.cfg: EnvConfig = task.config
+        self.cfg = task.config
         self.episode_terms = task.reward_terms
         """Names of the columns of ``extras["episode_sums"]``."""
         self._actions = to_torch(task.actions)
@@ -62,13 +62,14 @@ class WarpVecEnv(VecEnv):
         )
 
     @property
-    def episode_length_buf(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride] - the library assigns to it
+    def episode_length_buf(self) -> torch.Tensor:
         """Steps since each episode began. Shape (num_envs,)."""
         return self._episode_length
 
+    # rsl_rl declares an attribute and assigns to it; a property serves it as well.
     @episode_length_buf.setter
-    def episode_length_buf(self, lengths: torch.Tensor) -> None:
-        """Copy `lengths` into the shared array: the record of the step reads that one, whatever is assigned."""
+    def episode_length_buf(self, lengths: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Copy `lengths` into the shared array: the recorded step reads no other."""
         self._episode_length.copy_(lengths)
 
     def get_observations(self) -> TensorDict:
@@ -85,7 +86,8 @@ class WarpVecEnv(VecEnv):
             observations: One tensor for each group, shape (num_envs, columns).
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
-            extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs, num_terms); ``log``.
+            extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
+                num_terms); ``log``.
         """
         if actions.shape != self._actions.shape:
             message = (

@@ -29,15 +29,15 @@ class Door:
 def open_door(plan: TrainPlan) -> Door:
     """Return the door that `plan` names. Only that door's libraries are imported."""
     if plan.rank is not None:
-        from shoal.launch.joined import open_launchers_store, run_joined, share_run_dir  # noqa: PLC0415
+        from shoal.launch.joined import open_launchers_store, run_joined, share_run_dir
 
         store = open_launchers_store()
         return Door(partial(share_run_dir, store, plan.rank), partial(run_joined, rank=plan.rank, store=store))
     if plan.world_size > 1:
-        from shoal.launch.spawned import run_spawned  # noqa: PLC0415
+        from shoal.launch.spawned import run_spawned
 
         return Door(_make_it_here, run_spawned)
-    from shoal.launch.in_process import run_in_process  # noqa: PLC0415
+    from shoal.launch.in_process import run_in_process
 
     return Door(_make_it_here, run_in_process)
 

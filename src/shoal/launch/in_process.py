@@ -35,7 +35,5 @@ def run_in_process(job: Job, view: View) -> list[WorkerReport]:
         note = Note.of_error(error, rank)
         write_note(job.run, note)
         raise failure_of(note) from error
-    write_note(
-        job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain())
-    )
+    write_note(job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
     return [report]

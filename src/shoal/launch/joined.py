@@ -32,7 +32,7 @@ _ECHO_WAIT_S = 2.0
 
 def open_launchers_store() -> Store:
     """Connect to the store that torchrun keeps for its workers."""
-    from torch.distributed import rendezvous  # noqa: PLC0415
+    from torch.distributed import rendezvous
 
     store, _rank, _world_size = next(iter(rendezvous("env://")))
     return store
@@ -76,7 +76,8 @@ def run_joined(job: Job, view: View, *, rank: Rank, store: Store) -> list[Worker
         write_note(job.run, note)
         raise (_cause_elsewhere(job, rank) if note.is_echo else failure_of(note)) from error
     write_note(
-        job.run, Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+        job.run,
+        Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()),
     )
     return [report]
 

@@ -12,13 +12,13 @@ import platform
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.errors import ShoalError, TrainingFailedError
+from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, TrainingFailedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
@@ -31,6 +31,9 @@ _BROKEN_CONNECTION = (
     "Connection closed by peer",
 )
 """What an error holds that only tells of another rank's end (torch.distributed with gloo and NCCL)."""
+
+_ORDERLY = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
+"""Endings that were asked for: all ranks end alike, so none is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ def first_failure(notes: Iterable[Note]) -> Note | None:
     return min(causes, key=lambda note: note.time, default=None)
 
 
-def failure_of(note: Note) -> TrainingFailedError:
-    """Return the error that tells of a rank that raised, its own traceback attached."""
-    message = f"Rank {note.rank} on {note.host} failed: {note.error}"
-    return TrainingFailedError(message, details=note.traceback)
+def failure_of(note: Note) -> ShoalError:
+    """Return the error that tells of a rank that failed, with its exit code and its own traceback."""
+    if note.exit_code in _ORDERLY:
+        return _ORDERLY[note.exit_code](note.error)
+    kind = UsageError if note.exit_code == UsageError.exit_code else TrainingFailedError
+    return kind(f"Rank {note.rank} on {note.host} failed: {note.error}", details=note.traceback)

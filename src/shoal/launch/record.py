@@ -103,7 +103,7 @@ class RunRecord:
         unfinished.rename(self.run.run_json)
 
     def _write_params(self, plan: TrainPlan) -> None:
-        """Write the configuration as `train --config` reads it: whole in train.yaml, the two big parts by themselves."""
+        """Write the configuration as `train --config` reads it: whole in train.yaml, its two big parts beside it."""
         plain = {name: value for name, value in to_plain(plan.config).items() if name not in NOT_REPEATED}
         _dump(self.run.train_yaml, plain)
         _dump(self.run.env_yaml, {"task": plain["task"], "env": plain["env"]})
@@ -141,4 +141,4 @@ def _git_state() -> dict[str, Any] | None:
 
 def _git(*arguments: str) -> str:
     command = ["git", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout.strip()  # noqa: S603
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout.strip()

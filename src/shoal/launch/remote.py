@@ -28,12 +28,12 @@ def enter(job_json: str) -> None:
     A rank that failed leaves its process at once: torchrunx would keep one that raises alive until its peers' own
     time-outs, and would then blame a peer.
     """
-    from shoal.launch.notes import Note, write_note  # noqa: PLC0415
-    from shoal.launch.signals import stop_requests  # noqa: PLC0415
-    from shoal.logs import configure_logging  # noqa: PLC0415
-    from shoal.plan.job import Job  # noqa: PLC0415
-    from shoal.plan.ranks import Rank  # noqa: PLC0415
-    from shoal.worker import run_worker  # noqa: PLC0415
+    from shoal.launch.notes import Note, write_note
+    from shoal.launch.signals import stop_requests
+    from shoal.logs import configure_logging
+    from shoal.plan.job import Job
+    from shoal.plan.ranks import Rank
+    from shoal.worker import run_worker
 
     # torchrunx sets these for each worker; a wrong one is a bug, not something a user typed.
     rank = Rank(
@@ -45,7 +45,7 @@ def enter(job_json: str) -> None:
     job = Job.from_json(job_json)
 
     def open_store() -> Store:
-        from torch.distributed import FileStore  # noqa: PLC0415
+        from torch.distributed import FileStore
 
         return FileStore(str(scratch / "rendezvous"), rank.world_size)
 
@@ -60,7 +60,8 @@ def enter(job_json: str) -> None:
             sys.stdout.flush()
             note = Note.of_error(error, rank, log_bytes=os.fstat(1).st_size)
             write_note(job.run, note)
-            print(note.traceback or note.error, file=sys.stderr, flush=True)  # noqa: T201  Into this rank's file.
+            sys.stderr.write(f"{note.traceback or note.error}\n")
+            sys.stderr.flush()
             os._exit(note.exit_code)
     done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
     write_note(job.run, done)

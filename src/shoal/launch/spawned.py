@@ -84,7 +84,7 @@ class _Launch:
 
     def _run_torchrunx(self) -> None:
         """Start the workers and wait for them. What torchrunx raises is kept without its frames, which hold sockets."""
-        import torchrunx  # noqa: PLC0415  Imports torch.
+        import torchrunx
 
         agent_log = self.scratch / "agent.log"
         launcher = torchrunx.Launcher(
@@ -156,7 +156,7 @@ class _Launch:
         return bool(gone) or any(note.ending == "failed" for note in notes.values())
 
     def _pass_on(self, stop: StopRequests, alive: dict[int, int]) -> None:
-        """Tell every rank what this process was told; a terminal's Ctrl-C has reached them already, which is no harm."""
+        """Tell every rank what this process was told; a terminal's Ctrl-C has reached them already, with no harm."""
         name = stop.first or "SIGTERM"
         if sum(stop.counts.values()) == 1:
             self.view.on_line(f"{name}: stopping after this iteration, with a checkpoint. Ctrl-C again stops at once.")
@@ -176,21 +176,22 @@ class _Launch:
         if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
             return [WorkerReport(**notes[rank].report) for rank in self.ranks]
         cause = first_failure(notes.values())
-        if stop.first is not None and (cause is None or cause.exit_code in {130, 143}):
-            saved = "with a checkpoint" if cause else "at once; the last checkpoint stands"
-            told = cause.error if cause else f"{stop.first} ended the run, {saved}: pass --resume to go on."
-            raise ERRORS[stop.first](told)
+        if stop.first is not None and cause is None:
+            message = f"{stop.first} ended the run at once; the last checkpoint stands: pass --resume to go on."
+            raise ERRORS[stop.first](message)
         if cause is not None:
             raise failure_of(cause)
         lost = [rank for rank in self.ranks if rank not in notes]
         if not self.seen:
-            raise WorkerLostError(f"No worker started: {self._agent_words()}")
+            message = f"No worker started: {self._agent_words()}"
+            raise WorkerLostError(message)
         which = "rank" if len(lost) == 1 else "ranks"
         reason = str(self.launch_error or "").strip().splitlines()
         hint = f" ({reason[0]})" if reason else ""
         message = (
-            f"Lost {which} {', '.join(map(str, lost)) or 'unknown'} on {os.uname().nodename}: killed or crashed without "
-            f"a word{hint}. Look at the end of the log file of that rank, then pass --resume to go on."
+            f"Lost {which} {', '.join(map(str, lost)) or 'unknown'} on {os.uname().nodename}: "
+            f"killed or crashed without a word{hint}. "
+            "Look at the end of that rank's log file, then pass --resume to go on."
         )
         raise WorkerLostError(message)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from shoal.plan.rundir import RunDir
 

@@ -62,7 +62,7 @@ class TensorBoardWriter:
     """Writes each row as TensorBoard scalars into the run directory."""
 
     def __init__(self, run: RunDir) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  A second to import, for one logger only.
+        from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10)
 
@@ -102,7 +102,7 @@ def import_wandb() -> Any:  # noqa: ANN401  An optional package has no type here
         UsageError: It is not installed.
     """
     try:
-        import wandb  # noqa: PLC0415
+        import wandb  # pyright: ignore[reportMissingImports]  An extra.
     except ImportError as error:
         message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
         raise UsageError(message) from error

@@ -28,7 +28,7 @@ def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
 
     Weights and normalisers (`state_dict` of each network), the optimizers' moments, and the learning rate.
     """
-    networks = {"actor": algorithm._raw_actor, "critic": algorithm._raw_critic}  # noqa: SLF001  Uncompiled handles.
+    networks: dict[str, torch.nn.Module] = {"actor": algorithm._raw_actor, "critic": algorithm._raw_critic}  # noqa: SLF001  Uncompiled handles.
     optimizers = {"optimizer": algorithm.optimizer}
     if algorithm.rnd:
         networks["rnd"] = algorithm.rnd
@@ -79,7 +79,7 @@ def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
     # The number of tensors comes first: ranks that disagree on it must not compare vectors of unlike length.
     counts = [int(count) for count in world.gather(torch.tensor([len(names)], device=world.device))]
     if len(set(counts)) > 1:
-        message = f"Replicas diverged {when}: ranks hold {counts} tensors (by rank). Report it with this run's directory."
+        message = f"Replicas diverged {when}: ranks hold {counts} tensors (by rank): resume from the last checkpoint."
         raise ReplicasDivergedError(message)
     extremes = world.max_(torch.stack([numbers, ~numbers]))  # max of ~x is the complement of the minimum of x
     if torch.equal(extremes[0], ~extremes[1]):

@@ -66,7 +66,11 @@ class Runner(OnPolicyRunner):
         self.gpu_world_size = self.world.size
         self.gpu_global_rank = self.world.rank
         self.gpu_local_rank = self.world.local_rank
-        places = {"global_rank": self.world.rank, "local_rank": self.world.local_rank, "world_size": self.world.size}
+        places = {
+            "global_rank": self.world.rank,
+            "local_rank": self.world.local_rank,
+            "world_size": self.world.size,
+        }
         self.cfg["multi_gpu"] = places if self.world.is_distributed else None
 
     def synchronize(self) -> None:
@@ -139,7 +143,7 @@ class Runner(OnPolicyRunner):
             TrainingFailedError: Names the group and the first environments concerned.
         """
         storage = self.alg.storage
-        groups = dict(storage.observations.items()) | {"rewards": storage.rewards}
+        groups: dict[str, torch.Tensor] = {**storage.observations, "rewards": storage.rewards}
         finite = torch.stack([torch.isfinite(values).all() for values in groups.values()])
         if bool(finite.all()):
             return
@@ -201,8 +205,16 @@ class Runner(OnPolicyRunner):
 
         rsl_rl's `iter` is the iteration last done, counted from 0.
         """
-        totals = {"steps": self.totals.steps, "seconds": self.totals.seconds, "episodes": self.totals.episodes}
-        return {**self.alg.save(), "iter": self.iteration - 1, "infos": {"iteration": self.iteration, "totals": totals}}
+        totals = {
+            "steps": self.totals.steps,
+            "seconds": self.totals.seconds,
+            "episodes": self.totals.episodes,
+        }
+        return {
+            **self.alg.save(),
+            "iter": self.iteration - 1,
+            "infos": {"iteration": self.iteration, "totals": totals},
+        }
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
         """Take up a saved state: everything, or with `weights_only` the networks and normalisers alone."""

@@ -83,9 +83,7 @@ class Statistics:
             share = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
             self._log[name] = self._log[name] + share if name in self._log else share
 
-    def pool(
-        self, losses: Mapping[str, float], collect_s: float, learn_s: float, flags: Mapping[str, bool]
-    ) -> Pooled:
+    def pool(self, losses: Mapping[str, float], collect_s: float, learn_s: float, flags: Mapping[str, bool]) -> Pooled:
         """Close the iteration: pool every rank's share and start anew.
 
         In the steady state this is one collective. An iteration in which some rank logs a name for the first time
@@ -153,9 +151,7 @@ class Statistics:
         if not count:
             return {}
         mean = {name: sum(kept[i] for kept in self._window) / count for i, name in enumerate(self._columns)}
-        spread = {
-            name: math.sqrt(max(0.0, mean[f"{name}_squared"] - mean[name] ** 2)) for name in ("return", "length")
-        }
+        spread = {name: math.sqrt(max(0.0, mean[f"{name}_squared"] - mean[name] ** 2)) for name in ("return", "length")}
         terms = {f"Episode_Reward/{name}": mean[name] for name in self._terms}
         return {
             "Train/mean_reward": mean["return"],

@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.plan.rundir import RunDir
 
 MODEL = "model.pt"

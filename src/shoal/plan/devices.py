@@ -56,9 +56,7 @@ class WorkerDevices:
     """Sentences that the user should read: what was decided that was not asked for."""
 
 
-def visible_gpus(
-    environ: Mapping[str, str] = os.environ, probe: Callable[[], Inventory] | None = None
-) -> VisibleGpus:
+def visible_gpus(environ: Mapping[str, str] = os.environ, probe: Callable[[], Inventory] | None = None) -> VisibleGpus:
     """Return the GPUs that CUDA will show to this process.
 
     Args:

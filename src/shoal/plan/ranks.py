@@ -179,9 +179,7 @@ def share_of_quota(schedulable: int, quota: float | None) -> int:
     return schedulable if quota is None else max(1, min(schedulable, int(quota)))
 
 
-def cpu_quota(
-    cgroup_root: Path = Path("/sys/fs/cgroup"), own_groups: Path = Path("/proc/self/cgroup")
-) -> float | None:
+def cpu_quota(cgroup_root: Path = Path("/sys/fs/cgroup"), own_groups: Path = Path("/proc/self/cgroup")) -> float | None:
     """Return how many cores' time the control groups of this process allow. None when they set no limit.
 
     A limit holds for all groups below it, so the tightest of the groups from ours up to the root counts.
@@ -190,9 +188,7 @@ def cpu_quota(
         cgroup_root: Where control groups are mounted.
         own_groups: The file that says in which groups this process is.
     """
-    limits = [
-        limit for group in _own_groups(cgroup_root, own_groups) if (limit := _limit_of(group)) is not None
-    ]
+    limits = [limit for group in _own_groups(cgroup_root, own_groups) if (limit := _limit_of(group)) is not None]
     return min(limits, default=None)
 
 

@@ -16,7 +16,14 @@ from shoal.plan.checkpoints import Checkpoint, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.job import Job, Start
 from shoal.plan.ranks import joined_rank, stale_rank_note
-from shoal.plan.rundir import experiment_dir, find_run, list_runs, rank_log_name, torchrunx_log_dir, validate_run_name
+from shoal.plan.rundir import (
+    experiment_dir,
+    find_run,
+    list_runs,
+    rank_log_name,
+    torchrunx_log_dir,
+    validate_run_name,
+)
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -72,7 +79,11 @@ class TrainPlan:
 
     def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
         """Return what each worker needs to know."""
-        logs = [str((log_dir / rank_log_name(HOST, rank)).absolute()) for rank in range(len(self.devices))] if log_dir else []
+        logs = (
+            [str((log_dir / rank_log_name(HOST, rank)).absolute()) for rank in range(len(self.devices))]
+            if log_dir
+            else []
+        )
         return Job(
             config=self.config,
             run_dir=str(run.path.absolute()),
@@ -189,7 +200,12 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
             message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
             raise UsageError(message)
         _refuse_finished(config, run, checkpoint)
-        return run, Start(model=str(checkpoint.model.absolute()), mode="continue"), checkpoint.iteration, passed_over
+        return (
+            run,
+            Start(model=str(checkpoint.model.absolute()), mode="continue"),
+            checkpoint.iteration,
+            passed_over,
+        )
     if config.checkpoint is not None:
         model = find_model(config.log_root, spec, config.checkpoint)
         return None, Start(model=str(model.absolute()), mode="weights"), 0, []
@@ -197,7 +213,7 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
 
 
 def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:
-    """Return the run that `--resume` means: the one it names, or the newest of the experiment with a good checkpoint."""
+    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint."""
     if config.resume:
         return find_run(Path(config.log_root), spec.experiment, config.resume[0])
     return _newest_run_with_checkpoint(config.log_root, spec)
@@ -209,7 +225,8 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
         return checkpoint_at(Path(checkpoint))
     newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec))
     if newest is None:  # Removed by somebody in this very moment.
-        raise UsageError(f"The newest checkpoint below {log_root} is gone: try again.")
+        message = f"The newest checkpoint below {log_root} is gone: try again."
+        raise UsageError(message)
     return newest.model
 
 
@@ -225,7 +242,7 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> RunDir:
 def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -> None:
     if checkpoint.iteration >= config.max_iterations:
         message = (
-            f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations are done. "
+            f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
             f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
         )
         raise UsageError(message)
@@ -240,5 +257,3 @@ def _refuse_missing_packages(config: TrainConfig) -> None:
 def _absolute(task: str) -> str:
     path, dot_py, attribute = task.partition(".py:")
     return f"{Path(path).expanduser().absolute()}{dot_py}{attribute}" if dot_py else task
-
-

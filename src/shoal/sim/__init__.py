@@ -1,4 +1,5 @@
-"""The simulated world: devices, arrays shared with torch, recorded steps, and the base class of tasks made of kernels.
+"""The simulated world: devices, arrays shared with torch, recorded steps, and tasks made of kernels.
 
-Together with the task families this is the only home of Warp and MuJoCo. Importing the package starts neither.
+Together with the task families this is the only home of Warp and MuJoCo. Importing the package starts
+neither.
 """

@@ -3,7 +3,7 @@
 They read and write arrays by row and know nothing of any task. `shoal.sim.kernel_task` launches them.
 """
 
-# Kernel bodies are Warp's language, whose array and number types pyright reads as Python's.
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def close_step(
 ) -> None:
     """Count the step, add up its reward, and close the episodes that it ended.
 
-    A failure in the last step of an episode is a failure: a time-out promises that the task went on, and the learner
-    would add the value of a state that was never reached.
+    A failure in the last step of an episode is a failure: a time-out promises that the task went on, and the
+    learner would add the value of a state that was never reached.
     """
     env = wp.tid()
     length = episode_length[env] + 1
     failed = terminated[env]
     cut_off = length >= max_episode_length and not failed
     ended = failed or cut_off
-    total = float(0.0)
+    total = wp.float32(0.0)
     for term in range(weights.shape[0]):
         share = weights[term] * terms[env, term]
         total += share

@@ -1,7 +1,7 @@
 """A sequence of kernel launches, recorded once and replayed for each step.
 
-On a GPU the record is a CUDA graph; on the CPU it is Warp's own list of launches, replayed in C++. What is launched is
-not decided here, and neither is when.
+On a GPU the record is a CUDA graph; on the CPU it is Warp's own list of launches, replayed in C++. What is
+launched is not decided here, and neither is when.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ logger = logging.getLogger(__name__)
 class Program:
     """Replays what `launches` launched while it was recorded.
 
-    Recording calls `launches` once, without running a kernel. A replay launches the same kernels on the same arrays
-    with the same numbers, whatever has become of Python's variables in between. Where recording is impossible, each
-    replay calls `launches` again, which is slower and does the same.
+    Recording calls `launches` once, without running a kernel. A replay launches the same kernels on the same
+    arrays with the same numbers, whatever has become of Python's variables in between. Where recording is
+    impossible, each replay calls `launches` again, which is slower and does the same.
 
-    Measured on one core of a 2.5 GHz Xeon with Warp 1.19, five launches over one environment, so that nearly all of
-    it is overhead: plain 92 us, recorded commands (``record_cmd=True``) 15 us, this replay 2 us.
+    Measured on one core of a 2.5 GHz Xeon with Warp 1.19, five launches over one environment, so that nearly
+    all of it is overhead: plain 92 us, recorded commands (``record_cmd=True``) 15 us, this replay 2 us.
     """
 
     def __init__(self, launches: Callable[[], None], device: wp.Device) -> None:
         """Record.
 
         Args:
-            launches: Launches kernels on `device` and does nothing else. Their modules must have been loaded, by a
-                first plain call: compiling inside a CUDA capture is not possible with every driver.
+            launches: Launches kernels on `device` and does nothing else. Their modules must have been loaded,
+                by a first plain call: compiling inside a CUDA capture is not possible with every driver.
             device: Where the kernels run.
         """
         self._launches = launches
@@ -49,7 +49,7 @@ class Program:
             self._graph = capture.graph
         except RuntimeError as error:
             logger.warning(
-                "The step could not be recorded on %s (%s): its kernels are launched one by one, which is slower.",
+                "The step could not be recorded on %s (%s): it launches its kernels one by one, which is slower.",
                 device,
                 str(error).strip(),
             )
@@ -60,7 +60,7 @@ class Program:
         return self._graph is not None
 
     def replay(self) -> None:
-        """Run the recorded kernels. On a GPU they are queued behind torch's work, and the host does not wait."""
+        """Run the recorded kernels. On a GPU they queue up behind torch's work, and the host does not wait."""
         if self._graph is None:
             with torch_stream(self._device):
                 self._launches()
@@ -73,7 +73,7 @@ class Program:
 
 @contextmanager
 def torch_stream(device: wp.Device) -> Iterator[None]:
-    """Queue the body's kernels on the stream that torch works on now; on the CPU, where nothing is queued, do nothing.
+    """Queue the body's kernels on the stream that torch works on now. On the CPU nothing is queued.
 
     On the stream that also writes the inputs and reads the results, order needs no event and no waiting.
     """

@@ -1,7 +1,7 @@
-"""One rank, one device: everything a worker allocates goes to its own, and no other GPU gets as much as a context.
+"""One rank, one device: what a worker allocates goes to its own, and no other GPU gets as much as a context.
 
-Which rank gets which device is decided in `shoal.plan`. Nothing here may ask torch or Warp about *all* devices: to
-look at the memory of a GPU is to make a context on it.
+Which rank gets which device is decided in `shoal.plan`. Nothing here may ask torch or Warp about *all*
+devices: to look at the memory of a GPU is to make a context on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ EGL_DEVICE_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 def isolated(device: str, *, threads: int | None = None) -> Iterator[None]:
     """Make `device` the default of torch, Warp and EGL for the time of the body; put all back afterwards.
 
-    Enter it before anything allocates. It changes the whole process, so a process isolates one device at a time.
+    Enter it before anything allocates. It changes the whole process, so a process isolates one device at a
+    time.
 
     Args:
         device: ``"cpu"`` or ``"cuda:<index>"``, counted among the visible GPUs.
@@ -59,7 +60,7 @@ def _warp_device(device: str) -> wp.Device:
 
 @contextmanager
 def _silent_greeting() -> Iterator[None]:
-    """Start Warp without its greeting, which asks every GPU for its memory and makes a context on each to do so."""
+    """Start Warp without its greeting, which makes a context on every GPU to ask for its memory."""
     level = wp.config.log_level
     wp.config.log_level = max(level, wp.LOG_WARNING)
     try:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def exclusive_kernel_cache() -> Iterator[None]:
     """Hold this machine's kernel cache for the time of the body."""
     wp.init()
-    directory = Path(wp.config.kernel_cache_dir)
+    directory = Path(str(wp.config.kernel_cache_dir))  # Set by wp.init.
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / "shoal.lock")
     try:

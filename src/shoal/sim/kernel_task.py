@@ -1,7 +1,7 @@
-"""The base class of tasks whose whole environment step is Warp kernels: dynamics, reward, reset and observation.
+"""The base class of tasks whose whole step is Warp kernels: dynamics, reward, reset and observation.
 
-A task's author writes kernels and the methods that launch them. The base class owns the order of a step, the counting
-and the records; the learner's side of the boundary is `shoal.envs.vec_env`.
+A task's author writes kernels and the methods that launch them. The base class owns the order of a step, the
+counting and the records; the learner's side of the boundary is `shoal.envs.vec_env`.
 
 One step is, for all environments at once::
 
@@ -10,16 +10,18 @@ One step is, for all environments at once::
     reset()      where done: a new episode's first state                      the author's kernels
     observe()    state -> observations                                        the author's kernels
 
-It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`). So these methods run
-only while the task is built. They may do nothing but launch kernels, and what a kernel needs to remember lives in
-arrays, not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is wrong with them.
+It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`). So these methods
+run only while the task is built. They may do nothing but launch kernels, and what a kernel needs to remember
+lives in arrays, not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is
+wrong with them.
 
-**Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and mjlab: an
-episode's return does not change with the control frequency, and a term that is always 1 with weight 1 returns the
-episode's length in seconds.
+**Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
+mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
+1 returns the episode's length in seconds.
 
-**Observations alternate between two sets of arrays**, with one record for each. rsl_rl keeps a reference to the
-observations it acted on, and copies them only after the next step. They are valid until the step after next.
+**Observations alternate between two sets of arrays**, with one record for each. rsl_rl keeps a reference to
+the observations it acted on, and copies them only after the next step. They are valid until the step after
+next.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from shoal.sim.bookkeeping import close_step, seed_environments
 from shoal.sim.graphs import Program, torch_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -46,8 +48,8 @@ ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 class KernelTask(ABC, Generic[ConfigT]):
     """A task of `num_envs` environments on one device. Shapes below: (num_envs, columns), or (num_envs,).
 
-    A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in `simulate`,
-    `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
+    A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in
+    `simulate`, `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
     """
 
     config: ConfigT
@@ -76,7 +78,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             ShoalError: If the task's declarations or kernels are at fault.
         """
         if num_envs < 1:
-            message = f"{num_envs} environments were asked for, but a task needs one or more: pass --num-envs 1 or more."
+            message = f"{num_envs} environments were asked for: pass --num-envs 1 or more."
             raise UsageError(message)
         rehearsal.check_declarations(type(self), config)
         self.config = config
@@ -143,16 +145,16 @@ class KernelTask(ABC, Generic[ConfigT]):
     def simulate(self) -> None:
         """Launch what turns `self.actions` into the next state, `self.terms` and `self.terminated`.
 
-        Every reward term is written for every environment. The terminated flag needs to be written only where an
-        environment failed.
+        Every reward term is written for every environment. The terminated flag needs to be written only where
+        an environment failed.
         """
 
     @abstractmethod
     def reset(self) -> None:
         """Launch what gives environments whose `self.done` is set a new episode's first state, and no others.
 
-        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back: then a
-        task that is restored continues exactly. Warp's ``randf`` advances the state that it is given.
+        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back:
+        then a task that is restored continues exactly. Warp's ``randf`` advances the state that it is given.
         """
 
     @abstractmethod
@@ -179,11 +181,23 @@ class KernelTask(ABC, Generic[ConfigT]):
         return made
 
     def launch(
-        self, kernel: wp.Kernel, inputs: Sequence[Any], outputs: Sequence[Any] = (), *, dim: int | tuple[int, ...] | None = None
+        self,
+        kernel: Callable[..., None],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any] = (),
+        *,
+        dim: int | tuple[int, ...] | None = None,
     ) -> None:
-        """Launch `kernel` on the task's device, with one thread for each environment unless `dim` says otherwise."""
+        """Launch `kernel` on the task's device, with one thread for each environment.
+
+        Args:
+            kernel: A function decorated with ``@wp.kernel``.
+            inputs: Its first arguments.
+            outputs: Its remaining arguments.
+            dim: How many threads to launch instead, along each of the indices that ``wp.tid()`` returns.
+        """
         wp.launch(
-            kernel,
+            kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
             dim=self.num_envs if dim is None else dim,
             inputs=inputs,
             outputs=outputs,
@@ -195,7 +209,7 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     @property
     def arrays(self) -> Mapping[str, wp.array]:
-        """Every array that makes up the task's state, by name. Saved and restored together, a task goes on exactly."""
+        """Every array of the task's state, by name. A task whose arrays are all restored goes on exactly."""
         return MappingProxyType(self._arrays)
 
     @property
@@ -209,7 +223,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         return all(program.is_recorded for program in self._programs)
 
     def step(self) -> None:
-        """Advance all environments by one step with the actions in `self.actions`, without waiting for a GPU."""
+        """Advance all environments by one step with the actions in `self.actions`. A GPU is not waited for."""
         self._newest = 1 - self._newest
         self.replay(self._newest)
 

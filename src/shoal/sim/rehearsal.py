@@ -1,7 +1,8 @@
 """Tries a kernel task out while it is being built, and says what is wrong with it in words.
 
-A kernel that forgets to write a column trains badly and silently; here it is told apart from one that works. All of
-this happens before the first step: nothing is checked, and nothing is read back to the host, on the step path.
+A kernel that forgets to write a column trains badly and silently; here it is told apart from one that works.
+All of this happens before the first step: nothing is checked, and nothing is read back to the host, on the
+step path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Snapshot = dict[str, np.ndarray]
 
 _TOLERANCE = 1e-4
-"""A kernel that adds with atomics on a GPU gives sums that differ in their last digits from one launch to the next."""
+"""Relative and absolute. Sums made with atomics on a GPU differ in their last digits from launch to launch."""
 
 
 def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
@@ -39,7 +40,7 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
         ("reward_terms", '("upright",)'),
     ):
         if not getattr(task, attribute, None):
-            message = f"The task {name} does not declare '{attribute}': give the class one, such as {attribute} = {example}."
+            message = f"The task {name} does not declare '{attribute}': add {attribute} = {example}, say, to the class."
             raise ShoalError(message)
     known = [field.name for field in fields(config)]
     for term in task.reward_terms:
@@ -55,19 +56,46 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
 def rehearse(task: KernelTask[Any]) -> None:
     """Run every stage of a step once, on arrays filled with NaN, and look at what was written.
 
+    Afterwards all arrays are as they were.
+
     Raises:
         ShoalError: If a stage left something unwritten, or touched what it must not.
     """
-    _begin_all(task)
+    fresh = snapshot(task)
+    _check_observations(task)
+    _check_terms(task)
+    _check_mask(task)
+    restore(task, fresh)
+
+
+def _check_observations(task: KernelTask[Any]) -> None:
+    """Begin an episode everywhere, with observations still unwritten, and see that all get written.
+
+    Raises:
+        ShoalError: If one did not.
+    """
+    for array in task.obs.values():
+        array.fill_(np.nan)
+    task.done.fill_(value=True)
+    task.seed_rng(task.seed)
+    task.reset()
     task.observe()
     for group in task.observations:
         unwritten = _columns_not_finite(task.obs[group])
         if unwritten:
             message = (
-                f"{type(task).__name__}.observe() left columns {unwritten} of the observation group '{group}' "
-                "unwritten or not finite: write every column of every environment, and check what reset() begins with."
+                f"{type(task).__name__}.observe() left columns {unwritten} of the group '{group}' "
+                "unwritten or not finite: write every column of every environment, and look at where reset() begins."
             )
             raise ShoalError(message)
+
+
+def _check_terms(task: KernelTask[Any]) -> None:
+    """Simulate one step, with reward terms still unwritten, and see that all get written.
+
+    Raises:
+        ShoalError: If one did not.
+    """
     task.terms.fill_(np.nan)
     task.simulate()
     unwritten = _columns_not_finite(task.terms)
@@ -78,7 +106,6 @@ def rehearse(task: KernelTask[Any]) -> None:
             "every column of `terms` for every environment, in the order of `reward_terms`."
         )
         raise ShoalError(message)
-    _check_mask(task)
 
 
 def compare_records(task: KernelTask[Any]) -> None:
@@ -100,9 +127,9 @@ def compare_records(task: KernelTask[Any]) -> None:
         differing = [name for name, values in launched.items() if not _alike(values, replayed[name])]
         if differing:
             message = (
-                f"A recorded step of {type(task).__name__} gives other values in {', '.join(differing)} than the same "
-                "step launched kernel by kernel: simulate(), reset() and observe() may only launch kernels, and what "
-                "changes from step to step must live in arrays made with self.array()."
+                f"A recorded step of {type(task).__name__} gives other values in {', '.join(differing)} than the "
+                "same step launched kernel by kernel: simulate(), reset() and observe() may only launch kernels, "
+                "and what changes from step to step must live in arrays made with self.array()."
             )
             raise ShoalError(message)
 
@@ -118,15 +145,6 @@ def restore(task: KernelTask[Any], before: Snapshot) -> None:
     for name, array in task.arrays.items():
         array.assign(before[name])
     wp.synchronize_device(task.device)
-
-
-def _begin_all(task: KernelTask[Any]) -> None:
-    """Begin an episode in every environment, with observations still unwritten."""
-    for group in task.obs.values():
-        group.fill_(np.nan)
-    task.done.fill_(value=True)
-    task.seed_rng(task.seed)
-    task.reset()
 
 
 def _columns_not_finite(array: wp.array) -> Sequence[int]:
@@ -149,8 +167,8 @@ def _check_mask(task: KernelTask[Any]) -> None:
         rows = [values[name][~chosen].tobytes() for values in (before, after)]
         if rows[0] != rows[1]:
             message = (
-                f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not set: "
-                "begin the kernel with `if not done[env]: return`."
+                f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not "
+                "set: begin the kernel with `if not done[env]: return`."
             )
             raise ShoalError(message)
 

@@ -1,1 +1,1 @@
-"""What can be trained: a registry of names, and one package for each family of tasks that ships with Shoal."""
+"""What can be trained: a registry of names, and a package for each family of tasks that ships with Shoal."""

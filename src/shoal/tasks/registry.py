@@ -115,8 +115,11 @@ def _from_file(task: str) -> TaskSpec:
         attribute = candidates[0]
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
-        message = f"The file {path} has no task '{attribute}' (tasks in it: {found}).{did_you_mean(attribute, candidates)}"
-        raise UsageError(message + f" Pass {where}.py:{candidates[0] if candidates else 'Class'}.")
+        message = (
+            f"The file {path} has no task '{attribute}' (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
+            f"Pass {where}.py:{candidates[0] if candidates else 'Class'}."
+        )
+        raise UsageError(message)
     author = getattr(module, attribute)
     return TaskSpec(
         name=attribute,
@@ -157,6 +160,9 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        message = f"The file {path} failed when it was imported ({type(error).__name__}: {error}): run it with python to see where."
+        message = (
+            f"The file {path} failed when it was imported ({type(error).__name__}: {error}): "
+            "run it with python to see where."
+        )
         raise UsageError(message) from error
     return module

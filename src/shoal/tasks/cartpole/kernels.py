@@ -1,8 +1,8 @@
 """Dynamics, reset, observation and reward of the cart-pole, as Warp kernels. `task` launches them.
 
-A pole, hinged to a cart, without friction, as in Barto, Sutton and Anderson (1983). The accelerations are those of
-Florian, "Correct equations for the dynamics of the cart-pole system" (2007), equations 23 and 24, which without
-friction are the original ones::
+A pole, hinged to a cart, without friction, as in Barto, Sutton and Anderson (1983). The accelerations are
+those of Florian, "Correct equations for the dynamics of the cart-pole system" (2007), equations 23 and 24,
+which without friction are the original ones::
 
     x      position of the cart            F   force on the cart, positive towards positive x
     theta  angle of the pole from upright  l   half the length of the pole
@@ -12,18 +12,25 @@ friction are the original ones::
     theta'' = ((M + m) g sin(theta) - p cos(theta)) / (l (4/3 (M + m) - m cos(theta)^2))
     x''     = (p - m l theta'' cos(theta)) / (M + m)
 
-They are integrated by the semi-implicit Euler method, as MuJoCo's Euler integrator does: speeds first, and then
-positions with the new speeds.
+They are integrated by the semi-implicit Euler method, as MuJoCo's Euler integrator does: speeds first, and
+then positions with the new speeds.
 
 A row of `state` is x, theta, x', theta'.
 """
 
-# Kernel bodies are Warp's language, whose array and number types pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
+# pyright: reportReturnType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import warp as wp
+
+if TYPE_CHECKING:
+    from shoal.tasks.cartpole.config import CartpoleConfig
+
 
 @wp.struct
 class Plant:
@@ -43,6 +50,20 @@ class Plant:
     """Time step [s]."""
     decimation: wp.int32
     """Time steps for each action."""
+
+
+def plant_of(config: CartpoleConfig) -> Plant:
+    """Combine a configuration's numbers as the equations of motion take them."""
+    total_mass = config.cart_mass + config.pole_mass
+    plant = Plant()
+    plant.force_limit = config.force_limit
+    plant.pole_moment = config.pole_mass * config.pole_half_length
+    plant.total_weight = total_mass * config.gravity
+    plant.fixed_inertia = 4.0 / 3.0 * total_mass * config.pole_half_length
+    plant.per_total_mass = 1.0 / total_mass
+    plant.dt = config.physics_dt
+    plant.decimation = config.decimation
+    return plant
 
 
 @wp.func
@@ -70,7 +91,7 @@ def pushed(state: wp.vec4, action: wp.float32, plant: Plant) -> wp.vec4:
 
 @wp.func
 def near_zero(value: wp.float32, margin: wp.float32) -> wp.float32:
-    """Return 1 at 0 and 0.1 at `margin`: the Control Suite's long-tailed tolerance, cheaper than its Gaussian one."""
+    """Return 1 at 0 and 0.1 at `margin`: the Control Suite's long-tailed tolerance."""
     part = value / margin
     return 1.0 / (1.0 + 9.0 * part * part)
 
@@ -82,7 +103,7 @@ def loaded(state: wp.array2d[wp.float32], env: wp.int32) -> wp.vec4:
 
 
 @wp.func
-def store(state: wp.array2d[wp.float32], env: wp.int32, row: wp.vec4):  # noqa: ANN201 - Warp takes no None here.
+def store(state: wp.array2d[wp.float32], env: wp.int32, row: wp.vec4) -> None:
     """Write one environment's row of `state`."""
     for column in range(4):
         state[env, column] = row[column]

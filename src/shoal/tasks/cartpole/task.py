@@ -1,4 +1,4 @@
-"""`Cartpole-Balance` and `Cartpole-Swingup` as kernel tasks: which kernels run, on which arrays, with which numbers."""
+"""`Cartpole-Balance` and `Cartpole-Swingup` as kernel tasks: which kernels run, on what, with which numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CartpoleConfigT = TypeVar("CartpoleConfigT", bound=CartpoleConfig)
 class Cartpole(KernelTask[CartpoleConfigT]):
     """What both tasks share: the plant, the reset and the observations."""
 
-    observations = {"policy": 5}
+    observations: ClassVar = {"policy": 5}
     num_actions = 1
     start_angle: ClassVar[float]
     """Where the pole is when an episode begins [rad]."""
@@ -31,8 +31,8 @@ class Cartpole(KernelTask[CartpoleConfigT]):
         """Make the state array, and combine the configuration's numbers as the kernels take them."""
         config = self.config
         self.state = self.array("state", 4)
-        """Position, angle and their speeds: x [m], theta [rad], x' [m/s], theta' [rad/s]. Shape (num_envs, 4)."""
-        self.plant = plant_of(config)
+        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
+        self.plant = kernels.plant_of(config)
         speed = config.reset_speed_range
         self.reset_ranges = wp.vec4(config.reset_position_range, config.reset_angle_range, speed, speed)
         self.scales = wp.vec3(
@@ -80,20 +80,12 @@ class Swingup(Cartpole[SwingupConfig]):
         config = self.config
         self.launch(
             kernels.simulate_swingup,
-            inputs=[self.actions, self.plant, config.rail_half_length, config.centred_margin, config.slow_margin],
+            inputs=[
+                self.actions,
+                self.plant,
+                config.rail_half_length,
+                config.centred_margin,
+                config.slow_margin,
+            ],
             outputs=[self.state, self.terms, self.terminated],
         )
-
-
-def plant_of(config: CartpoleConfig) -> kernels.Plant:
-    """Combine the configuration's numbers as the equations of motion take them."""
-    total_mass = config.cart_mass + config.pole_mass
-    plant = kernels.Plant()
-    plant.force_limit = config.force_limit
-    plant.pole_moment = config.pole_mass * config.pole_half_length
-    plant.total_weight = total_mass * config.gravity
-    plant.fixed_inertia = 4.0 / 3.0 * total_mass * config.pole_half_length
-    plant.per_total_mass = 1.0 / total_mass
-    plant.dt = config.physics_dt
-    plant.decimation = config.decimation
-    return plant

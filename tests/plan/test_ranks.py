@@ -1,0 +1,252 @@
+"""What launchers say about this process, every way in which it can be wrong, and its share of the cores."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import UsageError
+from shoal.plan.ranks import (
+    Rank,
+    cpu_quota,
+    cpu_threads,
+    joined_rank,
+    share_of_quota,
+    stale_rank_note,
+    stale_rank_variables,
+    usable_cores,
+    usable_threads,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+RESTART = (
+    "start it again with `python -m torch.distributed.run`, which sets this variable itself, "
+    "or unset TORCHELASTIC_RUN_ID to train without torchrun."
+)
+NO_LAUNCHER = "are set, but no launcher started this process: ignoring them."
+
+
+# Rank
+
+
+def test_a_rank_of_torchrun_is_joined() -> None:
+    assert joined_rank(TORCHRUN) == Rank(rank=5, local_rank=1, world_size=8, local_world_size=4)
+
+
+def test_torchrun_with_one_process_is_joined_too() -> None:
+    alone = TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    assert joined_rank(alone) == Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+
+
+@pytest.mark.parametrize("environ", [{}, {"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "0"}])
+def test_without_torchrun_nothing_is_joined(environ: dict[str, str]) -> None:
+    assert joined_rank(environ) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+)
+def test_each_missing_variable_is_named(name: str) -> None:
+    sentence = f"torchrun started this process (TORCHELASTIC_RUN_ID is set), but {name} is not set: {RESTART}"
+    missing = {other: value for other, value in TORCHRUN.items() if other != name}
+    for environ in (missing, TORCHRUN | {name: " "}):
+        with pytest.raises(UsageError) as refusal:
+            joined_rank(environ)
+        assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what_is_true"),
+    [
+        ("RANK", "one", "RANK is 'one', but torchrun sets it to a whole number"),
+        ("LOCAL_RANK", "1.0", "LOCAL_RANK is '1.0', but torchrun sets it to a whole number"),
+        ("WORLD_SIZE", "8x", "WORLD_SIZE is '8x', but torchrun sets it to a whole number"),
+        ("LOCAL_WORLD_SIZE", "4,4", "LOCAL_WORLD_SIZE is '4,4', but torchrun sets it to a whole number"),
+        ("MASTER_PORT", "http", "MASTER_PORT is 'http', but torchrun sets it to a whole number"),
+        ("RANK", "-1", "RANK is -1, but ranks count from 0"),
+        ("LOCAL_RANK", "-2", "LOCAL_RANK is -2, but ranks count from 0"),
+        ("WORLD_SIZE", "-8", "WORLD_SIZE is -8, but this process itself is one worker"),
+        ("LOCAL_WORLD_SIZE", "0", "LOCAL_WORLD_SIZE is 0, but this process itself is one worker"),
+        ("RANK", "8", "RANK is 8, but WORLD_SIZE is 8, so the highest is 7"),
+        ("LOCAL_RANK", "4", "LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4, so the highest is 3"),
+        ("WORLD_SIZE", "2", "LOCAL_WORLD_SIZE is 4, but WORLD_SIZE, of all machines, is 2"),
+        ("MASTER_PORT", "0", "MASTER_PORT is 0, but a port is a number from 1 to 65535"),
+        ("MASTER_PORT", "65536", "MASTER_PORT is 65536, but a port is a number from 1 to 65535"),
+    ],
+)
+def test_each_wrong_variable_has_its_own_sentence(name: str, value: str, what_is_true: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        joined_rank(TORCHRUN | {name: value})
+    assert str(refusal.value) == f"{what_is_true}: {RESTART}"
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "world_size", "local_world_size"),
+    [(-1, 0, 2, 2), (2, 0, 2, 2), (0, -1, 2, 2), (0, 2, 2, 2), (0, 0, 1, 2), (0, 0, 0, 0)],
+)
+def test_a_rank_outside_its_world_cannot_be_made(
+    rank: int, local_rank: int, world_size: int, local_world_size: int
+) -> None:
+    with pytest.raises(ValueError, match="No worker can stand there"):
+        Rank(rank=rank, local_rank=local_rank, world_size=world_size, local_world_size=local_world_size)
+
+
+# Variables left over
+
+
+@pytest.mark.parametrize(
+    ("environ", "names", "note"),
+    [
+        ({}, (), None),
+        ({"PATH": "/bin", "SLURM_PROCID": "0"}, (), None),
+        (TORCHRUN, (), None),
+        ({"RANK": "0"}, ("RANK",), "RANK is set, but no launcher started this process: ignoring it."),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0"},
+            ("RANK", "WORLD_SIZE"),
+            "RANK, WORLD_SIZE " + NO_LAUNCHER,
+        ),
+        (
+            {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": "1"},
+            ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
+            "MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE " + NO_LAUNCHER,
+        ),
+    ],
+)
+def test_variables_without_a_launcher_are_noted(
+    environ: dict[str, str], names: tuple[str, ...], note: str | None
+) -> None:
+    assert stale_rank_variables(environ) == names
+    assert stale_rank_note(environ) == note
+
+
+def test_what_makes_a_rank_is_stale_without_its_launcher() -> None:
+    left_over = {name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"}
+    assert set(stale_rank_variables(left_over)) == set(left_over)
+
+
+# Cores
+
+
+@pytest.mark.parametrize(
+    ("local_world_size", "environ", "cores", "threads"),
+    [
+        pytest.param(1, {}, 8, 8, id="all cores for one worker"),
+        pytest.param(2, {}, 8, 4, id="half for each of two"),
+        pytest.param(3, {}, 8, 2, id="rounded down"),
+        pytest.param(4, {}, 2, 1, id="at least one"),
+        pytest.param(2, {"OMP_NUM_THREADS": "6"}, 8, 6, id="the user's word wins"),
+        pytest.param(2, {"OMP_NUM_THREADS": "1"}, 8, 1, id="the user's one wins"),
+        pytest.param(2, {"OMP_NUM_THREADS": "3,2"}, 8, 3, id="the outer level of a list"),
+        pytest.param(2, {"OMP_NUM_THREADS": ""}, 8, 4, id="empty is no word"),
+        pytest.param(2, {"OMP_NUM_THREADS": "0"}, 8, 4, id="zero is no word"),
+        pytest.param(2, {"OMP_NUM_THREADS": "-2"}, 8, 4, id="negative is no word"),
+        pytest.param(2, {"OMP_NUM_THREADS": "many"}, 8, 4, id="a word is no number"),
+        pytest.param(2, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 4, id="torchrun's one is nobody's word"),
+        pytest.param(
+            2, TORCHRUN | {"OMP_NUM_THREADS": "3"}, 8, 3, id="another number is, under torchrun too"
+        ),
+        pytest.param(
+            1, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 1, id="torchrun leaves a single worker alone"
+        ),
+    ],
+)
+def test_threads_are_a_fair_share_or_the_users_word(
+    local_world_size: int, environ: dict[str, str], cores: int, threads: int
+) -> None:
+    assert cpu_threads(local_world_size, environ, cores) == threads
+
+
+@given(local_world_size=st.integers(1, 64), cores=st.integers(1, 256))
+def test_fair_shares_never_exceed_the_cores_where_there_are_enough(local_world_size: int, cores: int) -> None:
+    threads = cpu_threads(local_world_size, {}, cores)
+    assert threads >= 1
+    assert threads * local_world_size <= max(cores, local_world_size)
+
+
+def test_a_rank_shares_the_cores_of_this_process() -> None:
+    alone = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+    crowd = Rank(rank=0, local_rank=0, world_size=10_000, local_world_size=10_000)
+    assert usable_threads(alone, {}) == usable_cores() <= (os.cpu_count() or 1)
+    assert usable_threads(crowd, {}) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedulable", "quota", "cores"),
+    [(8, None, 8), (8, 2.0, 2), (8, 2.9, 2), (8, 0.5, 1), (2, 16.0, 2)],
+)
+def test_a_container_s_quota_limits_the_cores(schedulable: int, quota: float | None, cores: int) -> None:
+    assert share_of_quota(schedulable, quota) == cores
+
+
+@pytest.mark.parametrize(
+    ("own_groups", "files", "quota"),
+    [
+        pytest.param("0::/", {"cpu.max": "250000 100000"}, 2.5, id="a container sees itself as the root"),
+        pytest.param("0::/", {"cpu.max": "max 100000"}, None, id="no limit"),
+        pytest.param("0::/", {}, None, id="the root of a machine has no such file"),
+        pytest.param("0::/a/b", {"a/b/cpu.max": "100000 50000"}, 2.0, id="our own group"),
+        pytest.param(
+            "0::/a/b",
+            {"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"},
+            1.0,
+            id="a group above ours",
+        ),
+        pytest.param(
+            "0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0, id="the tightest"
+        ),
+        pytest.param(
+            "4:memory:/\n1:cpu:/job\n0::/",
+            {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"},
+            1.5,
+            id="version 1",
+        ),
+        pytest.param(
+            "3:cpu,cpuacct:/docker/abc",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "200000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            2.0,
+            id="version 1, where the path is the host's",
+        ),
+        pytest.param(
+            "1:cpu:/",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            None,
+            id="version 1 without a limit",
+        ),
+        pytest.param(
+            "2:cpuset:/\n1:name=systemd:/",
+            {"cpuset/cpu.max": "100000 100000"},
+            None,
+            id="groups of other controllers",
+        ),
+        pytest.param("", {"cpu.max": "100000 100000"}, None, id="no groups"),
+    ],
+)
+def test_the_quota_is_read_from_the_control_groups(
+    tmp_path: Path, own_groups: str, files: dict[str, str], quota: float | None
+) -> None:
+    (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
+    for name, text in files.items():
+        path = tmp_path / "mount" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    assert cpu_quota(tmp_path / "mount", tmp_path / "own") == quota
+
+
+def test_a_system_without_control_groups_sets_no_quota(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path, tmp_path / "missing") is None

@@ -1,0 +1,89 @@
+"""Cart-poles with a fault, for tests that inject one: `train tests/support/faulty_tasks.py:RaisesOnRank1`.
+
+Each strikes in the second iteration, on the rank that SHOAL_TEST_FAULTY_RANK names (1 by default).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from shoal.config import AgentConfig
+from shoal.tasks.cartpole.config import SwingupConfig
+from shoal.tasks.cartpole.task import Swingup
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Faulty(Swingup):
+    """Strikes once, after `strike_at` steps."""
+
+    agent = AgentConfig(num_steps_per_env=8)
+    num_envs = 16
+    max_iterations = 200
+    strike_at = 12
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.steps = 0
+        super().__init__(*arguments, **named)
+
+    def step(self) -> None:
+        self.steps += 1
+        faulty_rank = os.environ.get("SHOAL_TEST_FAULTY_RANK", "1")
+        if self.steps == self.strike_at and os.environ.get("RANK", "0") == faulty_rank:
+            self.strike()
+        super().step()
+
+    def strike(self) -> None:
+        raise NotImplementedError
+
+
+class Raises(_Faulty):
+    """Raises an exception with two arguments, which cannot be unpickled."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        class TwoArgumentsError(Exception):
+            def __init__(self, what: str, where: int) -> None:
+                super().__init__(f"{what} at {where}")
+
+        raise TwoArgumentsError("injected fault", 7)
+
+
+class Dies(_Faulty):
+    """Is killed, as by the kernel when memory runs out."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Leaves(_Faulty):
+    """Leaves its process without a word."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os._exit(3)
+
+
+class TurnsToNan(_Faulty):
+    """Writes NaN into its state."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        self.state.fill_(float("nan"))
+
+
+class Interrupted(_Faulty):
+    """Sends this process what Ctrl-C would send it."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
