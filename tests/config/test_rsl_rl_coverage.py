@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -32,6 +32,7 @@ from shoal.config import (
 )
 from shoal.config.agent import RSL_RL_NAMES, CompileMode
 from shoal.config.algorithm import SCHEDULE_FIELDS, LossType, Optimizer, ScheduleMode
+from shoal.config.checks import is_given
 from shoal.config.models import DISTRIBUTION_FIELDS, MODEL_FIELDS, Activation, GlobalPool, Norm, Padding
 
 if TYPE_CHECKING:
@@ -145,14 +146,13 @@ def fields_of(name: str) -> dict[str, Any]:
     """Our fields for a class, with their defaults, under rsl_rl's names."""
     _, config, own = COUNTERPARTS[name]
     special = set().union(*MODEL_FIELDS.values(), *DISTRIBUTION_FIELDS.values(), SCHEDULE_FIELDS["linear"])
-    ours = {}
+    ours, default = {}, config()
     for item in fields(config):
         if item.name in {"class_name", "mode"} or (own is not None and item.name in special - own):
             continue
-        value = item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
+        value = getattr(default, item.name)
         # A section that is off stands for rsl_rl's None.
-        off = value == {} or (is_dataclass(value) and not getattr(value, "enabled"))  # noqa: B009
-        ours[RSL_RL_NAMES.get(item.name, item.name)] = None if off else value
+        ours[RSL_RL_NAMES.get(item.name, item.name)] = value if is_given(value) else None
     return ours
 
 

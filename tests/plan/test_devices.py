@@ -134,9 +134,7 @@ def test_any_words_are_read_or_refused(words: list[str]) -> None:
         pytest.param((1,), None, 2, ("cuda:1",), None, id="one GPU"),
         pytest.param((1, 0), None, 2, ("cuda:1", "cuda:0"), "nccl", id="the order is the user's"),
         pytest.param((1, 0), 2, 2, ("cuda:1", "cuda:0"), "nccl", id="as many workers as GPUs"),
-        pytest.param(
-            (1, 3), 5, 4, ("cuda:1", "cuda:3", "cuda:1", "cuda:3", "cuda:1"), "gloo", id="shared in turn"
-        ),
+        pytest.param((1, 3), 5, 4, ("cuda:1", "cuda:3", "cuda:1", "cuda:3", "cuda:1"), "gloo", id="shared in turn"),
     ],
 )
 def test_each_worker_gets_its_device(
@@ -202,9 +200,7 @@ def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:
 @pytest.mark.parametrize(
     ("gpu_ids", "nproc", "visible", "sentence"),
     [
-        pytest.param(
-            (3,), None, seen(2), f"GPU 3 was asked for, but {TWO}: pass --gpu-ids 0 1.", id="out of range"
-        ),
+        pytest.param((3,), None, seen(2), f"GPU 3 was asked for, but {TWO}: pass --gpu-ids 0 1.", id="out of range"),
         pytest.param(
             (0, 2, 3),
             None,
@@ -315,9 +311,7 @@ def test_shared_gpus_differ_by_at_most_one_worker(visible: int, nproc: int) -> N
 
 
 def test_nvml_is_read_into_an_inventory_and_let_go() -> None:
-    there = machine(
-        whole_gpu(0), whole_gpu(1, "NVIDIA GeForce RTX 5090"), mig_gpu(2, (1, 0), (2, 0)), driver=580
-    )
+    there = machine(whole_gpu(0), whole_gpu(1, "NVIDIA GeForce RTX 5090"), mig_gpu(2, (1, 0), (2, 0)), driver=580)
     nvml = FakeNvml(there)
     assert _ask(nvml) == there
     assert not nvml.is_open

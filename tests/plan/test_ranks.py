@@ -58,9 +58,7 @@ def test_without_torchrun_nothing_is_joined(environ: dict[str, str]) -> None:
     assert joined_rank(environ) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
-)
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
 def test_each_missing_variable_is_named(name: str) -> None:
     sentence = f"torchrun started this process (TORCHELASTIC_RUN_ID is set), but {name} is not set: {RESTART}"
     missing = {other: value for other, value in TORCHRUN.items() if other != name}
@@ -158,12 +156,8 @@ def test_what_makes_a_rank_is_stale_without_its_launcher() -> None:
         pytest.param(2, {"OMP_NUM_THREADS": "-2"}, 8, 4, id="negative is no word"),
         pytest.param(2, {"OMP_NUM_THREADS": "many"}, 8, 4, id="a word is no number"),
         pytest.param(2, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 4, id="torchrun's one is nobody's word"),
-        pytest.param(
-            2, TORCHRUN | {"OMP_NUM_THREADS": "3"}, 8, 3, id="another number is, under torchrun too"
-        ),
-        pytest.param(
-            1, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 1, id="torchrun leaves a single worker alone"
-        ),
+        pytest.param(2, TORCHRUN | {"OMP_NUM_THREADS": "3"}, 8, 3, id="another number is, under torchrun too"),
+        pytest.param(1, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 1, id="torchrun leaves a single worker alone"),
     ],
 )
 def test_threads_are_a_fair_share_or_the_users_word(
@@ -207,9 +201,7 @@ def test_a_container_s_quota_limits_the_cores(schedulable: int, quota: float | N
             1.0,
             id="a group above ours",
         ),
-        pytest.param(
-            "0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0, id="the tightest"
-        ),
+        pytest.param("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0, id="the tightest"),
         pytest.param(
             "4:memory:/\n1:cpu:/job\n0::/",
             {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"},

@@ -102,8 +102,7 @@ def test_an_experiment_is_one_directory() -> None:
     with pytest.raises(UsageError) as refusal:
         experiment_dir("logs", "a/b")
     assert str(refusal.value) == (
-        "The experiment's name 'a/b' has a slash in it, and a name is no path: "
-        "choose another name, such as 'baseline'."
+        "The experiment's name 'a/b' has a slash in it, and a name is no path: choose another name, such as 'baseline'."
     )
 
 
@@ -114,11 +113,7 @@ def test_an_experiment_has_a_name() -> None:
 
 
 def test_an_experiment_lies_below_the_log_root() -> None:
-    assert (
-        experiment_dir("logs", "Cartpole")
-        == experiment_dir(Path("logs"), "Cartpole")
-        == Path("logs/Cartpole")
-    )
+    assert experiment_dir("logs", "Cartpole") == experiment_dir(Path("logs"), "Cartpole") == Path("logs/Cartpole")
 
 
 @given(name=NAMES)
@@ -220,9 +215,7 @@ def test_a_directory_with_checkpoints_is_a_run_even_without_its_record(tmp_path:
         ("x" * 5000, None),
     ],
 )
-def test_a_missing_run_is_refused_with_near_and_new_names(
-    tmp_path: Path, word: str, suggested: str | None
-) -> None:
+def test_a_missing_run_is_refused_with_near_and_new_names(tmp_path: Path, word: str, suggested: str | None) -> None:
     directory = tmp_path / "Cartpole"
     days = ("01_00-00-00_big", "02_00-00-00_small", "03_00-00-00", "04_00-00-00", "05_00-00-00_big")
     make_runs(directory, *(f"2026-01-{day}" for day in days))

@@ -69,16 +69,12 @@ def test_whole_gpus_follow_the_mask(mask: str | None, expected: list[int]) -> No
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
-        pytest.param(
-            None, ["GPU-0", "GPU-1", "MIG-21", "MIG-22", "MIG-31", "MIG-32"], id="one of each GPU instance"
-        ),
+        pytest.param(None, ["GPU-0", "GPU-1", "MIG-21", "MIG-22", "MIG-31", "MIG-32"], id="one of each GPU instance"),
         pytest.param("2", ["MIG-21"], id="a number stands for the first device of a GPU"),
         pytest.param("3,0", ["MIG-31", "GPU-0"], id="whole GPUs stand beside MIG devices"),
         pytest.param("GPU-2", ["MIG-21"], id="a UUID of a GPU stands for its first device"),
         pytest.param("MIG-32,MIG-21", ["MIG-32", "MIG-21"], id="MIG devices of two GPUs"),
-        pytest.param(
-            "MIG-311,MIG-31000", ["MIG-311"], id="two devices of one GPU instance: the first listed"
-        ),
+        pytest.param("MIG-311,MIG-31000", ["MIG-311"], id="two devices of one GPU instance: the first listed"),
         pytest.param("MIG-2", [], id="an abbreviation that fits two"),
         pytest.param("MIG-21,MIG-9,MIG-22", ["MIG-21"], id="an unknown MIG device ends the list"),
         pytest.param("MIG-21,0", ["MIG-21"], id="a number among MIG devices ends the list"),
@@ -107,6 +103,11 @@ def test_one_mig_device_is_seen_before_driver_570(mask: str | None, expected: li
     assert uuids(resolve(OLD_DRIVER, mask)) == expected
 
 
+@pytest.mark.parametrize(("release", "count"), [(569, 1), (570, 6)])
+def test_the_rules_for_mig_devices_change_with_driver_570(release: int, count: int) -> None:
+    assert len(resolve(Inventory(gpus=WHOLE_AND_MIG.gpus, driver_release=release), None)) == count
+
+
 def test_a_driver_of_unknown_release_follows_the_newest_rules() -> None:
     unknown = Inventory(gpus=WHOLE_AND_MIG.gpus)
     assert resolve(unknown, None).gpus == resolve(WHOLE_AND_MIG, None).gpus
@@ -132,9 +133,7 @@ def test_a_visible_device_carries_what_the_driver_says_of_it() -> None:
     assert [gpu.is_mig for gpu in visible] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("mask", "hidden"), [(None, 0), ("", 4), ("0,1", 2), ("3,2,1,0", 0), ("0,0", 4), ("1,9", 3)]
-)
+@pytest.mark.parametrize(("mask", "hidden"), [(None, 0), ("", 4), ("0,1", 2), ("3,2,1,0", 0), ("0,0", 4), ("1,9", 3)])
 def test_what_the_mask_hides_is_counted(mask: str | None, hidden: int) -> None:
     assert seen(4, mask).hidden_count == hidden
 
@@ -143,9 +142,16 @@ def test_a_mask_on_a_machine_without_gpus_hides_nothing() -> None:
     assert seen(0, "0").hidden_count == 0
 
 
-def test_a_mask_that_shows_more_mig_devices_than_its_absence_hides_nothing() -> None:
+def test_a_mask_that_shows_as_much_as_its_absence_hides_nothing() -> None:
     one_instance = machine(mig_gpu(0, (1, 0), (1, 1)))
     assert resolve(one_instance, "MIG-011").hidden_count == 0
+
+
+def test_a_mask_that_shows_more_than_its_absence_hides_nothing() -> None:
+    # Before driver 570 a MIG device hides the whole GPUs, unless the mask leaves it out.
+    assert len(resolve(OLD_DRIVER, None)) == 1
+    assert len(resolve(OLD_DRIVER, "0,1")) == 2
+    assert resolve(OLD_DRIVER, "0,1").hidden_count == 0
 
 
 @pytest.mark.parametrize(

@@ -303,10 +303,8 @@ def _why_none(gpus: VisibleGpus) -> str:
 
 def _what_hides(gpus: VisibleGpus) -> str:
     hidden, total = gpus.hidden_count, gpus.unmasked_count
-    if hidden == total:
-        which = "the GPU" if total == 1 else f"all {total} GPUs"
-    else:
-        which = f"{hidden} of the {total} GPUs"
+    every = "the GPU" if total == 1 else f"all {total} GPUs"
+    which = every if hidden == total else f"{hidden} of the {total} GPUs"
     return f'CUDA_VISIBLE_DEVICES is "{gpus.mask}" and hides {which} of this machine'
 
 

@@ -1,7 +1,7 @@
 """The run directory: its layout, the names of new runs, and how old ones are found again.
 
-Directories are read here and never written: the launching process makes the run directory, and the owners of its
-files write them. `docs/architecture.md` shows the layout as a tree.
+Directories are read here and never written: the launching process makes the run directory, and what lies in
+it is written by its owner. `docs/architecture.md` shows the layout as a tree.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES = 570
 """The release of the driver from which a process sees one compute instance of *each* GPU instance, and whole
 GPUs beside them. Before it, a process saw a single MIG device, and no whole GPU beside it."""
 
-_NUMBER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,9})(?![0-9])")
+_NUMBER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,9})")  # nine digits are out of range anyway
 _OLD_MIG_NAME = re.compile(r"MIG-(?:GPU-)?(?P<gpu>[^/]+)/(?P<gi>[0-9]+)/(?P<ci>[0-9]+)")
 
 

@@ -23,45 +23,32 @@ class CartpoleConfig(EnvConfig):
 
     episode_length_s: float = 10.0
     """Longest time an episode may take [s]; the DeepMind Control Suite's cart-pole runs as long."""
-
     cart_mass: float = 1.0
     """Mass of the cart [kg]; Barto et al."""
-
     pole_mass: float = 0.1
     """Mass of the pole [kg], spread evenly along it; Barto et al."""
-
     pole_half_length: float = 0.5
     """Distance from the hinge to the middle of the pole [m]; Barto et al."""
-
     gravity: float = 9.81
     """Acceleration of free fall [m/s^2]; Barto et al. round it to 9.8."""
-
     force_limit: float = 10.0
     """Force on the cart at action 1 [N]; actions are clipped to [-1, 1]. Barto et al."""
-
     rail_half_length: float = 2.4
     """The episode fails where the cart is further than this from the middle [m]; Barto et al."""
-
     physics_dt: float = 0.01
     """Time step of the integrator [s]; the DeepMind Control Suite's."""
-
     decimation: int = 2
     """Physics steps for each action. The defaults give 50 actions a second."""
-
     cart_speed_scale: float = 5.0
     """Speed of the cart that is observed as 1 [m/s]; with full force the default cart reaches it in 1.4 m."""
-
     pole_speed_scale: float = 8.0
     """Angular speed of the pole that is observed as 1 [rad/s]; the default pole, falling from upright, passes
     its lowest point about as fast."""
-
     reset_position_range: float = 0.2
     """An episode begins with the cart at most this far from the middle [m]."""
-
     reset_angle_range: float = 0.05
     """An episode begins with the pole at most this far from where it starts [rad]; Gymnasium's cart-pole has
     as much."""
-
     reset_speed_range: float = 0.05
     """An episode begins with the cart [m/s] and the pole [rad/s] at most this fast; Gymnasium's cart-pole."""
 
@@ -96,13 +83,10 @@ class BalanceConfig(CartpoleConfig):
 
     fallen_angle: float = 0.20944
     """The episode fails where the pole leans more than this [rad]: the 12 degrees of Barto et al."""
-
     upright_weight: float = 1.0
     """Weight of the term that is always 1: the longer the pole stays up, the better."""
-
     off_centre_weight: float = -0.5
     """Weight of the cart's distance from the middle, as a fraction of the rail, squared."""
-
     effort_weight: float = -0.05
     """Weight of the action squared."""
 
@@ -124,14 +108,11 @@ class SwingupConfig(CartpoleConfig):
 
     reset_angle_range: float = 0.1
     """An episode begins with the pole at most this far from hanging down [rad]."""
-
     swung_up_weight: float = 1.0
     """Weight of the smooth reward. At 1 a return is at most the length of the episode in seconds."""
-
     centred_margin: float = 2.0
     """Distance from the middle at which the factor for a centred cart has lost 90 % of what it can lose [m];
     the Control Suite's."""
-
     slow_margin: float = 5.0
     """Angular speed at which the factor for a slow pole has lost 90 % of what it can lose [rad/s]; the
     Control Suite's."""
