@@ -49,6 +49,9 @@ class TaskSpec:
     builder: str
     """Where the task is built: `module:attribute`, or `/path/to/file.py:attribute`. Called as
     `builder(config, num_envs=..., device=..., seed=...)`."""
+    twin: str | None = None
+    """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
+    Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
 
     @property
     def experiment(self) -> str:
@@ -67,9 +70,11 @@ class TaskSpec:
 
     def load_builder(self) -> Callable[..., Any]:
         """Import the task's module, simulator and all, and return its builder."""
-        where, _, attribute = self.builder.rpartition(":")
-        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        return getattr(module, attribute)
+        return _load(self.builder)
+
+    def load_twin(self) -> Callable[..., Any] | None:
+        """Import the task's twin, if it has one."""
+        return None if self.twin is None else _load(self.twin)
 
 
 def resolve(task: str) -> TaskSpec:
@@ -136,6 +141,13 @@ def _is_task(value: object, module: ModuleType) -> bool:
     """Whether `value` is a task class written in `module`, told by its `config` alone: no simulator is imported."""
     mine = isinstance(value, type) and value.__module__ == module.__name__
     return mine and isinstance(getattr(value, "config", None), EnvConfig)
+
+
+def _load(reference: str) -> Any:  # noqa: ANN401  Whatever stands there.
+    """Import what `module:attribute` or `/path/to/file.py:attribute` names."""
+    where, _, attribute = reference.rpartition(":")
+    module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    return getattr(module, attribute)
 
 
 def _load_file(path: Path) -> ModuleType:

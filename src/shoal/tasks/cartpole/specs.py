@@ -26,6 +26,7 @@ SPECS = (
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",
+        twin="shoal.tasks.cartpole.twin:MujocoTwin",
     ),
     TaskSpec(
         name="Cartpole-Swingup",
@@ -35,5 +36,6 @@ SPECS = (
         num_envs=1024,
         max_iterations=300,
         builder="shoal.tasks.cartpole.task:Swingup",
+        twin="shoal.tasks.cartpole.twin:MujocoTwin",
     ),
 )
