@@ -22,8 +22,8 @@ class PlayConfig:
     seed: int = 1
     """Seed of the environments; not the seed of any training by default."""
     gpu_ids: tuple[str, ...] = ("auto",)
-    """The GPU to run on, as an index into what is visible, or `None` for the CPU. `auto` is GPU 0 if one is
-    visible, else the CPU."""
+    """The GPU to run on, as an index into what is visible, or `None` for the CPU.
+    `auto` is GPU 0 if one is visible, else the CPU."""
     log_root: str = "logs"
     """Directory of all experiments, where `latest` is looked for."""
     env: EnvConfig = field(default_factory=EnvConfig)

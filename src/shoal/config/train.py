@@ -44,15 +44,15 @@ class TrainConfig:
     checkpoint: str | None = None
     """Start a new run from the weights of a checkpoint: its path, or `latest` of this experiment."""
     torchrunx_log_dir: str | None = None
-    """Directory of the per-rank log files; `""` turns them off. Default: `<run>/torchrunx`. The environment
-    variable TORCHRUNX_LOG_DIR wins over this flag."""
+    """Directory of the per-rank log files; `""` turns them off. Default: `<run>/torchrunx`.
+    The environment variable TORCHRUNX_LOG_DIR wins over this flag."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Where metrics go besides `metrics.jsonl`, which is always written."""
     wandb_project: str = "shoal"
     """Project of the Weights & Biases run, with `--logger wandb`."""
     check_replicas_every: int = 50
-    """Iterations between comparisons of all ranks' weights, normalisers and optimizers; 0 compares only at the
-    start and at the end."""
+    """Iterations between comparisons of all ranks' weights, normalisers and optimizers;
+    0 compares only at the start and at the end."""
     dry_run: bool = False
     """Print the plan and stop."""
     env: EnvConfig = field(default_factory=EnvConfig)
