@@ -16,8 +16,12 @@ from typing import ClassVar
 
 import warp as wp
 
-from shoal.config import AgentConfig, EnvConfig
+from shoal.config import AgentConfig, DistributionConfig, EnvConfig, ModelConfig
 from shoal.sim.kernel_task import KernelTask
+
+# Small networks: this task needs no more, and on a CPU they learn many times faster than the default ones.
+ACTOR = ModelConfig(hidden_dims=(64, 64), distribution=DistributionConfig(class_name="GaussianDistribution"))
+CRITIC = ModelConfig(hidden_dims=(64, 64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +94,9 @@ class Pendulum(KernelTask[PendulumConfig]):
     """Swing a pendulum up and hold it there, with little torque."""
 
     config = PendulumConfig()
-    agent = AgentConfig(num_steps_per_env=32)
+    agent = AgentConfig(num_steps_per_env=32, actor=ACTOR, critic=CRITIC)
     num_envs = 512
-    max_iterations = 100
+    max_iterations = 50
     observations: ClassVar = {"policy": 3}
     num_actions = 1
     reward_terms = ("upright", "spin", "effort")

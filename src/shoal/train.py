@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
-from shoal.launch.doors import open_door
-from shoal.launch.record import RunRecord, make_run_dir
+from shoal.launch.doors import open_door, without
+from shoal.launch.notes import clear_notes
+from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
 from shoal.plan.devices import visible_gpus
+from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 
@@ -51,17 +53,20 @@ def train(plan: TrainPlan, view: View) -> Outcome:
     def begin() -> Path:
         nonlocal record
         run = plan.continued or make_run_dir(plan)
+        clear_notes(run)
         record = RunRecord(run, plan)
         view.on_line(f"Run directory: {run.path}")
         return run.path.absolute()
 
     run = RunDir(door.agree_on_run_dir(begin))
-    try:
-        reports = door.run(plan.job(run, plan.log_dir(run, os.environ)), view)
-    except ShoalError as error:
+    with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
+        try:
+            base = plan.log_base(run, os.environ)
+            reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
+        except BaseException as error:
+            if record is not None:
+                record.end(error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
+            raise
         if record is not None:
-            record.end(error.exit_code, str(error))
-        raise
-    if record is not None:
-        record.end(0, "finished", {report.rank: report.digest for report in reports})
+            record.end(0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)

@@ -132,6 +132,8 @@ def _learn(
     finally:
         for writer in writers:
             writer.close()
+    # A collective, also after a signal: no rank may leave, and so alarm its launcher, before rank 0 has saved.
+    digest = compare_replicas(runner.alg, world, when="at the end")
     if stopped_by is not None:
         message = (
             f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
@@ -142,7 +144,7 @@ def _learn(
         host=platform.node(),
         device=world.device,
         iteration=runner.iteration,
-        digest=compare_replicas(runner.alg, world, when="at the end"),
+        digest=digest,
         last_row=last_row,
     )
 

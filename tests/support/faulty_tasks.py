@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 from shoal.config import AgentConfig
+from shoal.errors import UsageError
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
 
@@ -50,7 +53,8 @@ class Raises(_Faulty):
             def __init__(self, what: str, where: int) -> None:
                 super().__init__(f"{what} at {where}")
 
-        raise TwoArgumentsError("injected fault", 7)
+        what, where = "injected fault", 7
+        raise TwoArgumentsError(what, where)
 
 
 class Dies(_Faulty):
@@ -80,6 +84,40 @@ class TurnsToNan(_Faulty):
         self.state.fill_(float("nan"))
 
 
+class Refuses(_Faulty):
+    """Finds out only inside a worker that what was asked cannot be done."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        message = "This cart-pole was asked to fly, but it has no wings: pass another task."
+        raise UsageError(message)
+
+
+class Babbles(_Faulty):
+    """Prints what no stream of text holds, and carries on."""
+
+    config = SwingupConfig()
+    max_iterations = 2
+
+    def strike(self) -> None:
+        sys.stdout.write("printed by user code\n")
+        sys.stdout.flush()
+        os.write(1, b"not UTF-8: \xff\n")
+        os.write(2, b"without an end")
+
+
+class Waits(_Faulty):
+    """Never comes back from a step, and hears no signal."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        sys.stdout.write("waiting for ever\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
 class Interrupted(_Faulty):
     """Sends this process what Ctrl-C would send it."""
 
@@ -87,3 +125,22 @@ class Interrupted(_Faulty):
 
     def strike(self) -> None:
         os.kill(os.getpid(), signal.SIGINT)
+
+
+class InterruptedTwice(_Faulty):
+    """Sends this process what an impatient Ctrl-C, pressed twice, would send it."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+class Terminated(_Faulty):
+    """Sends this process what `kill` would send it."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)

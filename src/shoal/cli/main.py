@@ -5,6 +5,7 @@ What needs torch is imported inside the command that needs it, so that help and 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -76,7 +77,8 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
 
     plan = make_plan(config)
     speaks = plan.rank is None or plan.rank.rank == 0
-    configure_logging(rank=plan.rank.rank if plan.rank else None)
+    # Ranks that torchrun started share one terminal: only the first speaks there, unless something is wrong.
+    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if speaks else logging.WARNING)
     if config.dry_run or dry_run_only:
         if speaks:
             report.print_plan(plan, os.environ)

@@ -36,16 +36,28 @@ def parse_flags(default: T, arguments: Sequence[str], *, program: str) -> T:
 
 
 def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take the task out of the words: the first one, or else the first one that names a registered task.
+    """Take the task out of the words: what `--task` says, the first word, or else the first one that names a task.
 
     Returns:
         The task, None when there is none, and all other words in their order.
+
+    Raises:
+        UsageError: Two tasks are named.
     """
-    words = list(arguments)
-    for index, word in enumerate(words):
-        if (index == 0 and not word.startswith("-")) or word in registry.registered():
-            return word, words[:index] + words[index + 1 :]
-    return None, words
+    said, words = _take("--task", arguments, example="--task Cartpole-Swingup")
+    place = next((index for index, word in enumerate(words) if _is_task(word, first=index == 0)), None)
+    if place is not None:
+        said.append(words.pop(place))
+    if len(said) > 1:
+        message = f"One training has one task, but {' and '.join(said)} were named: pass one of them."
+        raise UsageError(message)
+    return (said[0] if said else None), words
+
+
+def _is_task(word: str, *, first: bool) -> bool:
+    """Whether a word is the task. Behind flags that take several words, it is told by what it is."""
+    file = ".py:" in word or word.endswith(".py")
+    return (first and not word.startswith("-")) or word in registry.registered() or file
 
 
 def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
@@ -55,7 +67,8 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
         UsageError: They contradict each other, or name something that does not exist.
     """
     task, words = split_task(arguments)
-    saved, words = _take_config_files(words)
+    files, words = _take("--config", words, example="--config <run>/params/train.yaml")
+    saved = [Path(file) for file in files]
     default = _defaults(task, saved)
     asked = parse_flags(default, words, program=f"{program} {default.task}")
     if asked.resume is not None and not saved:
@@ -103,33 +116,41 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
     """Return the training that is meant before any flag is read."""
-    layers = [_read_yaml(file) for file in files]
-    named = task or next((str(layer["task"]) for layer in layers if "task" in layer), None)
+    layers = {file: _read_yaml(file) for file in files}
+    named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
     if named is None:
         message = "No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     config = registry.resolve(named).defaults(named)
-    for layer in layers:
-        config = from_plain(config, layer | {"task": named})
+    for file, layer in layers.items():
+        try:
+            config = from_plain(config, layer | {"task": named})
+        except UsageError as error:
+            message = f"In {file}: {error}"
+            raise UsageError(message) from error
     return config
 
 
-def _take_config_files(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Take `--config FILE`, which may stand several times, out of the words."""
-    files: list[Path] = []
+def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:
+    """Take a flag, which may stand several times, out of the words: its values, and all other words.
+
+    Raises:
+        UsageError: It stands there without a value.
+    """
+    values: list[str] = []
     rest: list[str] = []
-    remaining = iter(words)
+    remaining = iter(arguments)
     for word in remaining:
-        flag, equals, value = word.partition("=")
-        if flag != "--config":
+        name, equals, value = word.partition("=")
+        if name != flag:
             rest.append(word)
             continue
-        path = value if equals else next(remaining, None)
-        if not path:
-            message = "--config needs a file: pass --config <run>/params/train.yaml."
+        value = value if equals else next(remaining, "")
+        if not value:
+            message = f"{flag} needs a value: pass {example}."
             raise UsageError(message)
-        files.append(Path(path))
-    return files, rest
+        values.append(value)
+    return values, rest
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import sys
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console, Group
@@ -16,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from shoal.plan.ranks import RANK_VARIABLES
+from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 PLAIN_LINE_S = 2.0
 """Least time between two progress lines where the output is no terminal [s]."""
+
+_TOLD_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR", "OMP_NUM_THREADS")
+"""Environment variables that a plan depends on."""
 
 _SHOWN_FIRST = (
     ("Mean reward", "Train/mean_reward", "{:.2f}"),
@@ -87,23 +93,28 @@ def print_train_overview() -> None:
 
 
 def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
-    """Print what a training would do."""
-    variables = {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR") if name in environ}
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, value in plan.to_plain().items():
-        shown = "-" if value is None else str(value).strip("[]").replace(",", "").replace("'", "")
-        table.add_row(name.replace("_", " "), Text(shown))
-    for name, value in variables.items():
-        table.add_row(name, Text(repr(value)))
-    table.add_row("run directory", Text(_planned_directory(plan)))
+    """Print what a training would do: devices, ranks, batch sizes, directories, and the variables that were read."""
     for note in plan.notes:
         say(note)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, value in plan.to_plain().items():
+        table.add_row(name.replace("_", " "), Text(_plain(value)))
+    run = plan.continued or RunDir(Path(_planned_directory(plan)))
+    table.add_row("run directory", Text(f"{run.path}{' (continued)' if plan.continued else ''}"))
+    table.add_row("rank files", Text(_plain(plan.log_base(run, environ))))
+    for name in (*_TOLD_VARIABLES, *(RANK_VARIABLES if plan.rank else ())):
+        if name in environ:
+            table.add_row(name, Text(repr(environ[name])))
     _out().print(table)
 
 
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in cast("list[object]", value))
+    return "-" if value is None else str(value)
+
+
 def _planned_directory(plan: TrainPlan) -> str:
-    if plan.continued is not None:
-        return f"{plan.continued.path} (continued)"
     suffix = f"_{plan.config.run_name}" if plan.config.run_name else ""
     return f"{plan.config.log_root}/{plan.spec.experiment}/<now>{suffix}"
 
@@ -228,13 +239,9 @@ def print_outcome(outcome: Outcome) -> None:
     """Print what a training came to."""
     report = outcome.reports[0]
     reward = _value(report.last_row, "Train/mean_reward", "{:.2f}")
-    digests = sorted({each.digest for each in outcome.reports})
-    say(f"Replicas agree: fingerprint {' '.join(digests)} on {_count(len(outcome.reports))}.")
+    if len(outcome.reports) > 1:
+        say(f"All {len(outcome.reports)} ranks hold the same learner, {report.digest}.")
     say(f"Finished {report.iteration} iterations, mean reward {reward}. Run directory: {outcome.run.path}")
-
-
-def _count(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def print_episodes(episodes: Episodes) -> None:

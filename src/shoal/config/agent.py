@@ -46,7 +46,9 @@ class BaseAgentConfig:
     save_interval: int = 50
     """Iterations from one checkpoint to the next. rsl_rl has no default; this is Isaac Lab's and mjlab's."""
     check_for_nan: bool = True
-    """Whether observations, rewards and ends of episodes are searched for NaN (rsl_rl's default)."""
+    """Whether NaN or infinity, in the observations and rewards of an iteration or in the weights after it, ends the
+    training. It is looked for once an iteration: before the gradients, and after the update. rsl_rl's default is to
+    look, for NaN alone, in every step."""
     torch_compile_mode: CompileMode | None = None
     """Mode in which `torch.compile` compiles the networks; None does not compile (rsl_rl's default)."""
     obs_groups: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

@@ -1,15 +1,21 @@
-"""Which door a plan goes through, and the two things that every door can do."""
+"""Which door a plan goes through, what every door can do, and the environment they are opened in."""
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shoal.launch.signals import stop_requests
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
     from shoal.plan.training import TrainPlan
@@ -22,7 +28,9 @@ class Door:
 
     agree_on_run_dir: Callable[[Callable[[], Path]], Path]
     """Calls what makes the run directory on the one process that shall, and returns its path on every process."""
-    run: Callable[[Job, View], list[WorkerReport]]
+    listen: Callable[[View], AbstractContextManager[StopRequests]]
+    """Takes signals as requests to stop, from before the job runs until its end is recorded."""
+    run: Callable[[Job, View, StopRequests], list[WorkerReport]]
     """Runs the job and returns the reports of the ranks that this process answers for."""
 
 
@@ -32,15 +40,31 @@ def open_door(plan: TrainPlan) -> Door:
         from shoal.launch.joined import open_launchers_store, run_joined, share_run_dir
 
         store = open_launchers_store()
-        return Door(partial(share_run_dir, store, plan.rank), partial(run_joined, rank=plan.rank, store=store))
+        run = partial(run_joined, rank=plan.rank, store=store)
+        return Door(partial(share_run_dir, store, plan.rank), _listen_patiently, run)
     if plan.world_size > 1:
         from shoal.launch.spawned import run_spawned
 
-        return Door(_make_it_here, run_spawned)
-    from shoal.launch.in_process import run_in_process
+        return Door(_make_it_here, _listen_patiently, run_spawned)
+    from shoal.launch.in_process import listen, run_in_process
 
-    return Door(_make_it_here, run_in_process)
+    return Door(_make_it_here, listen, run_in_process)
 
 
 def _make_it_here(make: Callable[[], Path]) -> Path:
     return make()
+
+
+def _listen_patiently(_view: View) -> AbstractContextManager[StopRequests]:
+    """Only count signals: launchers repeat them, and torchrun sends one to every rank as soon as another has failed."""
+    return stop_requests(insist=False)
+
+
+@contextmanager
+def without(names: Iterable[str]) -> Iterator[None]:
+    """Hide environment variables for the time of the body: what a launcher left over, libraries would believe."""
+    hidden = {name: os.environ.pop(name) for name in tuple(names) if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

@@ -6,31 +6,41 @@ import time
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
-from shoal.launch.notes import Note, clear_notes, failure_of, write_note
-from shoal.launch.signals import stop_requests
+from shoal.launch.notes import Note, failure_of, write_note
+from shoal.launch.signals import ended_at_once, heard, stop_requests
 from shoal.plan.ranks import Rank
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
 
 
-def run_in_process(job: Job, view: View) -> list[WorkerReport]:
+def listen(view: View) -> AbstractContextManager[StopRequests]:
+    """Answer the first signal, and let a second one end this process at once."""
+    return stop_requests(insist=True, announce=lambda name: view.on_line(heard(name)))
+
+
+def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
     """Run `job` here and return its one report.
 
     Raises:
-        ShoalError: A signal ended it after a checkpoint, or the training failed with an error of Shoal's own.
+        ShoalError: A signal ended it, or the training failed with an error of Shoal's own.
         TrainingFailedError: User code raised; with its traceback.
     """
     rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
-    clear_notes(job.run)
     try:
-        with stop_requests(insist=True) as stop:
-            report = run_worker(job, rank, stop=stop, on_row=view.on_row)
+        report = run_worker(job, rank, stop=stop, on_row=view.on_row)
     except ShoalError as error:
         write_note(job.run, Note.of_error(error, rank))
         raise
+    except KeyboardInterrupt as error:
+        stopped = ended_at_once("SIGINT", job.run)
+        write_note(job.run, Note.of_error(stopped, rank))
+        raise stopped from error
     except Exception as error:
         note = Note.of_error(error, rank)
         write_note(job.run, note)

@@ -6,13 +6,15 @@ directory and no side effect happens twice.
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError
+from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.notes import Note, failure_of, first_failure, read_notes, write_note
-from shoal.launch.signals import stop_requests
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
@@ -20,12 +22,15 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store
 
+    from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
 
 _RUN_DIR = "shoal/run_dir"
 _REFUSAL = "shoal/refusal"
+_REPORT = "shoal/report"
+_REPORT_WAIT = timedelta(seconds=60)
 _ECHO_WAIT_S = 2.0
 """How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
 
@@ -47,8 +52,8 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
     if rank.rank == 0:
         try:
             path = make()
-        except ShoalError as error:
-            store.set(_REFUSAL, str(error))
+        except Exception as error:
+            store.set(_REFUSAL, str(error) or repr(error))
             store.set(_RUN_DIR, "")
             raise
         store.set(_RUN_DIR, str(path))
@@ -59,15 +64,15 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
     return Path(told)
 
 
-def run_joined(job: Job, view: View, *, rank: Rank, store: Store) -> list[WorkerReport]:
-    """Be rank `rank` of `job`, and return this rank's report.
+def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: Store) -> list[WorkerReport]:
+    """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
 
     Raises:
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
     try:
-        with stop_requests(insist=False) as stop:
-            report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row)
+        report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row)
+        reports = _gather(store, rank, report)
     except ShoalError as error:
         write_note(job.run, Note.of_error(error, rank))
         raise
@@ -79,7 +84,18 @@ def run_joined(job: Job, view: View, *, rank: Rank, store: Store) -> list[Worker
         job.run,
         Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()),
     )
-    return [report]
+    return reports
+
+
+def _gather(store: Store, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
+    """Return the reports of all ranks on rank 0, which tells of the run, and its own on every other rank."""
+    store.set(f"{_REPORT}/{rank.rank}", json.dumps(report.to_plain()))
+    if rank.rank != 0:
+        return [report]
+    keys = [f"{_REPORT}/{each}" for each in range(rank.world_size)]
+    # All have learned to the end, and said so together: whoever does not report now is gone.
+    store.wait(keys, _REPORT_WAIT)
+    return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
 def _cause_elsewhere(job: Job, rank: Rank) -> ShoalError:
@@ -90,4 +106,4 @@ def _cause_elsewhere(job: Job, rank: Rank) -> ShoalError:
             message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
             return WorkerLostError(message)
         time.sleep(0.1)
-    return TrainingFailedError(f"Rank {cause.rank} on {cause.host} failed: {cause.error}")
+    return failure_of(replace(cause, traceback=""))  # Its own rank shows that.

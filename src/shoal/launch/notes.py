@@ -7,6 +7,7 @@ or crashed. A peer whose collective broke also writes a note, so the first cause
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import time
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, TrainingFailedError, UsageError
+from shoal.plan.checkpoints import list_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
+
+logger = logging.getLogger(__name__)
 
 _BROKEN_CONNECTION = (
     "DistBackendError",
@@ -75,17 +79,25 @@ class Note:
         )
 
 
+def was_asked_for(note: Note) -> bool:
+    """Whether the rank ended because a signal had asked for it."""
+    return note.exit_code in _ORDERLY
+
+
 def note_path(run: RunDir, rank: int) -> Path:
     """Return where `rank` leaves its note."""
     return run.ranks_dir / f"rank_{rank:05d}.json"
 
 
 def write_note(run: RunDir, note: Note) -> None:
-    """Leave a note, whole at once."""
+    """Leave a note, whole at once. A full disk must not hide what the note tells, so it only costs the note."""
     final = note_path(run, note.rank)
     unfinished = final.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(asdict(note), indent=2), encoding="utf-8")
-    unfinished.rename(final)
+    try:
+        unfinished.write_text(json.dumps(asdict(note), indent=2), encoding="utf-8")
+        unfinished.rename(final)
+    except OSError as error:
+        logger.warning("Rank %d cannot leave a note in %s (%s).", note.rank, final, error.strerror)
 
 
 def read_notes(run: RunDir, world_size: int) -> dict[int, Note]:
@@ -116,7 +128,15 @@ def first_failure(notes: Iterable[Note]) -> Note | None:
 
 def failure_of(note: Note) -> ShoalError:
     """Return the error that tells of a rank that failed, with its exit code and its own traceback."""
-    if note.exit_code in _ORDERLY:
+    if was_asked_for(note):
         return _ORDERLY[note.exit_code](note.error)
     kind = UsageError if note.exit_code == UsageError.exit_code else TrainingFailedError
     return kind(f"Rank {note.rank} on {note.host} failed: {note.error}", details=note.traceback)
+
+
+def way_on(run: RunDir) -> str:
+    """Say how a run that was cut short goes on."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        return "It has no checkpoint yet: start it again."
+    return f"Pass --resume to go on from iteration {checkpoints[-1].iteration}."

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -20,12 +22,14 @@ from shoal import __version__
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
-from shoal.plan.rundir import RunDir, experiment_dir, run_names
+from shoal.plan.rundir import RunDir, experiment_dir, launch_stamp, run_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal.plan.training import TrainPlan
+
+logger = logging.getLogger(__name__)
 
 _TOLD_VERSIONS = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
 
@@ -54,15 +58,53 @@ def make_run_dir(plan: TrainPlan) -> RunDir:
     raise AssertionError  # pragma: no cover  run_names does not end.
 
 
+def make_log_dir(base: Path) -> Path:
+    """Make the directory of one launch's rank files, named as torchrunx names it: after the second.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    stamp = launch_stamp(datetime.now())  # noqa: DTZ005  Local time, as torchrunx has it.
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            directory = base / (stamp if number == 1 else f"{stamp}-{number}")
+            try:
+                directory.mkdir()
+            except FileExistsError:  # Another launch, in the same second.
+                continue
+            return directory
+    except OSError as error:
+        message = (
+            f"The rank files cannot be written to {base.absolute()} ({error.strerror}): pass --torchrunx-log-dir, or "
+            "set TORCHRUNX_LOG_DIR, with a directory that you can write to."
+        )
+        raise UsageError(message) from error
+    raise AssertionError  # pragma: no cover  The numbers do not end.
+
+
 class RunRecord:
     """One launch into a run directory, from its beginning to its end."""
 
     def __init__(self, run: RunDir, plan: TrainPlan) -> None:
-        """Write what was asked and planned, before anything is started."""
+        """Write what was asked and planned, before anything is started.
+
+        Raises:
+            UsageError: The directory cannot be written.
+        """
         self.run = run
-        for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
-            directory.mkdir(parents=True, exist_ok=True)
+        try:
+            for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
+                directory.mkdir(parents=True, exist_ok=True)
+            self._begin(plan)
+        except OSError as error:
+            message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
+            raise UsageError(message) from error
+
+    def _begin(self, plan: TrainPlan) -> None:
         self._write_params(plan)
+        if plan.continued is not None:
+            _forget_iterations_after(plan.start_iteration, self.run)
         self._launches = self._earlier_launches()
         self._launches.append(
             {
@@ -88,7 +130,10 @@ class RunRecord:
         """
         told = {"time": _now(), "exit_code": exit_code, "last_line": last_line, "digests": digests or {}}
         self._launches[-1]["ended"] = told
-        self._write()
+        try:
+            self._write()
+        except OSError as error:  # Why it ended matters more than that nobody can write it down.
+            logger.warning("%s does not tell how this launch ended (%s).", self.run.run_json, error.strerror)
 
     def _earlier_launches(self) -> list[dict[str, Any]]:
         """Return the entries of launches before this one, when a run is continued."""
@@ -98,9 +143,7 @@ class RunRecord:
 
     def _write(self) -> None:
         text = json.dumps({"shoal": __version__, "launches": self._launches}, indent=2)
-        unfinished = self.run.run_json.with_suffix(".unfinished")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.rename(self.run.run_json)
+        _write_whole(self.run.run_json, text)
 
     def _write_params(self, plan: TrainPlan) -> None:
         """Write the configuration as `train --config` reads it: whole in train.yaml, its two big parts beside it."""
@@ -108,6 +151,24 @@ class RunRecord:
         _dump(self.run.train_yaml, plain)
         _dump(self.run.env_yaml, {"task": plain["task"], "env": plain["env"]})
         _dump(self.run.agent_yaml, {"task": plain["task"], "agent": plain["agent"]})
+
+
+def _forget_iterations_after(iteration: int, run: RunDir) -> None:
+    """Drop the metrics of iterations that are done again, since the checkpoint is older than the end of the run."""
+    if not run.metrics_jsonl.is_file():
+        return
+    lines = run.metrics_jsonl.read_text(encoding="utf-8").splitlines(keepends=True)
+    # A line without its end is the last of a process that was killed.
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["iteration"] <= iteration]
+    if len(kept) < len(lines):
+        _write_whole(run.metrics_jsonl, "".join(kept))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Replace a file at once, so that nobody ever reads half of it."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(path)
 
 
 def _dump(path: Path, data: dict[str, Any]) -> None:

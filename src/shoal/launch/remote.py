@@ -1,25 +1,29 @@
 """The far end of the *spawned* door: what torchrunx runs in each worker process.
 
-Everything that crosses is the name of `enter` and two strings; everything heavy is imported inside it, because
+Everything that crosses is the name of `enter` and one string; everything heavy is imported inside it, because
 torchrunx's agent imports this module before it starts its workers.
 """
 
 from __future__ import annotations
 
-import fcntl
-import logging
+import json
 import os
+import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from shoal.plan.job import Job
+    from shoal.plan.ranks import Rank
+    from shoal.plan.rundir import RunDir
 
-logger = logging.getLogger(__name__)
+
+USUAL_TMPDIR = "SHOAL_USUAL_TMPDIR"
+"""Carries the user's own TMPDIR, which may be empty, past torchrunx's agent."""
 
 
 def enter(job_json: str) -> None:
@@ -29,10 +33,12 @@ def enter(job_json: str) -> None:
     time-outs, and would then blame a peer.
     """
     from shoal.launch.notes import Note, write_note
-    from shoal.launch.signals import stop_requests
+    from shoal.launch.processes import show_sign_of_life
+    from shoal.launch.signals import STOPPING, stop_requests
     from shoal.logs import configure_logging
     from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
+    from shoal.plan.rundir import RunDir
     from shoal.worker import run_worker
 
     # torchrunx sets these for each worker; a wrong one is a bug, not something a user typed.
@@ -42,50 +48,62 @@ def enter(job_json: str) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
         local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
     )
-    job = Job.from_json(job_json)
+    # Read as plain data first: to make a `Job` of it imports the task, which may be a user's file that fails.
+    told = json.loads(job_json)
+    run, scratch = RunDir(Path(told["run_dir"])), Path(told["scratch"])
 
     def open_store() -> Store:
         from torch.distributed import FileStore
 
         return FileStore(str(scratch / "rendezvous"), rank.world_size)
 
-    scratch = Path(str(job.scratch))
-    _write_output_to(job, rank.local_rank)
-    _show_sign_of_life(life_file(scratch, rank.rank))
-    configure_logging(rank=rank.rank)
     with stop_requests(insist=False) as stop:
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, STOPPING
+        )  # The launching process has blocked them for all it starts.
         try:
-            report = run_worker(job, rank, stop=stop, store=open_store)
+            _restore_tmpdir()
+            _write_output_to(Path(told["log_files"][rank.local_rank]))
+            show_sign_of_life(scratch, rank)
+            configure_logging(rank=rank.rank)
+            report = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store)
+            done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+            write_note(run, done)
         except BaseException as error:  # noqa: BLE001  Whatever it is, this process ends and must have said why.
-            sys.stdout.flush()
-            note = Note.of_error(error, rank, log_bytes=os.fstat(1).st_size)
-            write_note(job.run, note)
-            sys.stderr.write(f"{note.traceback or note.error}\n")
-            sys.stderr.flush()
-            os._exit(note.exit_code)
-    done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
-    write_note(job.run, done)
+            _leave(error, rank, run)
 
 
-def life_file(scratch: Path, rank: int) -> Path:
-    """Return the file that `rank` keeps locked while it lives; its process id is in it."""
-    return scratch / f"rank_{rank:05d}.life"
+def _leave(error: BaseException, rank: Rank, run: RunDir) -> NoReturn:
+    """Say what went wrong, in a note and in this rank's own file, and end this process."""
+    from shoal.launch.notes import Note, write_note
+
+    exit_code = 1
+    try:
+        sys.stdout.flush()
+        note = Note.of_error(error, rank, log_bytes=os.fstat(1).st_size)
+        exit_code = note.exit_code
+        write_note(run, note)  # First: the launching process shows nothing of what follows the note.
+        sys.stderr.write(f"{note.traceback or note.error}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(exit_code)
 
 
-def _show_sign_of_life(file: Path) -> None:
-    """Lock `file` until this process ends, however it ends. The kernel gives the lock back."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.truncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
+def _restore_tmpdir() -> None:
+    """Let temporary files go where the user wants them: among them are caches that outlive a launch."""
+    usual = os.environ.pop(USUAL_TMPDIR, "")
+    if usual:
+        os.environ["TMPDIR"] = usual
+    else:
+        os.environ.pop("TMPDIR", None)
+    tempfile.tempdir = None  # Python remembers the first answer.
 
 
-def _write_output_to(job: Job, local_rank: int) -> None:
+def _write_output_to(file: Path) -> None:
     """Point standard output and error at this rank's own file.
 
     torchrunx would carry both through its log stream, where one byte that is not UTF-8 fails the job.
     """
-    file = Path(job.log_files[local_rank])
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (sys.stdout, sys.stderr):

@@ -8,15 +8,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import InterruptedRunError, TerminatedRunError
+from shoal.launch.notes import way_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from shoal.plan.rundir import RunDir
 
 ERRORS: dict[str, type[InterruptedRunError | TerminatedRunError]] = {
     "SIGINT": InterruptedRunError,
     "SIGTERM": TerminatedRunError,
 }
 """The signals that end a run in order, and the error, with its exit code, that tells of each."""
+
+STOPPING = frozenset(signal.Signals[name] for name in ERRORS)
+"""The same, as the system numbers them."""
 
 
 class StopRequests:
@@ -35,19 +41,34 @@ class StopRequests:
         return next((name for name, count in self.counts.items() if count), None)
 
 
+def heard(name: str) -> str:
+    """Say that a signal has come and what happens now."""
+    return f"{name}: stopping after this iteration, with a checkpoint. Ctrl-C again stops at once."
+
+
+def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
+    """Return the error of a run that was not given the time for a checkpoint."""
+    return ERRORS[name](f"{name} ended the run at once. {way_on(run)}")
+
+
 @contextmanager
-def stop_requests(*, insist: bool) -> Iterator[StopRequests]:
+def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None) -> Iterator[StopRequests]:
     """Count SIGINT and SIGTERM while the body runs; outside the main thread, where Python forbids it, count none.
 
     Args:
         insist: Whether a second signal of the same kind ends this process at once. Spawned workers are told
             several times by their launcher and must be patient.
+        announce: Called with the name of the first signal, in a thread of its own: the signal may have come in the
+            middle of a print.
     """
     requests = StopRequests()
     previous: dict[int, Any] = {}
 
     def note(number: int, _frame: object) -> None:
-        requests.counts[signal.Signals(number).name] += 1
+        name = signal.Signals(number).name
+        if announce is not None and requests.first is None:
+            threading.Thread(target=announce, args=(name,), daemon=True).start()
+        requests.counts[name] += 1
         if insist:
             signal.signal(number, previous[number])
 

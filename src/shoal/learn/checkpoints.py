@@ -7,6 +7,8 @@ and renamed. Finding and verifying them is `shoal.plan.checkpoints`.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,13 +18,18 @@ import torch
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
+from shoal.plan.checkpoints import MANIFEST, MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from shoal.plan.rundir import RunDir
+
+
+UNFINISHED = ".unfinished"
+"""The temporary name. Its leading dot hides it from all that looks for checkpoints. A run has one writer, so one name
+is enough, and the next checkpoint sweeps away what a killed writer left."""
 
 
 def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], world_size: int) -> Path:
@@ -38,23 +45,27 @@ def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], worl
         TrainingFailedError: The disk refused it. Older checkpoints are untouched.
     """
     final = run.checkpoint_dir(iteration)
-    # Hidden by its leading dot from everything that looks for checkpoints.
-    unfinished = final.with_name(f".{final.name}.{os.getpid()}")
+    unfinished = final.with_name(UNFINISHED)
+    model = _serialized(state)
+    files = {MODEL: {"bytes": len(model), "sha256": hashlib.sha256(model).hexdigest()}}
+    manifest = {"iteration": iteration, "world_size": world_size, "shoal": __version__, "files": files}
     try:
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
         unfinished.mkdir(parents=True)
-        torch.save(dict(state), unfinished / MODEL)
-        files = {MODEL: {"bytes": (unfinished / MODEL).stat().st_size, "sha256": sha256(unfinished / MODEL)}}
-        manifest = {"iteration": iteration, "world_size": world_size, "shoal": __version__, "files": files}
-        (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        for path in (unfinished / MODEL, unfinished / MANIFEST, unfinished):
-            _flush(path)
-        if final.exists():  # A damaged one that a resume passed over, or a rerun of the same iterations.
+        _write(unfinished / MODEL, model)
+        _write(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())
+        _flush_directory(unfinished)
+        if final.exists():  # A damaged one that a resume passed over.
             shutil.rmtree(final)
         unfinished.rename(final)
-        _flush(final.parent)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError.
+        _flush_directory(final.parent)
+    except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        message = f"The checkpoint {final} could not be written ({error}). Free some disk space and pass --resume."
+        message = (
+            f"The checkpoint {final} could not be written ({error.strerror or error}): "
+            "make room or mend the directory, and pass --resume to go on from the one before."
+        )
         raise TrainingFailedError(message) from error
     return final
 
@@ -79,8 +90,23 @@ def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
     return state
 
 
-def _flush(path: Path) -> None:
-    """Make the kernel write `path`, a file or a directory, to the disk."""
+def _serialized(state: Mapping[str, Any]) -> memoryview:
+    """Return the bytes of `model.pt`. Made in memory: of a full disk, torch's own writer says `unexpected pos`."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getbuffer()
+
+
+def _write(path: Path, data: bytes | memoryview) -> None:
+    """Write a file, and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    """Wait until the disk knows the names in `path`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

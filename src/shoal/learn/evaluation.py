@@ -43,7 +43,7 @@ def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path, device: str) -
 
 def _first_episodes(env: WarpVecEnv, runner: Runner) -> tuple[list[float], list[int]]:
     policy = runner.get_inference_policy(device=runner.device)
-    returns = torch.zeros(env.num_envs, device=runner.device)
+    returns = torch.zeros(env.num_envs, dtype=torch.float64, device=runner.device)
     lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=runner.device)
     running = torch.ones(env.num_envs, dtype=torch.bool, device=runner.device)
     observations = env.get_observations()
@@ -52,7 +52,7 @@ def _first_episodes(env: WarpVecEnv, runner: Runner) -> tuple[list[float], list[
         for _ in range(int(env.max_episode_length)):
             observations, rewards, dones, _ = env.step(policy(observations))
             policy.reset(dones)
-            returns += rewards * running
+            returns += torch.where(running, rewards, 0.0)
             lengths += running
             running &= dones == 0
     return returns.tolist(), lengths.tolist()

@@ -1,6 +1,7 @@
 """Where metrics go: `metrics.jsonl` always, TensorBoard or Weights & Biases beside it. Rank 0 alone writes.
 
-A metrics row is one flat mapping from names, grouped by a slash as in rsl_rl, to numbers.
+A metrics row is one flat mapping from names, grouped by a slash as in rsl_rl, to numbers. A writer that fails, on a
+full disk or without a network, costs rows and never the training.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from shoal.config.plain import to_plain
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shoal.config import TrainConfig
     from shoal.plan.rundir import RunDir
@@ -37,21 +38,27 @@ class MetricsWriter(Protocol):
 
 
 class JsonLinesWriter:
-    """Appends each row to `metrics.jsonl` as one line of JSON. A full disk costs rows, not the training."""
+    """Appends each row to `metrics.jsonl` as one line of JSON. Every line in the file is whole, whatever happens."""
 
     def __init__(self, run: RunDir) -> None:
-        self._file = run.metrics_jsonl.open("a", encoding="utf-8", buffering=1)
-        self._complained = False
+        # Unbuffered: what a full disk refused must not come back later, in the middle of another line.
+        self._file = run.metrics_jsonl.open("a+b", buffering=0)
+        self._file.seek(0)
+        self._whole = self._file.read().rfind(b"\n") + 1
+        self._file.truncate(self._whole)  # A process that was killed may have left half a line.
 
     def write(self, row: Mapping[str, float]) -> None:
         """Append one line. Values that JSON has no word for (NaN, infinity) become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        line = json.dumps(plain).encode() + b"\n"
+        rest = line
         try:
-            self._file.write(json.dumps(plain) + "\n")
-        except OSError as error:
-            if not self._complained:
-                logger.warning("Metrics cannot be written to %s (%s): training goes on.", self._file.name, error)
-            self._complained = True
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(self._whole)
+            raise
+        self._whole += len(line)
 
     def close(self) -> None:
         """Close the file."""
@@ -109,6 +116,31 @@ def import_wandb() -> Any:  # noqa: ANN401  An optional package has no type here
     return wandb
 
 
+class Sheltered:
+    """Keeps the failures of a writer from the training: the first is told, and the next row is tried again."""
+
+    def __init__(self, writer: MetricsWriter) -> None:
+        self._writer = writer
+        self._told = False
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Pass on one row."""
+        self._try(lambda: self._writer.write(row))
+
+    def close(self) -> None:
+        """Close the writer, which may be when it finds that it cannot flush."""
+        self._try(self._writer.close)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  Each service has errors of its own, and none is worth a training.
+            if not self._told:
+                name = type(self._writer).__name__
+                logger.warning("%s lost metrics (%s: %s); training goes on.", name, type(error).__name__, error)
+            self._told = True
+
+
 def open_writers(run: RunDir, config: TrainConfig) -> list[MetricsWriter]:
     """Open `metrics.jsonl` and whatever else `--logger` names."""
     writers: list[MetricsWriter] = [JsonLinesWriter(run)]
@@ -116,4 +148,4 @@ def open_writers(run: RunDir, config: TrainConfig) -> list[MetricsWriter]:
         writers.append(TensorBoardWriter(run))
     elif config.logger == "wandb":
         writers.append(WandbWriter(run, config))
-    return writers
+    return [Sheltered(writer) for writer in writers]

@@ -1,12 +1,12 @@
 """Proof that all ranks hold the same learner: fingerprints of every tensor that must agree, compared over ranks.
 
 A fingerprint is one 64-bit number a tensor, made on the tensor's device from its exact bits and their order, so that
-a comparison costs one small collective, and equal fingerprints mean equal weights, normalisers and optimizers.
+a comparison costs one tiny collective, and equal fingerprints mean equal weights, normalisers and optimizers.
 """
 
 from __future__ import annotations
 
-import struct
+import hashlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
     from shoal.learn.groups import World
 
-_ODD = -0x61C8_8646_80B5_83EB  # 2**64 divided by the golden ratio, as a signed 64-bit number (Knuth, TAOCP 6.4).
+# Constants of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), as
+# signed 64-bit numbers: 2**64 divided by the golden ratio, and the factors of its finaliser.
+_STRIDE = 0x9E37_79B9_7F4A_7C15 - 2**64
+_FACTORS = (0xBF58_476D_1CE4_E5B9 - 2**64, 0x94D0_49BB_1331_11EB - 2**64)
+
+_WORD_BYTES = 8
 
 
 def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and value of all that must be equal on every rank.
 
-    Weights and normalisers (`state_dict` of each network), the optimizers' moments, and the learning rate.
+    Weights and normalisers (`state_dict` of each network), the optimizers' moments, and the learning rates.
     """
     networks: dict[str, torch.nn.Module] = {"actor": algorithm._raw_actor, "critic": algorithm._raw_critic}  # noqa: SLF001  Uncompiled handles.
-    optimizers = {"optimizer": algorithm.optimizer}
+    optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": algorithm.optimizer}
     if algorithm.rnd:
         networks["rnd"] = algorithm.rnd
         optimizers["rnd_optimizer"] = algorithm.rnd.optimizer
@@ -37,31 +42,45 @@ def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in network.state_dict().items():
             yield f"{owner}.{name}", tensor
     for owner, optimizer in optimizers.items():
-        for index, state in optimizer.state_dict()["state"].items():
-            for name, value in state.items():
+        state = optimizer.state_dict()
+        for index, moments in state["state"].items():
+            for name, value in moments.items():
                 yield f"{owner}.{index}.{name}", torch.as_tensor(value)
+        rates = [group["lr"] for group in state["param_groups"]]
+        yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
+    # Where the adaptive schedule goes on from; the optimizer has it from the next mini-batch on.
     yield "learning_rate", torch.tensor(algorithm.learning_rate, dtype=torch.float64)
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    """Return one int64 number for the bits of `tensor` and their order, on the tensor's device."""
+    """Return one int64 number for the bytes of `tensor` and their order, on the tensor's device."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    padding = -raw.numel() % 4
-    words = torch.nn.functional.pad(raw, (0, padding)).view(torch.int32).to(torch.int64)
-    # A sum with one odd multiplier for each position: a changed word and two swapped words both change it.
-    order = torch.arange(1, words.numel() + 1, device=words.device) * _ODD | 1
-    return (words * order).sum() + raw.numel()
+    words = torch.nn.functional.pad(raw, (0, -raw.numel() % _WORD_BYTES)).view(torch.int64)
+    # Each word is scattered together with its position before they are added up: a plain weighted sum would let
+    # differences of one unit in the last place, which is what unlike sums of gradients leave, cancel each other.
+    places = torch.arange(words.numel(), device=words.device) * _STRIDE
+    return _scattered(words + places).sum() + raw.numel()
 
 
-def fingerprints(algorithm: PPO, device: str) -> tuple[list[str], torch.Tensor]:
-    """Return the names and the fingerprints, shape (num_tensors,), of `learner_tensors`."""
-    named = [(name, fingerprint(tensor).to(device)) for name, tensor in learner_tensors(algorithm)]
-    return [name for name, _ in named], torch.stack([number for _, number in named])
+def _scattered(words: torch.Tensor) -> torch.Tensor:
+    """Return int64 numbers scattered over all 64 bits, unlike ones for unlike ones."""
+    first, second = _FACTORS
+    words = (words ^ (words >> 30)) * first
+    words = (words ^ (words >> 27)) * second
+    return words ^ (words >> 31)
 
 
-def digest(numbers: torch.Tensor) -> str:
-    """Return 16 hexadecimal digits for all fingerprints together, to print and to compare by eye."""
-    return struct.pack(">q", int(fingerprint(numbers.cpu()))).hex()
+def fingerprints(algorithm: PPO) -> dict[str, int]:
+    """Return the fingerprint of each of `learner_tensors`, by name. The numbers come to the host together."""
+    named = [(name, fingerprint(tensor)) for name, tensor in learner_tensors(algorithm)]
+    numbers = torch.stack([number.to(algorithm.device) for _, number in named])
+    return dict(zip((name for name, _ in named), numbers.tolist(), strict=True))
+
+
+def digest(held: dict[str, int]) -> str:
+    """Return 16 hexadecimal digits for all names and fingerprints together, to print and to compare by eye."""
+    text = "\n".join(f"{name} {number}" for name, number in held.items())
+    return hashlib.blake2b(text.encode(), digest_size=_WORD_BYTES).hexdigest()
 
 
 def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
@@ -75,21 +94,24 @@ def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
     Raises:
         ReplicasDivergedError: Some rank differs. Raised on all ranks, with the first tensor that differs.
     """
-    names, numbers = fingerprints(algorithm, world.device)
-    # The number of tensors comes first: ranks that disagree on it must not compare vectors of unlike length.
-    counts = [int(count) for count in world.gather(torch.tensor([len(names)], device=world.device))]
-    if len(set(counts)) > 1:
-        message = f"Replicas diverged {when}: ranks hold {counts} tensors (by rank): resume from the last checkpoint."
-        raise ReplicasDivergedError(message)
-    extremes = world.max_(torch.stack([numbers, ~numbers]))  # max of ~x is the complement of the minimum of x
+    held = fingerprints(algorithm)
+    own = digest(held)
+    number = torch.tensor(int.from_bytes(bytes.fromhex(own), signed=True), device=world.device)
+    extremes = world.max_(torch.stack([number, ~number]))  # The greatest ~x is ~ of the least x.
     if torch.equal(extremes[0], ~extremes[1]):
-        return digest(numbers)
-    table = torch.stack(world.gather(numbers))  # (world size, num_tensors)
-    first = int((table != table[0]).any(dim=0).nonzero()[0])
-    ranks = [rank for rank in range(world.size) if table[rank, first] != table[0, first]]
+        return own
+    raise ReplicasDivergedError(_difference(held, world, when))
+
+
+def _difference(held: dict[str, int], world: World, when: str) -> str:
+    """Ask every rank for all its fingerprints, and return the message that names the first unlike one."""
+    texts = world.gather_strings([f"{name} {number}" for name, number in held.items()])
+    by_rank = [dict(text.rsplit(" ", 1) for text in rank) for rank in texts]
+    names = dict.fromkeys(name for rank in by_rank for name in rank)  # In order, and those only some ranks have.
+    first = next(name for name in names if any(rank.get(name) != by_rank[0].get(name) for rank in by_rank))
+    ranks = [rank for rank, theirs in enumerate(by_rank) if theirs.get(first) != by_rank[0].get(first)]
     word = "rank" if len(ranks) == 1 else "ranks"
-    message = (
-        f"Replicas diverged {when}: '{names[first]}' on {word} {', '.join(map(str, ranks))} differs from rank 0. "
+    return (
+        f"Replicas diverged {when}: '{first}' on {word} {', '.join(map(str, ranks))} differs from rank 0. "
         "Training on would average gradients of unlike policies: resume from the last checkpoint."
     )
-    raise ReplicasDivergedError(message)

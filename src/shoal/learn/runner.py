@@ -18,14 +18,17 @@ import torch
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.errors import TrainingFailedError
+from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rsl_rl.env import VecEnv
+    from tensordict import TensorDict
+
     from shoal.config import TrainConfig
-    from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.groups import World
     from shoal.learn.metrics import Row
     from shoal.learn.statistics import Pooled
@@ -48,15 +51,19 @@ class Totals:
 class Runner(OnPolicyRunner):
     """Trains one replica of the policy among `world.size` of them."""
 
-    env: WarpVecEnv
+    def __init__(self, env: VecEnv, config: TrainConfig, world: World) -> None:
+        """Build networks, optimizer and storage for this rank. The process group must be open.
 
-    def __init__(self, env: WarpVecEnv, config: TrainConfig, world: World) -> None:
-        """Build networks, optimizer and storage for this rank. The process group must be open."""
+        Args:
+            env: Any environment of rsl_rl's. One that names `episode_terms` has `extras["episode_sums"]`.
+            config: What was asked.
+            world: All ranks.
+        """
         self.world = world
         self.config = config
         self.iteration = 0
         self.totals = Totals()
-        self.statistics = Statistics(world, env.num_envs, env.episode_terms)
+        self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
         with _library_prints_to_log():
             super().__init__(env, config.agent.to_rsl_rl(), log_dir=None, device=world.device)
 
@@ -112,18 +119,23 @@ class Runner(OnPolicyRunner):
             started = time.perf_counter()
             observations = self._collect(observations)
             collected = time.perf_counter()
-            losses = self.alg.update()
+            losses = self._update()
             learned = time.perf_counter()
             pooled = self.statistics.pool(losses, collected - started, learned - collected, stop_requests())
             self.iteration += 1
+            if self.config.agent.check_for_nan:
+                refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
             stop = next((name for name, ranks in pooled.flags.items() if ranks), None)
-            self._count(pooled, seconds=time.perf_counter() - started)
-            on_row(self._row(pooled, time.perf_counter() - started))
-            self._compare_when_due(last=stop is not None)
-            self._save_when_due(save, last=stop is not None)
-        return stop
+            seconds = time.perf_counter() - started
+            self._count(pooled, seconds)
+            on_row(self._row(pooled, seconds))
+            last = stop is not None or self.iteration == self.config.max_iterations
+            self._compare_when_due(last=last)
+            self._save_when_due(save, last=last)
+        # A run that is done was not ended early, whatever came in its last iteration.
+        return stop if self.iteration < self.config.max_iterations else None
 
-    def _collect(self, observations: Any) -> Any:  # noqa: ANN401  A TensorDict, in and out.
+    def _collect(self, observations: TensorDict) -> TensorDict:
         """Fill the storage with one rollout and compute its returns."""
         with torch.inference_mode():
             for _ in range(self.config.agent.num_steps_per_env):
@@ -131,31 +143,23 @@ class Runner(OnPolicyRunner):
                 observations, rewards, dones, extras = self.env.step(actions)
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 self.statistics.add_step(rewards, dones, extras)
+                if self.alg.rnd:
+                    curiosity = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
+                    self.statistics.add_log(curiosity)
             if self.config.agent.check_for_nan:
-                self._refuse_non_finite()
+                place = {"rank": self.world.rank, "iteration": self.iteration + 1}
+                refuse_non_finite_rollout(self.alg.storage, observations, **place)
             self.alg.compute_returns(observations)
         return observations
 
-    def _refuse_non_finite(self) -> None:
-        """Stop before NaN or infinity reaches the gradients. One look a rollout, so that no step waits for the host.
-
-        Raises:
-            TrainingFailedError: Names the group and the first environments concerned.
-        """
-        storage = self.alg.storage
-        groups: dict[str, torch.Tensor] = {**storage.observations, "rewards": storage.rewards}
-        finite = torch.stack([torch.isfinite(values).all() for values in groups.values()])
-        if bool(finite.all()):
-            return
-        name = next(name for name, good in zip(groups, finite.tolist(), strict=True) if not good)
-        per_env = torch.isfinite(groups[name]).flatten(2).all(dim=2).all(dim=0)
-        envs = (~per_env).nonzero().flatten()[:8].tolist()
-        kind = "The rewards" if name == "rewards" else f"The observation group '{name}'"
-        message = (
-            f"{kind} of environments {envs} on rank {self.world.rank} held NaN or infinity in iteration "
-            f"{self.iteration + 1}. Look at that task's dynamics, or lower its time step; no gradient step was taken."
-        )
-        raise TrainingFailedError(message)
+    def _update(self) -> dict[str, float]:
+        """Learn from the rollout, and return mean losses."""
+        try:
+            return self.alg.update()
+        except RuntimeError:  # torch refuses to draw from a policy whose weights are NaN, in words that blame the draw.
+            if self.config.agent.check_for_nan:
+                refuse_non_finite_update(self.alg.optimizer, {}, iteration=self.iteration + 1)
+            raise
 
     def _count(self, pooled: Pooled, seconds: float) -> None:
         """Add one iteration to the totals."""
@@ -190,13 +194,11 @@ class Runner(OnPolicyRunner):
     def _compare_when_due(self, *, last: bool) -> None:
         """Compare all replicas every `check_replicas_every` iterations, and at the end."""
         every = self.config.check_replicas_every
-        last = last or self.iteration == self.config.max_iterations
         if last or (every and self.iteration % every == 0):
             compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
 
     def _save_when_due(self, save: Callable[[int, Mapping[str, Any]], None], *, last: bool) -> None:
         """Save on rank 0 every `save_interval` iterations, and at the end."""
-        last = last or self.iteration == self.config.max_iterations
         if self.world.is_first and (last or self.iteration % self.config.agent.save_interval == 0):
             save(self.iteration, self.state())
 
@@ -213,14 +215,15 @@ class Runner(OnPolicyRunner):
         return {
             **self.alg.save(),
             "iter": self.iteration - 1,
-            "infos": {"iteration": self.iteration, "totals": totals},
+            "infos": {"totals": totals},
         }
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
         """Take up a saved state: everything, or with `weights_only` the networks and normalisers alone."""
         networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
         try:
-            self.alg.load(state, networks | {"optimizer": not weights_only, "iteration": True}, strict=True)
+            self.alg.load(state, networks | {"optimizer": not weights_only}, strict=True)
+            last_done = int(state["iter"])
         except (RuntimeError, KeyError, ValueError) as error:
             message = (
                 f"The checkpoint does not fit the networks of this training ({error}). "
@@ -229,16 +232,18 @@ class Runner(OnPolicyRunner):
             raise TrainingFailedError(message) from error
         if weights_only:
             return
-        infos = state.get("infos") or {}
-        self.iteration = int(infos.get("iteration", state["iter"] + 1))
-        self.totals = Totals(**infos.get("totals", {}))
+        self.iteration = last_done + 1
+        infos = state.get("infos")  # rsl_rl leaves them to whoever saves.
+        self.totals = Totals(**infos["totals"]) if isinstance(infos, dict) and "totals" in infos else Totals()
 
 
 @contextlib.contextmanager
 def _library_prints_to_log() -> Iterator[None]:
     """Send what rsl_rl prints while it builds (models, observation sets) to the log, at DEBUG."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        yield
-    for line in printed.getvalue().splitlines():
-        logger.debug("%s", line)
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            logger.debug("%s", line)

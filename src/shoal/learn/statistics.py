@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 WINDOW_EPISODES = 100
 """Episodes that a mean return covers at least, once there were as many; rsl_rl's own window."""
 
-_EPISODE = ("return", "return_squared", "length", "length_squared")
+_MEASURES = ("return", "length")
+"""What is added up over each episode, in the order of the rows below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,31 @@ class Pooled:
     """Episodes that ended in this iteration."""
     means: dict[str, float]
     """Pooled means by metric name."""
+    losses: dict[str, float]
+    """Those of them that are losses, by the learner's names."""
     rank_seconds: list[float]
     """Collection time of each rank [s]."""
     flags: dict[str, int]
     """How many ranks raised each flag."""
 
 
+@dataclass(slots=True)
+class _Logged:
+    """What this rank logged under one name since the last `pool`."""
+
+    sums: list[torch.Tensor] = field(default_factory=list)
+    """Sums of values on the device, one a step."""
+    host_sum: float = 0.0
+    """Sum of values that were on the host already."""
+    count: int = 0
+    """Values in both."""
+
+
 class Statistics:
     """Collects one rank's share during an iteration and pools it with all other ranks' at its end."""
 
     def __init__(self, world: World, num_envs: int, episode_terms: tuple[str, ...] = ()) -> None:
-        """Prepare accumulators.
+        """Prepare for the first step.
 
         Args:
             world: All ranks.
@@ -50,83 +65,124 @@ class Statistics:
             episode_terms: Names of the columns of `extras["episode_sums"]`.
         """
         self._world = world
-        self._columns = (*_EPISODE, *episode_terms)
+        self._device = torch.device(world.device)
         self._terms = episode_terms
-        self._return = torch.zeros(num_envs, device=world.device)
-        self._length = torch.zeros(num_envs, device=world.device)
-        self._sums = torch.zeros(len(self._columns) + 1, dtype=torch.float64, device=world.device)
-        self._log: dict[str, torch.Tensor] = {}
-        self._names: list[str] = []  # Names of `extras["log"]`, the same on all ranks and in the same order.
+        # What a step adds to each measure of the episode that runs: the reward, and 1. Shape (2, num_envs).
+        self._gains = torch.ones(len(_MEASURES), num_envs, device=self._device)
+        self._rewards = self._gains[0]
+        self._running = torch.zeros(len(_MEASURES), num_envs, dtype=torch.float64, device=self._device)
+        self._zero = torch.zeros((), dtype=torch.float64, device=self._device)  # A plain 0.0 is sent there each time.
+        # One entry a step, reduced by `pool` all at once: a step costs five small operations and no more.
+        self._ended: list[torch.Tensor] = []  # (num_envs,)
+        self._measured: list[torch.Tensor] = []  # (2, num_envs), valid where ended
+        self._sums: list[torch.Tensor] = []  # (num_envs, num_terms), valid where ended
+        self._log: dict[str, _Logged] = {}
+        self._names: list[str] = []  # All that any rank has logged, the same on all ranks and in the same order.
         self._window: deque[list[float]] = deque()
 
     def add_step(self, rewards: torch.Tensor, dones: torch.Tensor, extras: Mapping[str, Any]) -> None:
-        """Take in one environment step.
+        """Take in one environment step. The tensors may be overwritten afterwards.
 
         Args:
             rewards: Shape (num_envs,).
-            dones: Shape (num_envs,), non-zero where an episode ended with this step.
-            extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, whose
-                values are scalars or tensors of any shape.
+            dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
+            extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, or
+                `episode` as older environments call it, for `add_log`.
         """
-        self._return += rewards
-        self._length += 1
-        ended = dones > 0
-        columns = [self._return, self._return.square(), self._length, self._length.square()]
+        self._rewards.copy_(rewards)
+        ended = dones.to(torch.bool, copy=True)
+        measured = self._running + self._gains
+        self._running = torch.where(ended, self._zero, measured)
+        self._ended.append(ended)
+        self._measured.append(measured)
         if self._terms:
-            columns += extras["episode_sums"].unbind(dim=1)
-        columns.append(torch.ones_like(self._return))
-        self._sums += torch.where(ended, torch.stack(columns), 0.0).sum(dim=1, dtype=torch.float64)
-        self._return.masked_fill_(ended, 0.0)
-        self._length.masked_fill_(ended, 0.0)
-        for name, value in (extras.get("log") or extras.get("episode") or {}).items():
-            values = torch.as_tensor(value, device=self._world.device).to(torch.float64)
-            share = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            self._log[name] = self._log[name] + share if name in self._log else share
+            self._sums.append(extras["episode_sums"].clone())
+        self.add_log(extras.get("episode") or extras.get("log") or {})
+
+    def add_log(self, values: Mapping[str, Any]) -> None:
+        """Take in values to log by name: numbers, or tensors of any shape and device. The mean is over them all.
+
+        A name without a slash belongs to the group `Episode`, as in rsl_rl.
+        """
+        for name, value in values.items():
+            logged = self._log.setdefault(name if "/" in name else f"Episode/{name}", _Logged())
+            tensor = torch.as_tensor(value)
+            total = tensor.sum(dtype=torch.float64)
+            if tensor.device.type == self._device.type:
+                logged.sums.append(total)
+            else:
+                logged.host_sum += float(total)
+            logged.count += tensor.numel()
 
     def pool(self, losses: Mapping[str, float], collect_s: float, learn_s: float, flags: Mapping[str, bool]) -> Pooled:
         """Close the iteration: pool every rank's share and start anew.
 
         In the steady state this is one collective. An iteration in which some rank logs a name for the first time
-        needs a second one, by which all ranks learn the names.
+        needs a few more, by which all ranks learn the names.
 
         Args:
             losses: Mean losses of this rank's update; the same names on every rank.
             collect_s: Time that this rank's rollout took [s].
             learn_s: Time that this rank's update took [s].
-            flags: What this rank wants the others to know, such as a signal received.
+            flags: What this rank wants the others to know, such as a signal received; the same names on every rank.
         """
-        size, rank = self._world.size, self._world.rank
+        size, rank, names = self._world.size, self._world.rank, self._names
         own_seconds = [0.0] * (2 * size)
         own_seconds[2 * rank : 2 * rank + 2] = [collect_s, learn_s]
-        news = float(len(self._log.keys() - set(self._names)))
+        news = float(len(self._log.keys() - set(names)))
         plain = [*losses.values(), *own_seconds, *(float(flag) for flag in flags.values()), news]
-        values = self._sum_over_ranks([self._sums, *self._shares(self._names)], plain)
-        self._sums.zero_()
+        values = self._sum_over_ranks([self._episode_sums(), *self._logged_sums(names)], plain)
 
-        episode = _take(values, len(self._columns) + 1)
-        shares = {name: _take(values, 2) for name in self._names}
-        mean_losses = {f"Loss/{name}": _take(values, 1)[0] / size for name in losses}
+        episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
+        logged = {name: _take(values, 2) for name in names}
+        mean_losses = {name: _take(values, 1)[0] / size for name in losses}
         seconds = _take(values, 2 * size)
         raised = {name: int(_take(values, 1)[0]) for name in flags}
         if values[0]:  # Some rank has news.
-            shares |= self._learn_names()
+            logged |= self._learn_names()
         self._log.clear()
         self._remember(episode)
-        means = self._episode_means()
-        means |= {name: total / count for name, (total, count) in shares.items() if count}
-        means |= mean_losses
-        means["Perf/collection_time"] = sum(seconds[0::2]) / size
-        means["Perf/learning_time"] = sum(seconds[1::2]) / size
-        return Pooled(episodes=int(episode[-1]), means=means, rank_seconds=seconds[0::2], flags=raised)
+        return Pooled(
+            episodes=int(episode[-1]),
+            means={name: total / count for name, (total, count) in logged.items() if count}
+            | self._episode_means()
+            | {f"Loss/{name}": loss for name, loss in mean_losses.items()}
+            | {"Perf/collection_time": sum(seconds[0::2]) / size, "Perf/learning_time": sum(seconds[1::2]) / size},
+            losses=mean_losses,
+            rank_seconds=seconds[0::2],
+            flags=raised,
+        )
 
-    def _shares(self, names: list[str]) -> list[torch.Tensor]:
+    def _episode_sums(self) -> torch.Tensor:
+        """Sum over the episodes that ended: measures, their squares, terms, and at last how many there were."""
+        if not self._ended:
+            count = len(_MEASURES) * 2 + len(self._terms) + 1
+            return torch.zeros(count, dtype=torch.float64, device=self._device)
+        ended = torch.stack(self._ended)  # (num_steps, num_envs)
+        measured = torch.where(ended.unsqueeze(1), torch.stack(self._measured), 0.0)
+        parts = [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
+        if self._terms:
+            sums = torch.where(ended.unsqueeze(2), torch.stack(self._sums), 0.0)
+            parts.append(sums.sum(dim=(0, 1), dtype=torch.float64))
+        parts.append(ended.sum(dtype=torch.float64).unsqueeze(0))
+        for steps in (self._ended, self._measured, self._sums):
+            steps.clear()
+        return torch.cat(parts)
+
+    def _logged_sums(self, names: list[str]) -> list[torch.Tensor]:
         """Return this rank's sum and count, shape (2,), for each of `names`."""
-        nothing = torch.zeros(2, dtype=torch.float64, device=self._world.device)
-        return [self._log.get(name, nothing) for name in names]
+        shares: list[torch.Tensor] = []
+        for name in names:
+            logged = self._log.get(name, _Logged())
+            share = torch.tensor([logged.host_sum, logged.count], dtype=torch.float64, device=self._device)
+            if logged.sums:
+                share[0] += torch.stack(logged.sums).sum()
+            shares.append(share)
+        return shares
 
     def _sum_over_ranks(self, tensors: list[torch.Tensor], plain: list[float]) -> list[float]:
-        """Add up over all ranks, in one collective, and read back: the step's one meeting of device and host."""
-        tail = torch.tensor(plain, dtype=torch.float64, device=self._world.device)
+        """Add up over all ranks, in one collective, and read back: the iteration's one wait for the device."""
+        tail = torch.tensor(plain, dtype=torch.float64, device=self._device)
         return self._world.sum_(torch.cat([*tensors, tail])).tolist()
 
     def _learn_names(self) -> dict[str, list[float]]:
@@ -135,30 +191,29 @@ class Statistics:
         everywhere = {name for names in self._world.gather_strings(sorted(self._log)) for name in names}
         new = sorted(everywhere - known)
         self._names += new
-        values = self._sum_over_ranks(self._shares(new), [])
+        values = self._sum_over_ranks(self._logged_sums(new), [])
         return {name: _take(values, 2) for name in new}
 
     def _remember(self, episode: list[float]) -> None:
         """Keep the newest iterations that together hold at least `WINDOW_EPISODES` episodes."""
         if episode[-1]:
             self._window.append(episode)
-        while sum(kept[-1] for kept in self._window) - (self._window[0][-1] if self._window else 0) >= WINDOW_EPISODES:
-            self._window.popleft()
+        held = sum(kept[-1] for kept in self._window)
+        while self._window and held - self._window[0][-1] >= WINDOW_EPISODES:
+            held -= self._window.popleft()[-1]
 
     def _episode_means(self) -> dict[str, float]:
         """Return means and spreads over the window; empty until a first episode has ended."""
-        count = sum(kept[-1] for kept in self._window)
-        if not count:
+        if not self._window:
             return {}
-        mean = {name: sum(kept[i] for kept in self._window) / count for i, name in enumerate(self._columns)}
-        spread = {name: math.sqrt(max(0.0, mean[f"{name}_squared"] - mean[name] ** 2)) for name in ("return", "length")}
-        terms = {f"Episode_Reward/{name}": mean[name] for name in self._terms}
+        *sums, count = (sum(column) for column in zip(*self._window, strict=True))
+        mean_return, mean_length, mean_square, mean_square_length, *terms = (total / count for total in sums)
         return {
-            "Train/mean_reward": mean["return"],
-            "Train/std_reward": spread["return"],
-            "Train/mean_episode_length": mean["length"],
-            "Train/std_episode_length": spread["length"],
-            **terms,
+            "Train/mean_reward": mean_return,
+            "Train/std_reward": math.sqrt(max(0.0, mean_square - mean_return**2)),
+            "Train/mean_episode_length": mean_length,
+            "Train/std_episode_length": math.sqrt(max(0.0, mean_square_length - mean_length**2)),
+            **{f"Episode_Reward/{name}": mean for name, mean in zip(self._terms, terms, strict=True)},
         }
 
 

@@ -6,8 +6,8 @@ Everything that can be refused is refused here, before a process is started or a
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.job import Job, Start
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.rundir import (
+    RunDir,
     experiment_dir,
     find_run,
     list_runs,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from shoal.config import TrainConfig
     from shoal.plan.devices import GpuIds, VisibleGpus
     from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
     from shoal.tasks.registry import TaskSpec
 
 Door = Literal["in process", "spawned", "joined"]
@@ -60,8 +60,6 @@ class TrainPlan:
     """The run that goes on; None when a new one begins."""
     start: Start | None
     start_iteration: int
-    log_dir_word: str | None
-    """What was said about rank files, before there is a run directory to put them in."""
     notes: tuple[str, ...]
     """Sentences that the user should read before training starts."""
 
@@ -70,15 +68,18 @@ class TrainPlan:
         """Environment steps of all workers in one iteration."""
         return self.num_envs * self.world_size * self.config.agent.num_steps_per_env
 
-    def log_dir(self, run: RunDir, environ: Mapping[str, str]) -> Path | None:
-        """Return the directory of this launch's rank files, or None when they are off."""
-        if self.door != "spawned":
-            return None
-        base = torchrunx_log_dir(environ, self.log_dir_word, run)
-        return base / datetime.now().isoformat(timespec="seconds") if base else None  # noqa: DTZ005  torchrunx's name.
+    @property
+    def mini_batch_size(self) -> int:
+        """Environment steps that one worker makes one gradient of. rsl_rl rounds down and drops the rest."""
+        agent = self.config.agent
+        return self.num_envs * agent.num_steps_per_env // agent.algorithm.num_mini_batches
+
+    def log_base(self, run: RunDir, environ: Mapping[str, str]) -> Path | None:
+        """Return the directory that gets one directory of rank files for each launch, or None when they are off."""
+        return torchrunx_log_dir(environ, self.config.torchrunx_log_dir, run) if self.door == "spawned" else None
 
     def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
-        """Return what each worker needs to know."""
+        """Return what each worker needs to know. Rank files go to `log_dir`, if there is one."""
         logs = (
             [str((log_dir / rank_log_name(HOST, rank)).absolute()) for rank in range(len(self.devices))]
             if log_dir
@@ -105,6 +106,7 @@ class TrainPlan:
             "num_envs": self.num_envs,
             "num_envs_total": self.num_envs * self.world_size,
             "samples_per_iteration": self.samples_per_iteration,
+            "mini_batch_size": self.mini_batch_size,
             "seeds": [self.config.seed + rank for rank in range(self.world_size)],
             "max_iterations": self.config.max_iterations,
             "start": self.start.model if self.start else None,
@@ -129,7 +131,13 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     rank = joined_rank(environ)
     workers = plan_workers(*_asked_workers(config, rank), gpus)
     world_size = rank.world_size if rank else len(workers.devices)
+    num_envs = _envs_per_worker(config, world_size)
+    _refuse_empty_mini_batches(config, num_envs)
     continued, start, iteration, passed_over = _find_start(config, spec)
+    if continued is None:
+        refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
+    else:
+        refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
     door: Door = "joined" if rank else "spawned" if world_size > 1 else "in process"
     plan = TrainPlan(
@@ -140,14 +148,17 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
         # One worker here may still be one of several machines.
         backend=workers.backend or _backend(workers.devices) if world_size > 1 else None,
         world_size=world_size,
-        num_envs=_envs_per_worker(config, world_size),
+        num_envs=num_envs,
         rank=rank,
         continued=continued,
         start=start,
         start_iteration=iteration,
-        log_dir_word=config.torchrunx_log_dir,
         notes=(*workers.notes, *([stale] if stale else []), *passed_over),
     )
+    log_base = plan.log_base(RunDir(Path(config.log_root)), environ)
+    if log_base is not None:
+        named = "TORCHRUNX_LOG_DIR" if "TORCHRUNX_LOG_DIR" in environ else "--torchrunx-log-dir"
+        refuse_unwritable(named, log_base)
     # From here on the task is named so that it is found from any working directory.
     return replace(plan, config=replace(config, task=_absolute(config.task)))
 
@@ -188,6 +199,48 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
         )
         raise UsageError(message)
     return total // world_size
+
+
+def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
+    """Refuse mini-batches that would hold nothing. rsl_rl rounds their size down, to zero without a word.
+
+    Raises:
+        UsageError: There are more of them than there are samples, or sequences for a recurrent network.
+    """
+    agent = config.agent
+    asked = agent.algorithm.num_mini_batches
+    recurrent = "RNNModel" in (agent.actor.class_name, agent.critic.class_name)
+    samples = num_envs if recurrent else num_envs * agent.num_steps_per_env
+    if asked <= samples:
+        return
+    why = (
+        f"{num_envs} environments, whose sequences a recurrent network learns from as wholes"
+        if recurrent
+        else f"{num_envs} environments of {agent.num_steps_per_env} steps each"
+    )
+    message = (
+        f"--agent.algorithm.num-mini-batches {asked} was asked for, but a worker collects only {why}: pass "
+        f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
+    )
+    raise UsageError(message)
+
+
+def refuse_unwritable(flag: str, directory: Path) -> None:
+    """Refuse a directory that could not be made or written, as far as looking at it tells.
+
+    Raises:
+        UsageError: Names the flag that chose it.
+    """
+    try:
+        nearest = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+        trouble = "" if nearest.is_dir() else "is no directory"
+        if not trouble and not os.access(nearest, os.W_OK | os.X_OK):
+            trouble = "cannot be written"
+    except OSError as error:  # a parent that may not be entered, or a name that no file system takes
+        nearest, trouble = directory.absolute(), f"cannot be reached ({error.strerror})"
+    if trouble:
+        message = f"{flag} asks for {directory}, but {nearest} {trouble}: pass a directory that you can write to."
+        raise UsageError(message)
 
 
 def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:

@@ -49,8 +49,10 @@ class CartpoleConfig(EnvConfig):
     reset_angle_range: float = 0.05
     """An episode begins with the pole at most this far from where it starts [rad]; Gymnasium's cart-pole has
     as much."""
-    reset_speed_range: float = 0.05
-    """An episode begins with the cart [m/s] and the pole [rad/s] at most this fast; Gymnasium's cart-pole."""
+    reset_cart_speed_range: float = 0.05
+    """An episode begins with the cart at most this fast [m/s]; Gymnasium's cart-pole."""
+    reset_pole_speed_range: float = 0.05
+    """An episode begins with the pole at most this fast [rad/s]; Gymnasium's cart-pole."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -66,7 +68,12 @@ class CartpoleConfig(EnvConfig):
             "cart_speed_scale",
             "pole_speed_scale",
         )
-        ranges = ("reset_position_range", "reset_angle_range", "reset_speed_range")
+        ranges = (
+            "reset_position_range",
+            "reset_angle_range",
+            "reset_cart_speed_range",
+            "reset_pole_speed_range",
+        )
         check(self, "env.", dict.fromkeys(positive, above(0)))
         check(self, "env.", dict.fromkeys(ranges, at_least(0)))
         check(self, "env.", {"decimation": at_least(1)})
@@ -106,10 +113,16 @@ class SwingupConfig(CartpoleConfig):
     long-tailed tolerance does, instead of its Gaussian one, which costs more to compute.
     """
 
-    reset_angle_range: float = 0.1
-    """An episode begins with the pole at most this far from hanging down [rad]."""
-    swung_up_weight: float = 1.0
-    """Weight of the smooth reward. At 1 a return is at most the length of the episode in seconds."""
+    reset_angle_range: float = 0.8
+    """An episode begins with the pole at most this far from hanging down [rad]. A pole that always begins at
+    rest teaches PPO to keep still: pushing the cart at random leads off the rail long before it leads up."""
+    reset_cart_speed_range: float = 0.5
+    """An episode begins with the cart at most this fast [m/s]."""
+    reset_pole_speed_range: float = 2.0
+    """An episode begins with the pole at most this fast [rad/s]."""
+    swung_up_weight: float = 5.0
+    """Weight of the smooth reward: an episode of 10 s returns 50 at most. With returns ten times smaller, an
+    untrained critic's errors drown them, and learning takes longer."""
     centred_margin: float = 2.0
     """Distance from the middle at which the factor for a centred cart has lost 90 % of what it can lose [m];
     the Control Suite's."""

@@ -33,8 +33,12 @@ class Cartpole(KernelTask[CartpoleConfigT]):
         self.state = self.array("state", 4)
         """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
         self.plant = kernels.plant_of(config)
-        speed = config.reset_speed_range
-        self.reset_ranges = wp.vec4(config.reset_position_range, config.reset_angle_range, speed, speed)
+        self.reset_ranges = wp.vec4(
+            config.reset_position_range,
+            config.reset_angle_range,
+            config.reset_cart_speed_range,
+            config.reset_pole_speed_range,
+        )
         self.scales = wp.vec3(
             1.0 / config.rail_half_length, 1.0 / config.cart_speed_scale, 1.0 / config.pole_speed_scale
         )

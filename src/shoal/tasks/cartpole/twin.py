@@ -65,7 +65,8 @@ class MujocoTwin:
         """Compile the model, with all cart-poles at rest in the middle and upright."""
         self.config = config
         self.num_envs = num_envs
-        self._batch = Batch(mujoco.MjModel.from_xml_string(model_xml(config)), nsim=num_envs, nthread=1)
+        self.model = mujoco.MjModel.from_xml_string(model_xml(config))  # pyright: ignore[reportAttributeAccessIssue]
+        self._batch = Batch(self.model, nsim=num_envs, nthread=1)
         self._positions = self._batch.bind("qpos")
         self._speeds = self._batch.bind("qvel")
         self._forces = self._batch.bind("ctrl")

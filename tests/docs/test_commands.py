@@ -1,0 +1,231 @@
+"""Every command that README.md and docs/ show does what they say. How each is tested: `support.documented`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from support.documented import ROOT, Command, Ran, commands_of, documented_commands, not_printed, pages, run
+from support.fake_devices import machine_of
+
+from shoal.cli import main, report
+from shoal.cli.parse import parse_bench, parse_train
+from shoal.errors import ShoalError
+from shoal.plan import devices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = documented_commands()
+TRAIN_LINE = "python3 -m pip install uv && uv run train Cartpole-Swingup"
+TEST_LINE = "uv run pytest"
+LAUNCHED = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "{workers}",
+    "LOCAL_WORLD_SIZE": "{workers}",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""What torchrun tells the first of its workers."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all pages' commands are run, one page after another."""
+    path = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "docs" / "examples", path / "docs" / "examples")
+    return path
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, Ran]:
+    """What was run so far: two pages that show the same command share one run of it."""
+    return {}
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_run], ids=str)
+def test_a_command_of_the_pages_works(command: Command, directory: Path, ran: dict[str, Ran]) -> None:
+    done = ran.get(command.small) or ran.setdefault(command.small, run(command, directory))
+    assert done.exit_code == command.exit_code, f"{command.small}\n{done.output}"
+    assert not_printed(command.shown, done.output) == [], f"{command.small}\n{done.output}"
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+def test_every_metric_of_the_runs_is_explained(directory: Path, ran: dict[str, Ran]) -> None:
+    command = Command(page="", line=0, text=TRAIN_LINE)
+    ran.get(command.small) or ran.setdefault(command.small, run(command, directory))
+    rows = [json.loads(line) for file in directory.rglob("metrics.jsonl") for line in file.read_text().splitlines()]
+    explained = set(re.findall(r"`(\w+(?:/\w+)?)`", (ROOT / "docs" / "guide" / "metrics.md").read_text(encoding="utf-8")))
+    written = {name for row in rows for name in row if not name.startswith("Episode_Reward/")}
+    assert "Train/mean_reward" in written
+    assert written <= explained
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.gpus is not None], ids=str)
+def test_a_command_for_gpus_is_planned_as_shown(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices, "read_inventory", lambda: machine_of(command.gpus or 0))
+    words = shlex.split(command.text)
+    while "=" in words[0]:
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    if words[0] == "torchrun":  # Be the first of its ranks.
+        workers = words[1].removeprefix("--nproc_per_node=")
+        for name, value in LAUNCHED.items():
+            monkeypatch.setenv(name, value.format(workers=workers))
+        assert words[2:5] == ["-m", "shoal", "train"]
+        del words[:4]
+    assert words[0] == "train"
+    exit_code = 0
+    try:
+        main._shoal(["plan", *words[1:]])
+    except ShoalError as error:
+        report.print_error(error)
+        exit_code = error.exit_code
+    output = "".join(capsys.readouterr())
+    assert exit_code == command.exit_code, output
+    assert not_printed(command.shown, output) == [], output
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_said_to_be("parsed only")], ids=str)
+def test_a_command_that_takes_long_is_at_least_understood(command: Command) -> None:
+    words = shlex.split(command.text)
+    if words[:2] == ["shoal", "bench"]:
+        assert parse_bench(words[2:]).task in command.text
+    else:
+        assert words[0] == "train"
+        assert parse_train(words[1:]).task in command.text
+
+
+def test_every_command_is_tested_or_says_why_not() -> None:
+    skipped = [str(each) for each in COMMANDS if not each.is_run and each.gpus is None and not _says_why(each)]
+    assert skipped == []
+    assert {each.page for each in COMMANDS} >= {"README.md", "docs/quickstart.md", "docs/guide/doors.md"}
+
+
+def _says_why(command: Command) -> bool:
+    return command.is_said_to_be("not run") or command.is_said_to_be("parsed only")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_stand_in_blocks_that_are_looked_at(page: Path) -> None:
+    fences = re.findall(r"^ *```([^\n`]*)\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    unnamed = [text for info, text in fences if not info.strip()]
+    unseen = [
+        text
+        for info, text in fences
+        if info.strip() in {"shell", "shell-session", "zsh", "text"} and re.search(r"^\$ ", text, re.MULTILINE)
+    ]
+    assert (unnamed, unseen) == ([], [])
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    docs = ROOT / "docs"
+    assert set(docs.rglob("*.md")) - {path for path in docs.rglob("*.md") if "_build" in path.parts} == {
+        page for page in pages() if page.is_relative_to(docs)
+    }
+
+
+def test_the_readme_has_the_two_lines_that_do_everything() -> None:
+    lines = [command.text for command in COMMANDS if command.page == "README.md"]
+    assert lines[:2] == [TRAIN_LINE, TEST_LINE]
+
+
+def test_ci_ends_with_the_test_command_of_the_readme() -> None:
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert steps[-1] == f"step {TEST_LINE}"
+    assert "step python3 -m pip install --quiet uv" in steps
+
+
+# What decides the above, shown on pages that are wrong.
+
+PAGE = """
+<!-- exits with 2 -->
+```console
+$ train Nowhere
+Error: There is no task 'Nowhere'.
+...
+$ train A \\
+    --max-iterations 300
+```
+
+<!-- planned on 4 GPUs -->
+```bash
+train B --gpu-ids all  # all four
+```
+
+```{literalinclude} c.py
+:language: python
+```
+
+<!-- not run: a server -->
+```sh
+tensorboard --logdir logs
+```
+
+<!-- not run: -->
+```sh
+reboot
+```
+"""
+
+
+def test_commands_are_found_with_their_lines_output_and_comments() -> None:
+    found = commands_of(PAGE, "page.md")
+    assert [(each.line, each.text) for each in found] == [
+        (4, "train Nowhere"),
+        (7, "train A --max-iterations 300"),
+        (13, "train B --gpu-ids all"),
+        (22, "tensorboard --logdir logs"),
+        (27, "reboot"),
+    ]
+    assert found[0].shown == ("Error: There is no task 'Nowhere'.", "...")
+    assert [each.exit_code for each in found] == [2, 2, 0, 0, 0]
+    assert [each.gpus for each in found] == [None, None, 4, None, None]
+    assert [each.is_run for each in found] == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "small"),
+    [
+        (TRAIN_LINE, "train Cartpole-Swingup --num-envs 64 --max-iterations 2"),
+        ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 4"),
+        (
+            "shoal train A --num-envs-total 4096",
+            "shoal train A --num-envs-total 4096 --num-envs-total 128 --max-iterations 2",
+        ),
+        ("train A --dry-run", "train A --dry-run"),
+        ("uv run play A", "play A"),
+        ("ls train", "ls train"),
+    ],
+)
+def test_trainings_are_made_small(text: str, small: str) -> None:
+    assert Command(page="", line=1, text=text).small == small
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "missing"),
+    [
+        (["reward 5.02"], "x\nreward 4.9\n", []),
+        (["reward 5.02"], "reward -\n", []),
+        (["reward 5.02"], "loss 5.02\n", ["reward 5.02"]),
+        (["a", "b"], "b\na\n", ["b"]),
+        (["Run directory: .../logs/..."], "Run directory: /tmp/logs/x", []),
+        (["Run directory: .../logs/..."], "Run directory: /tmp/x", ["Run directory: .../logs/..."]),
+        (["fingerprint 63f2513d567045e4 on 2"], "fingerprint 0123456789abcdef on 2", []),
+    ],
+)
+def test_output_is_held_against_what_is_shown(shown: list[str], output: str, missing: list[str]) -> None:
+    assert not_printed(tuple(shown), output) == missing

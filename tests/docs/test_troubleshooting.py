@@ -1,0 +1,114 @@
+"""Every sentence that Shoal refuses or fails with stands in docs/troubleshooting.md, and none that it no longer says.
+
+The page quotes sentences in Markdown's block quotes, with ``…`` where a value stands. The sources' own sentences are
+the strings that are given to errors.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from support.documented import ROOT
+
+from shoal import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = ROOT / "docs" / "troubleshooting.md"
+ERRORS = {name for name in vars(errors) if name.endswith("Error")}
+SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse"}
+"""What makes an error of its first argument: errors by name or out of a table, and a function."""
+WRITERS = {"_trouble", "_difference"}
+"""Functions that return a sentence."""
+
+
+def sentence(node: ast.expr) -> str | None:
+    """A string of the sources with ``…`` for each value in it; None for what is no string."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return "".join(sentence(side) or "…" for side in (node.left, node.right))
+    return None
+
+
+def sentences_of(source: str) -> Iterator[tuple[int, str]]:
+    """The sentences of one module, each with its line."""
+    for node in ast.walk(ast.parse(source)):
+        said: list[ast.expr | None] = []
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"message", "what"}:
+            said.append(node.value)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).partition("[")[0] in SPEAKERS:
+            said += node.args[:1]
+        if isinstance(node, ast.FunctionDef) and node.name in WRITERS:
+            said += [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+        for each in said:
+            text = sentence(each) if each else None
+            if text is not None and re.search(r"[A-Za-z]{2}", text):  # What is all values is said in full elsewhere.
+                yield each.lineno if each else 0, text
+
+
+def all_sentences() -> dict[str, str]:
+    """Every sentence of the sources, by its place."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for line, text in sentences_of(path.read_text(encoding="utf-8")):
+            found[f"{path.relative_to(ROOT)}:{line}"] = text
+    return found
+
+
+def quoted() -> list[str]:
+    """Every sentence that the page quotes."""
+    quotes = re.findall(r"(?:^> .*\n?)+", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [" ".join(line.removeprefix("> ") for line in quote.splitlines()) for quote in quotes]
+
+
+def is_quote_of(quote: str, said: str) -> bool:
+    """Whether a quotation, with ``…`` for anything, is made from a sentence of the sources."""
+    parts = [re.escape(part) for part in quote.split("…")]
+    return re.match(".*?".join(parts), said, re.DOTALL) is not None
+
+
+SAID = all_sentences()
+
+
+@pytest.mark.parametrize("place", SAID)
+def test_a_sentence_of_the_sources_is_explained(place: str) -> None:
+    assert any(is_quote_of(quote, SAID[place]) for quote in quoted()), f"Add to {PAGE.name}: > {SAID[place]}"
+
+
+@pytest.mark.parametrize("quote", quoted())
+def test_a_quoted_sentence_is_said_somewhere(quote: str) -> None:
+    assert re.search(r"[A-Za-z]{2}", quote)
+    assert any(is_quote_of(quote, said) for said in SAID.values())
+
+
+def test_sentences_are_found_in_a_source() -> None:
+    source = """
+def f(name):
+    if name:
+        message = f"No task '{name}'." + hint(name)
+        raise UsageError(message)
+    _refuse("is empty")
+    raise WorkerLostError(f"Lost {name}") from None
+"""
+    assert [text for _, text in sentences_of(source)] == ["No task '…'.…", "is empty", "Lost …"]
+
+
+@pytest.mark.parametrize(
+    ("quote", "is_one"),
+    [
+        ("No task '…'. Did you mean '…'?", False),
+        ("No task '…'.", True),
+        ("No … '…'.", True),
+        ("no task", False),
+        ("task '…'.", False),
+    ],
+)
+def test_a_quotation_begins_as_its_sentence_does(quote: str, *, is_one: bool) -> None:
+    assert is_quote_of(quote, "No task '…'.…") is is_one

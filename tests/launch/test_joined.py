@@ -1,0 +1,65 @@
+"""How ranks that torchrun started agree on one run directory, with a store of torch's and a thread for each rank."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore
+
+from shoal.errors import UsageError
+from shoal.launch.joined import share_run_dir
+from shoal.plan.ranks import Rank
+
+
+def all_ranks(make: object) -> list[Path | Exception]:
+    """What each of two ranks learns, when rank 0 makes the directory by `make`; rank 1 comes first."""
+    store, told = HashStore(), dict[int, Path | Exception]()
+
+    def be(number: int) -> None:
+        rank = Rank(rank=number, local_rank=number, world_size=2, local_world_size=2)
+        try:
+            told[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
+        except Exception as error:  # noqa: BLE001  Whatever a rank learns.
+            told[number] = error
+
+    ranks = [threading.Thread(target=be, args=(number,)) for number in (1, 0)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=30)
+    return [told[0], told[1]]
+
+
+def test_rank_0_makes_one_directory_for_all() -> None:
+    calls: list[int] = []
+
+    def make() -> Path:
+        calls.append(threading.get_ident())
+        return Path("/runs/one")
+
+    assert all_ranks(make) == [Path("/runs/one"), Path("/runs/one")]
+    assert len(calls) == 1
+
+
+def test_a_refusal_of_rank_0_is_raised_in_the_same_words_on_all() -> None:
+    def make() -> Path:
+        message = "The run directory cannot be made: pass --log-root."
+        raise UsageError(message)
+
+    errors = all_ranks(make)
+    assert [type(error) for error in errors] == [UsageError, UsageError]
+    assert str(errors[0]) == str(errors[1]) == "The run directory cannot be made: pass --log-root."
+
+
+@pytest.mark.parametrize("words", ["no space left", ""])
+def test_no_rank_waits_for_a_rank_0_that_failed(words: str) -> None:
+    def make() -> Path:
+        raise OSError(words)
+
+    errors = all_ranks(make)
+    assert isinstance(errors[0], OSError)
+    assert isinstance(errors[1], UsageError)
+    assert words in str(errors[1])
+    assert str(errors[1])

@@ -1,0 +1,92 @@
+"""Episodes of a trained policy: the first one of each environment, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from support.learners import ALONE, tiny_runner
+from support.tiny_env import TinyEnv
+
+from shoal.config import PlayConfig
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import TrainingFailedError
+from shoal.learn.checkpoints import write_checkpoint
+from shoal.learn.evaluation import _first_episodes, run_episodes
+from shoal.learn.runner import Runner
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from shoal.plan.rundir import RunDir
+
+NAN = float("nan")
+
+
+class Scripted(TinyEnv):
+    """Rewards and ends as written: a row a step, an entry an environment."""
+
+    def __init__(self, rewards: list[list[float]], dones: list[list[int]]) -> None:
+        super().__init__(num_envs=len(rewards[0]), max_episode_length=len(rewards))
+        self.script = iter(zip(rewards, dones, strict=True))
+
+    def step(self, actions: torch.Tensor) -> Any:
+        """Step as ever, but for what is written."""
+        observations, *_, extras = super().step(actions)
+        rewards, dones = next(self.script)
+        return observations, torch.tensor(rewards), torch.tensor(dones, dtype=torch.bool), extras
+
+
+def first_episodes(env: Scripted) -> tuple[list[float], list[int]]:
+    """Run a new policy in `env`."""
+    return _first_episodes(env, tiny_runner(env=env))  # pyright: ignore[reportArgumentType]  Any VecEnv does.
+
+
+def test_only_the_first_episode_of_each_environment_counts() -> None:
+    # Environment 0 ends after each step, 1 after the second, 2 when its time is up.
+    rewards = [[1.0, 10.0, 100.0], [2.0, 20.0, 200.0], [4.0, 40.0, 400.0], [8.0, 80.0, 800.0]]
+    dones = [[1, 0, 0], [1, 1, 0], [1, 0, 0], [1, 0, 1]]
+    returns, lengths = first_episodes(Scripted(rewards, dones))
+    assert returns == [1, 10 + 20, 100 + 200 + 400 + 800]
+    assert lengths == [1, 2, 4]
+
+
+def test_short_episodes_do_not_pull_the_mean() -> None:
+    # Half of the environments fail at once with 0, half live for four steps with 1 each: a policy that is worth 2.
+    # The first four episodes that end, which is what a counter of episodes would take, are all failures.
+    dones = [[1, 1, 0, 0]] * 3 + [[1, 1, 1, 1]]
+    returns, _ = first_episodes(Scripted([[0, 0, 1, 1]] * 4, dones))
+    assert sum(returns) / len(returns) == 2
+
+
+def test_nan_after_the_first_episode_does_not_count() -> None:
+    returns, lengths = first_episodes(Scripted([[1, 1], [NAN, 1]], [[1, 0], [0, 1]]))
+    assert returns == [1, 2]
+    assert lengths == [1, 2]
+
+
+def test_small_rewards_are_not_lost_beside_large_ones() -> None:
+    returns, _ = first_episodes(Scripted([[2.0**24], [1], [1]], [[0], [0], [1]]))
+    assert returns == [2**24 + 2]
+
+
+def test_actions_are_those_of_the_policy_without_noise(run_dir: RunDir) -> None:
+    spec = registry.resolve("Cartpole-Balance")
+    config = PlayConfig(task=spec.name, episodes=8, env=spec.env, agent=spec.agent)
+    torch.manual_seed(0)
+    task = spec.load_builder()(spec.env, num_envs=1, device="cpu", seed=0)
+    runner = Runner(WarpVecEnv(task), spec.defaults(), ALONE)
+    model = write_checkpoint(run_dir, 1, runner.state(), world_size=1) / "model.pt"
+    returns, lengths = run_episodes(config, spec, model, "cpu")
+    torch.manual_seed(99)  # Noise would now be other noise.
+    assert run_episodes(config, spec, model, "cpu") == (returns, lengths)
+    assert len(returns) == len(set(returns)) == 8
+    assert max(lengths) <= 500
+
+
+def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
+    spec = registry.resolve("Cartpole-Balance")
+    model = write_checkpoint(run_dir, 1, tiny_runner().state(), world_size=1) / "model.pt"
+    config = PlayConfig(task=spec.name, episodes=1, env=spec.env, agent=spec.agent)
+    with pytest.raises(TrainingFailedError, match="does not fit the networks"):
+        run_episodes(config, spec, model, "cpu")

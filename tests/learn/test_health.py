@@ -1,0 +1,127 @@
+"""NaN and infinity in a rollout, in a loss, in a weight: found, and told where they were first."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rsl_rl.storage import RolloutStorage
+from tensordict import TensorDict
+
+from shoal.errors import TrainingFailedError
+from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
+
+STEPS, ENVS = 3, 12
+
+
+@pytest.fixture
+def newest() -> TensorDict:
+    """Observations of two groups, one of them pictures in whole numbers."""
+    groups = {
+        "policy": torch.zeros(ENVS, 2),
+        "height": torch.zeros(ENVS, 1, 3, 3),
+        "camera": torch.zeros(ENVS, 1, 2, 2, dtype=torch.uint8),
+    }
+    return TensorDict(groups, batch_size=[ENVS])
+
+
+@pytest.fixture
+def storage(newest: TensorDict) -> RolloutStorage:
+    """A rollout full of zeros."""
+    return RolloutStorage("rl", ENVS, STEPS, newest, [1])
+
+
+def told(storage: RolloutStorage, newest: TensorDict) -> str:
+    """What is said about a rollout."""
+    with pytest.raises(TrainingFailedError) as caught:
+        refuse_non_finite_rollout(storage, newest, rank=3, iteration=5)
+    return str(caught.value)
+
+
+def test_a_finite_rollout_passes(storage: RolloutStorage, newest: TensorDict) -> None:
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1)
+
+
+def test_finite_numbers_with_an_infinite_sum_pass(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards.fill_(3e38)
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_group_environments_rank_and_iteration_are_named(
+    value: float, storage: RolloutStorage, newest: TensorDict
+) -> None:
+    storage.observations["height"][1, [2, 5], 0, 2, 1] = value
+    assert told(storage, newest) == (
+        "The observation group 'height' of environments 2, 5 on rank 3 held NaN or infinity in iteration 5, and no "
+        "gradient step was taken. Look at that task's dynamics, or lower its time step; "
+        "--resume goes on from the last checkpoint."
+    )
+
+
+def test_a_group_may_have_one_number_for_each_environment(storage: RolloutStorage, newest: TensorDict) -> None:
+    newest["age"] = torch.zeros(ENVS)
+    storage.observations["age"] = torch.zeros(STEPS, ENVS)
+    storage.observations["age"][0, 3] = torch.nan
+    assert told(storage, newest).startswith("The observation group 'age' of environments 3 on rank 3")
+
+
+def test_rewards_are_searched(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards[2, 7] = torch.inf
+    assert told(storage, newest).startswith("The rewards of environments 7 on rank 3")
+
+
+def test_infinities_that_would_cancel_are_found(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards[0, 0], storage.rewards[0, 1] = torch.inf, -torch.inf
+    assert told(storage, newest).startswith("The rewards of environments 0, 1 on rank 3")
+
+
+def test_observations_after_the_last_step_are_searched(storage: RolloutStorage, newest: TensorDict) -> None:
+    # No action followed them, but the returns begin with what the critic says of them.
+    newest["policy"][4, 1] = torch.nan
+    assert told(storage, newest).startswith("The observation group 'policy' of environments 4 on rank 3")
+
+
+def test_what_came_first_is_named(storage: RolloutStorage, newest: TensorDict) -> None:
+    # The second step returned a bad reward (row 1), and the third bad observations (what is acted on next).
+    storage.rewards[1, 7] = torch.nan
+    newest["policy"][:] = torch.nan
+    assert told(storage, newest).startswith("The rewards of environments 7 on")
+
+
+def test_a_state_is_named_before_the_reward_that_follows_from_it(storage: RolloutStorage, newest: TensorDict) -> None:
+    # Both were returned by the second step.
+    storage.rewards[1, 7] = torch.nan
+    storage.observations["policy"][2, 7] = torch.nan
+    assert told(storage, newest).startswith("The observation group 'policy' of environments 7 on")
+
+
+def test_many_environments_are_not_all_listed(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards.fill_(torch.nan)
+    assert "environments 0, 1, 2, 3, 4, 5, 6, 7, ... on rank 3" in told(storage, newest)
+
+
+@pytest.fixture
+def optimizer() -> torch.optim.Optimizer:
+    """One with two weights."""
+    return torch.optim.Adam([torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)])
+
+
+def test_finite_weights_and_losses_pass(optimizer: torch.optim.Optimizer) -> None:
+    refuse_non_finite_update(optimizer, {"value": 1.0}, iteration=1)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_spoiled_weight_is_told_with_the_losses(value: float, optimizer: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        optimizer.param_groups[0]["params"][1][2] = value
+    expected = (
+        r"Learning diverged in iteration 5: the weights are NaN or infinite \(value 1\.5, surrogate -0\.25\)\. "
+        r"Lower --agent\.algorithm\.learning-rate"
+    )
+    with pytest.raises(TrainingFailedError, match=expected):
+        refuse_non_finite_update(optimizer, {"value": 1.5, "surrogate": -0.25}, iteration=5)
+
+
+def test_a_loss_alone_is_told(optimizer: torch.optim.Optimizer) -> None:
+    with pytest.raises(TrainingFailedError, match=r"iteration 5: a loss is NaN or infinite \(value inf\)"):
+        refuse_non_finite_update(optimizer, {"value": float("inf")}, iteration=5)

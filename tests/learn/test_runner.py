@@ -1,0 +1,337 @@
+"""The loop around rsl_rl's learner on one rank: counting, saving, stopping, going on, and refusing NaN."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from support.learners import ALONE, NUM_ENVS, NUM_STEPS, tiny_agent, tiny_config, tiny_runner, train
+from support.tiny_env import TinyEnv
+
+from shoal.config import ModelConfig, PpoConfig, RndConfig
+from shoal.errors import TrainingFailedError
+from shoal.learn.groups import World
+from shoal.learn.replicas import fingerprints
+from shoal.learn.runner import Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.learn.runner import Runner
+
+SAMPLES = NUM_STEPS * NUM_ENVS
+
+
+# Counting, saving and stopping
+
+
+def test_every_iteration_is_told_once() -> None:
+    runner = tiny_runner()
+    story = train(runner)
+    assert story.iterations == [1, 2, 3]
+    assert [row["Train/total_steps"] for row in story.rows] == [SAMPLES, 2 * SAMPLES, 3 * SAMPLES]
+    assert story.stopped_by is None
+    assert runner.iteration == 3
+
+
+def test_a_row_has_what_rsl_rl_logs_under_its_names() -> None:
+    row = train(tiny_runner()).rows[-1]
+    assert {
+        "Train/mean_reward",
+        "Train/mean_episode_length",
+        "Loss/value",
+        "Loss/surrogate",
+        "Loss/entropy",
+        "Loss/learning_rate",
+        "Policy/mean_std",
+        "Perf/total_fps",
+        "Perf/collection_time",
+        "Perf/learning_time",
+        "/position",
+    } <= row.keys()
+    assert row["max_iterations"] == 3
+    # A rollout of 8 steps of 4 environments, whose episodes last 10 steps at most, and which begin at random ages.
+    assert 0 < row["Train/mean_episode_length"] <= 10
+    assert row["Perf/total_fps"] == pytest.approx(SAMPLES / row["Perf/iteration_time"])
+
+
+@pytest.mark.parametrize(
+    ("max_iterations", "save_interval", "saved"),
+    [(3, 2, [2, 3]), (4, 2, [2, 4]), (3, 50, [3]), (2, 1, [1, 2])],
+)
+def test_checkpoints_come_at_each_interval_and_at_the_end(
+    max_iterations: int, save_interval: int, saved: list[int]
+) -> None:
+    config = tiny_config(max_iterations=max_iterations, agent=tiny_agent(save_interval=save_interval))
+    assert list(train(tiny_runner(config)).saved) == saved
+
+
+def test_other_ranks_save_nothing() -> None:
+    runner = tiny_runner(world=World(rank=1))
+    assert list(train(runner).saved) == []
+
+
+def test_a_request_to_stop_is_heard_after_the_iteration_and_its_checkpoint() -> None:
+    asked = iter([False, True])
+    runner = tiny_runner(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)))
+    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": next(asked)})
+    assert story.stopped_by == "SIGTERM"
+    assert story.iterations == [1, 2]
+    assert list(story.saved) == [2]
+
+
+def test_a_run_that_is_done_was_not_stopped() -> None:
+    story = train(tiny_runner(tiny_config(max_iterations=1)), lambda: {"SIGINT": True})
+    assert story.stopped_by is None
+    assert list(story.saved) == [1]
+
+
+def test_nothing_is_done_when_all_iterations_are_done() -> None:
+    runner = tiny_runner()
+    runner.iteration = 3
+    story = train(runner)
+    assert story.rows == []
+    assert story.saved == {}
+
+
+def test_what_the_library_prints_goes_to_the_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="shoal"):
+        tiny_runner()
+    assert capsys.readouterr().out == ""
+    assert "Actor Model:" in caplog.text
+
+
+# The same again
+
+
+def story_of(runner: Runner) -> tuple[list[dict[str, float]], dict[str, int]]:
+    """All that a training tells but for times, and the bits of what it learned."""
+    rows = [{name: value for name, value in row.items() if "time" not in name} for row in train(runner).rows]
+    for row in rows:
+        del row["Perf/total_fps"]
+    return rows, fingerprints(runner.alg)
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    # 64-bit sums of rewards, 32-bit weights: on one thread there is one order to add them up in.
+    assert story_of(tiny_runner(seed=3)) == story_of(tiny_runner(seed=3))
+
+
+def test_another_seed_gives_other_weights() -> None:
+    assert story_of(tiny_runner(seed=3)) != story_of(tiny_runner(seed=4))
+
+
+@pytest.mark.parametrize("rnn_type", ["lstm", "gru"])
+def test_recurrent_networks_train(rnn_type: Any) -> None:
+    recurrent = {"class_name": "RNNModel", "rnn_hidden_dim": 4, "rnn_type": rnn_type, "hidden_dims": (8,)}
+    actor = ModelConfig(**recurrent, distribution=tiny_agent().actor.distribution)
+    agent = tiny_agent(actor=actor, critic=ModelConfig(**recurrent))
+    assert story_of(tiny_runner(tiny_config(agent=agent))) == story_of(tiny_runner(tiny_config(agent=agent)))
+
+
+# Going on
+
+
+def test_a_restored_learner_is_the_saved_one() -> None:
+    first = tiny_runner()
+    story = train(first)
+    second = tiny_runner(tiny_config(max_iterations=5), seed=9)
+    assert fingerprints(second.alg) != fingerprints(first.alg)
+    second.restore(dict(story.saved[3]))
+    # Weights, normalisers, moments and both learning rates, by their bits.
+    assert fingerprints(second.alg) == fingerprints(first.alg)
+    assert second.iteration == 3
+    assert second.totals == first.totals
+    assert first.alg.learning_rate != pytest.approx(0.001)  # Where the schedule began, and where a new one would.
+
+
+def test_a_restored_run_repeats_no_iteration_and_goes_on_counting() -> None:
+    first = tiny_runner(tiny_config(max_iterations=2))
+    before = train(first)
+    second = tiny_runner(tiny_config(max_iterations=5))
+    second.restore(dict(before.saved[2]))
+    story = train(second)
+    assert story.iterations == [3, 4, 5]
+    assert list(story.saved) == [4, 5]
+    assert [row["Train/total_steps"] for row in story.rows] == [3 * SAMPLES, 4 * SAMPLES, 5 * SAMPLES]
+    assert story.rows[0]["Train/total_time"] > before.rows[-1]["Train/total_time"]
+    assert story.rows[0]["Train/total_episodes"] >= before.rows[-1]["Train/total_episodes"] > 0
+
+
+def test_a_saved_state_counts_iterations_as_rsl_rl_does() -> None:
+    runner = tiny_runner()
+    story = train(runner)
+    assert story.saved[3]["iter"] == 2  # The last one done, from 0.
+
+
+def test_weights_alone_start_a_new_run() -> None:
+    story = train(tiny_runner())
+    fresh = tiny_runner(seed=9)
+    fresh.restore(dict(story.saved[3]), weights_only=True)
+    assert torch.equal(
+        fresh.alg.actor.get_parameter("mlp.0.weight"), story.saved[3]["actor_state_dict"]["mlp.0.weight"]
+    )
+    assert fresh.alg.actor.obs_normalizer.get_buffer("count") == 3 * SAMPLES
+    assert fresh.alg.optimizer.state_dict()["state"] == {}
+    assert fresh.alg.learning_rate == 0.001
+    assert fresh.iteration == 0
+    assert fresh.totals == Totals()
+
+
+def test_a_state_of_other_networks_is_refused_with_its_shapes() -> None:
+    story = train(tiny_runner())
+    larger = tiny_runner(tiny_config(agent=tiny_agent(critic=ModelConfig(hidden_dims=(16,), obs_normalization=True))))
+    expected = r"does not fit the networks of this training .*mlp\.0\.weight.* Pass the observation groups and hidden"
+    with pytest.raises(TrainingFailedError, match=r"(?s)" + expected):
+        larger.restore(dict(story.saved[3]))
+
+
+@pytest.mark.parametrize("missing", ["critic_state_dict", "optimizer_state_dict", "iter"])
+def test_a_state_without_a_part_is_refused(missing: str) -> None:
+    state = dict(train(tiny_runner()).saved[3])
+    del state[missing]
+    with pytest.raises(TrainingFailedError, match=missing):
+        tiny_runner().restore(state)
+
+
+@pytest.mark.parametrize("infos", [None, {}, {"env_state": {"common_step_counter": 5}}, "a word"])
+def test_infos_of_others_are_passed_over(infos: Any) -> None:
+    state = dict(train(tiny_runner()).saved[3]) | {"infos": infos}
+    runner = tiny_runner()
+    runner.restore(state)
+    assert runner.iteration == 3
+    assert runner.totals == Totals()
+
+
+def test_curiosity_is_logged_saved_and_restored() -> None:
+    rnd = RndConfig(enabled=True, weight=2.0, state_normalization=True, reward_normalization=True)
+    groups = {"actor": ("policy",), "critic": ("policy",), "rnd_state": ("privileged",)}
+    agent = tiny_agent(obs_groups=groups, algorithm=PpoConfig(rnd=rnd))
+    first = tiny_runner(tiny_config(agent=agent))
+    story = train(first)
+    assert story.rows[-1]["Rnd/weight"] == pytest.approx(2.0 * 0.02)  # rsl_rl multiplies it by TinyEnv's step_dt.
+    assert story.rows[-1]["Rnd/reward"] > 0
+    assert story.rows[-1]["Train/mean_reward"] <= 10  # The environment's own, at most 1 a step.
+    second = tiny_runner(tiny_config(agent=agent), seed=9)
+    second.restore(dict(story.saved[3]))
+    assert fingerprints(second.alg) == fingerprints(first.alg)
+    # A checkpoint from before there was curiosity is good enough to start it.
+    plain = {name: value for name, value in story.saved[3].items() if not name.startswith("rnd")}
+    tiny_runner(tiny_config(agent=agent)).restore(plain)
+
+
+# NaN
+
+
+class Spoiled(TinyEnv):
+    """Spoils what the step of that number returns."""
+
+    def __init__(self, number: int, spoil: Callable[[Any, torch.Tensor], None]) -> None:
+        super().__init__(num_envs=NUM_ENVS)
+        self.left = number
+        self.spoil = spoil
+
+    def step(self, actions: torch.Tensor) -> Any:
+        """Step as ever, and spoil what comes of it."""
+        observations, rewards, dones, extras = super().step(actions)
+        self.left -= 1
+        if self.left == 0:
+            self.spoil(observations, rewards)
+        return observations, rewards, dones, extras
+
+
+def spoil_reward(_: Any, rewards: torch.Tensor) -> None:
+    rewards[3] = torch.inf
+
+
+def spoil_observation(observations: Any, _: torch.Tensor) -> None:
+    observations["privileged"][2, 1] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("number", "spoil", "told"),
+    [
+        (NUM_STEPS + 2, spoil_reward, "The rewards of environments 3 on rank 1"),
+        (NUM_STEPS + 2, spoil_observation, "The observation group 'privileged' of environments 2 on rank 1"),
+        # After the last step of the second rollout: only its returns look at these.
+        (2 * NUM_STEPS, spoil_observation, "The observation group 'privileged' of environments 2 on rank 1"),
+    ],
+)
+def test_nan_ends_the_training_before_it_reaches_a_weight(
+    number: int, spoil: Callable[[Any, torch.Tensor], None], told: str
+) -> None:
+    runner = tiny_runner(env=Spoiled(number, spoil), world=World(rank=1))
+    after_first: list[dict[str, int]] = []
+
+    def keep(_: Any) -> None:
+        after_first.append(fingerprints(runner.alg))
+
+    with pytest.raises(TrainingFailedError, match=f"{told} held NaN or infinity in iteration 2, and no gradient step"):
+        runner.train(on_row=keep, save=lambda *_: None, stop_requests=dict)
+    assert after_first == [fingerprints(runner.alg)]
+    assert runner.iteration == 1
+
+
+@pytest.mark.parametrize("check_for_nan", [True, False])
+def test_who_does_not_look_for_nan_gets_none_refused(*, check_for_nan: bool) -> None:
+    # In a group that no network sees, so that it does no other harm.
+    agent = tiny_agent(check_for_nan=check_for_nan, obs_groups={"actor": ("policy",), "critic": ("policy",)})
+    runner = tiny_runner(tiny_config(agent=agent), env=Spoiled(2, spoil_observation))
+    if check_for_nan:
+        with pytest.raises(TrainingFailedError, match="'privileged'"):
+            train(runner)
+    else:
+        assert train(runner).iterations == [1, 2, 3]
+
+
+def test_rewards_too_large_to_square_end_the_training_before_a_checkpoint() -> None:
+    def spoil(_: Any, rewards: torch.Tensor) -> None:
+        rewards.fill_(1e30)  # Its square is infinite in single precision.
+
+    runner = tiny_runner(tiny_config(agent=tiny_agent(save_interval=1)), env=Spoiled(NUM_STEPS + 1, spoil))
+    saved: list[int] = []
+    with pytest.raises(TrainingFailedError, match=r"Learning diverged in iteration 2: a loss is .*\(value inf"):
+        runner.train(on_row=lambda _: None, save=lambda iteration, _: saved.append(iteration), stop_requests=dict)
+    assert saved == [1]
+
+
+def test_weights_that_an_update_spoils_are_told_and_not_what_torch_says_of_them() -> None:
+    runner = tiny_runner(tiny_config(agent=tiny_agent(algorithm=PpoConfig(learning_rate=1e30, schedule="fixed"))))
+    with pytest.raises(TrainingFailedError, match="Learning diverged in iteration 1: the weights are NaN or infinite"):
+        train(runner)
+
+
+def test_other_failures_of_an_update_keep_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = tiny_runner()
+
+    def fail() -> None:
+        message = "Connection closed by peer"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(runner.alg, "update", fail)
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        train(runner)
+
+
+# One rank of a world
+
+
+def test_the_library_is_told_about_the_other_ranks() -> None:
+    runner = tiny_runner(world=World(rank=3, local_rank=1, size=4))
+    assert runner.alg.is_multi_gpu
+    assert runner.alg.gpu_world_size == 4
+    assert runner.alg.gpu_global_rank == 3
+    assert runner.cfg["multi_gpu"] == {"global_rank": 3, "local_rank": 1, "world_size": 4}
+
+
+def test_one_rank_alone_needs_no_group_to_synchronise() -> None:
+    runner = tiny_runner(world=ALONE)
+    before = copy.deepcopy(fingerprints(runner.alg))
+    runner.synchronize()
+    assert fingerprints(runner.alg) == before
+    assert runner.cfg["multi_gpu"] is None

@@ -1,0 +1,190 @@
+"""Telling good checkpoints from damaged ones, by their manifests alone. `learn/test_checkpoints` writes real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shoal.plan.rundir import RunDir
+
+DATA = bytes(range(256)) * 16
+
+
+def make(run: RunDir, iteration: int) -> Path:
+    """Write a whole checkpoint."""
+    path = run.checkpoint_dir(iteration)
+    path.mkdir(parents=True)
+    (path / "model.pt").write_bytes(DATA)
+    describe(path, {"model.pt": {"bytes": len(DATA), "sha256": hashlib.sha256(DATA).hexdigest()}})
+    return path
+
+
+def describe(path: Path, files: Any) -> None:
+    """Write a manifest."""
+    (path / "manifest.json").write_text(json.dumps({"iteration": int(path.name), "files": files}), encoding="utf-8")
+
+
+def flip_a_bit(path: Path) -> None:
+    (path / "model.pt").write_bytes(DATA[:100] + bytes([DATA[100] ^ 1]) + DATA[101:])
+
+
+# Listing
+
+
+def test_checkpoints_are_listed_oldest_first_by_number(run_dir: RunDir) -> None:
+    for iteration in (999_999, 50, 1_000_000):
+        make(run_dir, iteration)
+    assert [checkpoint.iteration for checkpoint in list_checkpoints(run_dir)] == [50, 999_999, 1_000_000]
+
+
+def test_what_is_no_checkpoint_is_not_listed(run_dir: RunDir) -> None:
+    make(run_dir, 1)
+    for name in (".unfinished", "latest", "00001", "000001-old"):
+        (run_dir.checkpoints_dir / name).mkdir()
+    (run_dir.checkpoints_dir / "000002").write_text("a file", encoding="utf-8")
+    assert [checkpoint.iteration for checkpoint in list_checkpoints(run_dir)] == [1]
+
+
+def test_a_run_without_checkpoints_has_none(run_dir: RunDir) -> None:
+    assert list_checkpoints(run_dir) == []
+    assert newest_good(run_dir) == (None, [])
+
+
+# Damage
+
+
+def test_a_whole_checkpoint_has_no_damage(run_dir: RunDir) -> None:
+    path = make(run_dir, 1)
+    assert Checkpoint(path).damage() is None
+    assert sha256(path / "model.pt") == hashlib.sha256(DATA).hexdigest()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (
+        lambda path: (path / "model.pt").write_bytes(DATA[:1000]),
+        "model.pt has 1000 bytes instead of 4096",
+    ),
+    "empty": (lambda path: (path / "model.pt").write_bytes(b""), "model.pt has 0 bytes instead of 4096"),
+    "flipped": (flip_a_bit, "model.pt does not have the SHA-256 sum that its manifest names"),
+    "missing": (lambda path: (path / "model.pt").unlink(), "model.pt is missing"),
+    "a directory instead": (
+        lambda path: [(path / "model.pt").unlink(), (path / "model.pt").mkdir()],
+        "model.pt is missing",
+    ),
+    "no manifest": (
+        lambda path: (path / "manifest.json").unlink(),
+        "its manifest cannot be read (FileNotFoundError)",
+    ),
+    "half a manifest": (
+        lambda path: (path / "manifest.json").write_text('{"iteration": 1, "fil', encoding="utf-8"),
+        "its manifest cannot be read (JSONDecodeError)",
+    ),
+    "an empty manifest": (
+        lambda path: (path / "manifest.json").write_bytes(b""),
+        "its manifest cannot be read (JSONDecodeError)",
+    ),
+    "a manifest of bytes": (
+        lambda path: (path / "manifest.json").write_bytes(b"\xff\xfe\x00"),
+        "its manifest cannot be read (UnicodeDecodeError)",
+    ),
+    "a manifest that is a list": (
+        lambda path: (path / "manifest.json").write_text("[]", encoding="utf-8"),
+        "its manifest cannot be read (TypeError)",
+    ),
+    "a manifest without files": (
+        lambda path: (path / "manifest.json").write_text("{}", encoding="utf-8"),
+        "its manifest cannot be read (KeyError)",
+    ),
+    "another file of several": (
+        lambda path: describe(
+            path,
+            {
+                "model.pt": {"bytes": len(DATA), "sha256": hashlib.sha256(DATA).hexdigest()},
+                "rank_00001.pt": {"bytes": 1, "sha256": ""},
+            },
+        ),
+        "rank_00001.pt is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_its_reason(kind: str, run_dir: RunDir) -> None:
+    damage, reason = DAMAGES[kind]
+    make(run_dir, 1)
+    newest = make(run_dir, 2)
+    damage(newest)
+    found, passed_over = newest_good(run_dir)
+    assert found is not None
+    assert found.iteration == 1
+    assert passed_over == [f"Checkpoint {newest} is damaged and was passed over: {reason}."]
+
+
+def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
+    for iteration in (1, 2, 3):
+        make(run_dir, iteration)
+    shutil.rmtree(run_dir.checkpoint_dir(3))
+    run_dir.checkpoint_dir(3).mkdir()
+    flip_a_bit(run_dir.checkpoint_dir(2))
+    found, passed_over = newest_good(run_dir)
+    assert found is not None
+    assert found.iteration == 1
+    assert [sentence.split()[1] for sentence in passed_over] == [
+        str(run_dir.checkpoint_dir(3)),
+        str(run_dir.checkpoint_dir(2)),
+    ]
+
+
+def test_damage_to_an_older_checkpoint_is_nobodys_business(run_dir: RunDir) -> None:
+    flip_a_bit(make(run_dir, 1))
+    make(run_dir, 2)
+    found, passed_over = newest_good(run_dir)
+    assert found is not None
+    assert found.iteration == 2
+    assert passed_over == []
+
+
+def test_without_a_good_one_all_are_told(run_dir: RunDir) -> None:
+    flip_a_bit(make(run_dir, 1))
+    found, passed_over = newest_good(run_dir)
+    assert found is None
+    assert len(passed_over) == 1
+
+
+# What a user names
+
+
+def test_a_checkpoint_may_be_named_by_its_directory_or_its_file(run_dir: RunDir) -> None:
+    path = make(run_dir, 1)
+    assert checkpoint_at(path) == path / "model.pt"
+    assert checkpoint_at(path / "model.pt") == path / "model.pt"
+
+
+def test_a_file_of_plain_rsl_rl_needs_no_manifest(tmp_path: Path) -> None:
+    model = tmp_path / "model_100.pt"
+    model.write_bytes(DATA)
+    assert checkpoint_at(model) == model
+
+
+def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None:
+    path = make(run_dir, 1)
+    flip_a_bit(path)
+    with pytest.raises(UsageError, match=r"is damaged: model\.pt does not have the SHA-256 sum .* Pass another one"):
+        checkpoint_at(path)
+
+
+@pytest.mark.parametrize("word", ["nowhere", "."])
+def test_what_is_not_there_is_refused_with_what_to_pass(word: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not exist: pass a directory below <run>/checkpoints, a \.pt file, or"):
+        checkpoint_at(tmp_path / word)

@@ -1,0 +1,99 @@
+"""A recorded program does what its launches did when they were recorded, as often as it is asked to."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from typing import TYPE_CHECKING
+
+import warp as wp
+from support.counting_task import add
+
+from shoal.sim.graphs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def adder(steps: wp.array, amount: float = 1.0) -> Callable[[], None]:
+    """Return what launches two kernels that each add `amount`; they are compiled before it returns."""
+
+    def launches() -> None:
+        for _ in range(2):
+            wp.launch(add, dim=steps.shape[0], inputs=[amount], outputs=[steps], device=steps.device)  # pyright: ignore[reportArgumentType]
+
+    launches()
+    steps.zero_()
+    return launches
+
+
+def test_recording_runs_no_kernel(device: str) -> None:
+    steps = wp.zeros(3, dtype=wp.float32, device=device)
+    program = Program(adder(steps), wp.get_device(device))
+    assert program.is_recorded
+    assert steps.numpy().tolist() == [0.0, 0.0, 0.0]
+
+
+def test_each_replay_runs_all_kernels_once(device: str) -> None:
+    steps = wp.zeros(3, dtype=wp.float32, device=device)
+    program = Program(adder(steps), wp.get_device(device))
+    for _ in range(5):
+        program.replay()
+    assert steps.numpy().tolist() == [10.0, 10.0, 10.0]
+
+
+def test_a_replay_calls_no_python(device: str) -> None:
+    steps = wp.zeros(3, dtype=wp.float32, device=device)
+    launches = adder(steps)
+    calls = []
+
+    def counted() -> None:
+        calls.append(1)
+        launches()
+
+    program = Program(counted, wp.get_device(device))
+    program.replay()
+    program.replay()
+    assert len(calls) == 1
+
+
+def test_programs_of_the_same_arrays_take_turns(device: str) -> None:
+    steps = wp.zeros(1, dtype=wp.float32, device=device)
+    ones = Program(adder(steps), wp.get_device(device))
+    tens = Program(adder(steps, 10.0), wp.get_device(device))
+    ones.replay()
+    tens.replay()
+    ones.replay()
+    assert steps.numpy().tolist() == [24.0]
+
+
+def test_garbage_is_collected_again_after_recording(device: str) -> None:
+    steps = wp.zeros(1, dtype=wp.float32, device=device)
+    seen = []
+    launches = adder(steps)
+
+    def watched() -> None:
+        seen.append(gc.isenabled())
+        launches()
+
+    Program(watched, wp.get_device(device))
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+def test_where_recording_is_impossible_kernels_are_launched_and_one_warning_says_so(
+    device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = wp.zeros(2, dtype=wp.float32, device=device)
+    launches = adder(steps)
+    with caplog.at_level(logging.WARNING, logger="shoal.sim.graphs"), wp.ScopedCapture(device=device):
+        # A capture within a capture is refused, on any device.
+        program = Program(launches, wp.get_device(device))
+    assert not program.is_recorded
+    program.replay()
+    program.replay()
+    assert steps.numpy().tolist() == [4.0, 4.0]
+    assert len(caplog.records) == 1
+    assert "could not be recorded" in caplog.text

@@ -1,0 +1,112 @@
+"""The base class of kernel tasks: its arrays, its two observation sets, and exact restoration."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import warp as wp
+from support.counting_task import CountingConfig, CountingTask
+
+from shoal.errors import ShoalError, UsageError
+
+
+def counting(device: str, *, num_envs: int = 4, seed: int = 3, **changes: float) -> CountingTask:
+    config = dataclasses.replace(CountingConfig(), **changes)
+    return CountingTask(config, num_envs=num_envs, device=device, seed=seed)
+
+
+def test_every_array_is_known_by_name(device: str) -> None:
+    task = counting(device)
+    assert set(task.arrays) == {
+        "actions",
+        "terms",
+        "terminated",
+        "done",
+        "time_out",
+        "reward",
+        "episode_length",
+        "episode_sums",
+        "finished_sums",
+        "rng",
+        "observations/0/policy",
+        "observations/1/policy",
+        "steps",
+        "start",
+    }
+    assert all(array.shape[0] == 4 for array in task.arrays.values())
+
+
+def test_a_step_is_recorded(device: str) -> None:
+    assert counting(device).is_recorded
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(2.0, 4), (2.2, 4), (2.3, 5), (0.1, 1)])
+def test_episode_length_is_rounded_to_whole_steps_of_half_a_second(seconds: float, steps: int, device: str) -> None:
+    assert counting(device, episode_length_s=seconds).max_episode_length == steps
+
+
+def test_building_leaves_no_trace_of_the_rehearsal(device: str) -> None:
+    task = counting(device)
+    zero = {name for name, array in task.arrays.items() if not array.numpy().any()}
+    assert set(task.arrays) - zero == {"rng", "start", "observations/0/policy"}
+    assert np.isfinite(task.obs["policy"].numpy()).all()
+
+
+def test_steps_write_the_two_observation_sets_in_turn(device: str) -> None:
+    task = counting(device)
+    seen = []
+    for _ in range(3):
+        task.step()
+        seen.append((task.newest, task.observation_sets[task.newest]["policy"].numpy()[0, 0]))
+    assert seen == [(1, 1.0), (0, 2.0), (1, 3.0)]
+
+
+def test_a_task_whose_arrays_are_restored_goes_on_exactly(device: str) -> None:
+    task, other = counting(device, seed=3), counting(device, seed=4)
+    for _ in range(3):
+        task.step()
+    for name, array in task.arrays.items():
+        wp.copy(other.arrays[name], array)
+    for _ in range(9):  # Two ends of episodes, which draw random numbers.
+        task.step()
+        other.step()
+    assert (task.start.numpy() == other.start.numpy()).all()
+    assert (task.rng.numpy() == other.rng.numpy()).all()
+    mine, theirs = (each.observation_sets[each.newest]["policy"].numpy() for each in (task, other))
+    assert (mine == theirs).all()
+
+
+def test_only_environments_that_are_done_draw_random_numbers(device: str) -> None:
+    task = counting(device)
+    before = task.rng.numpy().copy()
+    task.actions.assign(np.array([[1.0], [0.0], [1.0], [0.0]], dtype=np.float32))
+    task.step()
+    assert (task.rng.numpy() != before).tolist() == [True, False, True, False]
+
+
+def test_seeds_beyond_32_bits_are_taken(device: str) -> None:
+    counting(device, seed=2**40 + 5)
+
+
+def test_no_environment_at_all_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="0 environments were asked for: pass --num-envs 1 or more"):
+        counting(device, num_envs=0)
+
+
+def test_one_environment_is_enough(device: str) -> None:
+    task = counting(device, num_envs=1)
+    task.step()
+    assert task.reward.numpy().tolist() == [1.0]
+
+
+class NamesTwice(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.array("steps")
+
+
+def test_two_arrays_of_one_name_are_refused(device: str) -> None:
+    with pytest.raises(ShoalError, match="NamesTwice asked for a second array named 'steps'"):
+        NamesTwice(CountingConfig(), num_envs=1, device=device, seed=0)

@@ -1,0 +1,291 @@
+"""What two ranks do in `tests/learn/test_two_ranks.py`: each probe returns plain values for the tests to read.
+
+One launch runs them all, since starting two ranks costs many seconds. The tests say what the values mean.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_runner, train
+from support.recorded_task import RECORDS_VARIABLE
+from support.tiny_env import TinyEnv
+from torch.distributed import FileStore
+
+from shoal.errors import ShoalError
+from shoal.launch.signals import StopRequests
+from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+from shoal.learn.groups import World, process_group
+from shoal.learn.replicas import compare_replicas, fingerprints
+from shoal.learn.statistics import Pooled, Statistics
+from shoal.plan.checkpoints import newest_good
+from shoal.plan.job import Job
+from shoal.plan.ranks import Rank
+from shoal.plan.rundir import RunDir
+from shoal.tasks import registry
+from shoal.worker import run_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shoal.learn.runner import Runner
+
+NAN = float("nan")
+SEED = 5
+
+
+def run_probes(rank: int, scratch: str) -> dict[str, Any]:
+    """Be one of two ranks: run all probes in turn."""
+    torch.set_num_threads(1)
+    world = World(rank=rank, local_rank=rank, size=2)
+    with process_group(world, backend="gloo", store=lambda: FileStore(f"{scratch}/learning", 2)):
+        report: dict[str, Any] = {
+            probe.__name__: probe(world)
+            for probe in (collectives, statistics, gradients, replicas, training, stopping, exploding)
+        }
+        report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
+    report["group_is_closed"] = not torch.distributed.is_initialized()
+    report["working"] = working(rank, scratch)
+    return report
+
+
+def collectives(world: World) -> dict[str, Any]:
+    """The few collectives that Shoal asks of the group."""
+    mine = torch.tensor([world.rank, -world.rank])
+    return {
+        "sum": world.sum_(mine.clone()).tolist(),
+        "max": world.max_(mine.clone()).tolist(),
+        "gathered": [tensor.tolist() for tensor in world.gather(mine)],
+        # Of unlike number and length, not all ASCII, and one with a quote in it.
+        "strings": world.gather_strings([["größer", ""], ['"']][world.rank]),
+        "no_strings": world.gather_strings([]),
+    }
+
+
+def statistics(world: World) -> dict[str, Any]:
+    """Five iterations of two environments on each rank, with known returns, lengths and log values."""
+    mine = Statistics(world, num_envs=2, episode_terms=("up",))
+
+    def step(rewards: list[float], dones: list[int], ups: list[float], log: dict[str, Any]) -> None:
+        extras = {"episode_sums": torch.tensor(ups).unsqueeze(1), "log": log}
+        mine.add_step(torch.tensor(rewards), torch.tensor(dones, dtype=torch.bool), extras)
+
+    def pool() -> tuple[Pooled, int]:
+        losses = {"value": [1.0, 3.0][world.rank]}
+        flags = {"SIGINT": False, "SIGTERM": world.rank == 1}
+        with CountedOperations() as operations:
+            pooled = mine.pool(losses, collect_s=[1.0, 3.0][world.rank], learn_s=[2.0, 6.0][world.rank], flags=flags)
+        return pooled, operations.collectives
+
+    told: list[tuple[Pooled, int]] = []
+    if world.rank == 0:
+        step([1, 10], [0, 0], [NAN, NAN], {"a/x": torch.tensor([1.0, 2.0, 3.0])})
+        step([2, 20], [1, 0], [3, NAN], {"a/x": torch.tensor([1.0, 2.0, 3.0])})
+        step([3, 30], [0, 1], [NAN, 6], {"a/x": torch.tensor([1.0, 2.0, 3.0])})
+    else:
+        step([100, 0], [1, 0], [10, NAN], {"a/x": 10.0, "b/only_here": 4})
+        step([0, 0], [0, 0], [NAN, NAN], {"a/x": 10.0})
+        step([5, 0], [1, 0], [1, NAN], {"a/x": 10.0})
+    told.append(pool())
+    # The first environment of rank 0 has been running since before: 3 so far.
+    step([4, 0], [world.rank == 0, 0], [0, NAN], {"a/x": float(world.rank)})
+    told.append(pool())
+    step([0, 0], [0, 0], [NAN, NAN], {"late": torch.tensor(7.0)} if world.rank == 0 else {})
+    told.append(pool())
+    step([0, 0], [0, 0], [NAN, NAN], {})
+    told.append(pool())
+    step([0, 0], [0, 0], [NAN, NAN], {"late": torch.tensor([8.0, 10.0])} if world.rank == 1 else {})
+    told.append(pool())
+    return {
+        "means": [pooled.means for pooled, _ in told],
+        "episodes": [pooled.episodes for pooled, _ in told],
+        "collectives": [count for _, count in told],
+        "rank_seconds": told[0][0].rank_seconds,
+        "flags": told[0][0].flags,
+    }
+
+
+def gradients(world: World) -> list[float]:
+    """Gradients of 1 on rank 0 and of 2 on rank 1, averaged by the library's own code."""
+    runner = tiny_runner(world=world)
+    for parameter in runner.alg.actor.parameters():
+        parameter.grad = torch.full_like(parameter, world.rank + 1.0)
+    runner.alg.reduce_parameters()
+    averaged = [parameter.grad for parameter in runner.alg.actor.parameters() if parameter.grad is not None]
+    return torch.cat([gradient.flatten() for gradient in averaged]).unique().tolist()
+
+
+def replicas(world: World) -> dict[str, Any]:
+    """Replicas that begin unlike and are made alike; and then one fault after another on rank 1."""
+    runner = tiny_runner(tiny_config(max_iterations=1), world=world, seed=world.rank)
+    unlike = fingerprints(runner.alg)
+    try:
+        compare_replicas(runner.alg, world, when="before the first broadcast")
+    except ShoalError as error:
+        before = str(error)
+    else:
+        before = "alike"
+    runner.synchronize()
+    alike = fingerprints(runner.alg)
+    train(runner)
+    with CountedOperations() as operations:
+        digest = compare_replicas(runner.alg, world, when="now")
+    return {
+        "before": before,
+        "weights_were_sent": {name: (unlike[name] == alike[name]) for name in unlike},
+        "digest": digest,
+        "collectives": operations.collectives,
+        "faults": {name: _told_of(fault, runner, world) for name, fault in FAULTS.items()},
+        "digest_after_repair": compare_replicas(runner.alg, world, when="now"),
+    }
+
+
+def _told_of(fault: Callable[[Runner], Any], runner: Runner, world: World) -> str:
+    """Return what a comparison says while rank 1 has a fault, and repair it."""
+    algorithm = runner.alg
+    state, rate = copy.deepcopy(algorithm.save()), algorithm.learning_rate
+    if world.rank == 1:
+        fault(runner)
+    try:
+        compare_replicas(algorithm, world, when="after iteration 7")
+    except ShoalError as error:
+        return f"{type(error).__name__}: {error}"
+    else:
+        return "alike"
+    finally:
+        algorithm.load(state, None, strict=True)
+        algorithm.learning_rate = rate
+
+
+def _nudge(tensor: torch.Tensor) -> None:
+    """Move one number by one unit in the last place."""
+    flat = tensor.detach().view(-1)
+    flat[0] = torch.nextafter(flat[0], torch.tensor(torch.inf))
+
+
+def _swap(tensor: torch.Tensor) -> None:
+    """Exchange two numbers."""
+    flat = tensor.detach().view(-1)
+    flat[[0, 1]] = flat[[1, 0]]
+
+
+def _moment(runner: Runner) -> torch.Tensor:
+    return runner.alg.optimizer.state_dict()["state"][0]["exp_avg"]
+
+
+FAULTS: dict[str, Callable[[Runner], Any]] = {
+    "one unit in the last place": lambda runner: _nudge(runner.alg.actor.get_parameter("mlp.0.weight")),
+    "two weights exchanged": lambda runner: _swap(runner.alg.critic.get_parameter("mlp.0.weight")),
+    "a normaliser": lambda runner: _nudge(runner.alg.actor.obs_normalizer.get_buffer("_mean")),
+    "a count": lambda runner: runner.alg.critic.obs_normalizer.get_buffer("count").add_(1),
+    "a moment": lambda runner: _nudge(_moment(runner)),
+    "a moment that is missing": lambda runner: runner.alg.optimizer.state.popitem(),
+    "the optimizer's learning rate": lambda runner: runner.alg.optimizer.param_groups[0].update(lr=1.0),
+    "the schedule's learning rate": lambda runner: setattr(runner.alg, "learning_rate", 1.0),
+}
+"""What is done to rank 1's learner."""
+
+
+def training(world: World) -> dict[str, Any]:
+    """Three iterations, with unlike environments and actions on the two ranks."""
+    runner = tiny_runner(env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    runner.synchronize()
+    torch.manual_seed(SEED + world.rank)
+    with _pooling_counted(runner) as counts:
+        story = train(runner)
+    algorithm = runner.alg
+    trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
+    return {
+        "rows": story.rows,
+        "saved": list(story.saved),
+        "iteration": runner.iteration,
+        "gradients": [p.grad.flatten().tolist() for p in trained if p.grad is not None],
+        "normaliser": algorithm.actor.obs_normalizer.get_buffer("_mean").flatten().tolist(),
+        "normaliser_count": int(algorithm.actor.obs_normalizer.get_buffer("count")),
+        "learning_rate": algorithm.learning_rate,
+        "digest": compare_replicas(algorithm, world, when="at the end"),
+        "pool_collectives": counts,
+        "samples": NUM_STEPS * NUM_ENVS,
+    }
+
+
+@contextmanager
+def _pooling_counted(runner: Runner) -> Iterator[list[int]]:
+    """Keep how many collectives each iteration's statistics cost."""
+    counts: list[int] = []
+    pool = runner.statistics.pool
+
+    def counted(*arguments: Any, **named: Any) -> Pooled:
+        with CountedOperations() as operations:
+            pooled = pool(*arguments, **named)
+        counts.append(operations.collectives)
+        return pooled
+
+    runner.statistics.pool = counted
+    yield counts
+
+
+def stopping(world: World) -> dict[str, Any]:
+    """Rank 1 gets a signal during the second of many iterations."""
+    runner = tiny_runner(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)), world=world)
+    asked = iter([False, True])
+    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": world.rank == 1 and next(asked)})
+    return {"stopped_by": story.stopped_by, "iteration": runner.iteration, "saved": list(story.saved)}
+
+
+def exploding(world: World) -> str:
+    """Rank 1 alone gets rewards so large that the squared error is infinite."""
+
+    class Generous(TinyEnv):
+        def step(self, actions: torch.Tensor) -> Any:
+            observations, rewards, dones, extras = super().step(actions)
+            return observations, rewards + 1e30 * world.rank, dones, extras
+
+    runner = tiny_runner(env=Generous(num_envs=NUM_ENVS), world=world)
+    try:
+        train(runner)
+    except ShoalError as error:
+        return str(error)
+    return "no error"
+
+
+def resuming(world: World, run: RunDir) -> dict[str, Any]:
+    """Two iterations, a checkpoint, and both ranks go on from it."""
+    first = tiny_runner(tiny_config(max_iterations=2), world=world)
+    train(first)
+    if world.is_first:
+        write_checkpoint(run, first.iteration, first.state(), world.size)
+    torch.distributed.barrier()
+    checkpoint, _ = newest_good(run)
+    second = tiny_runner(tiny_config(max_iterations=3), world=world, seed=world.rank)
+    if checkpoint is not None:
+        second.restore(read_checkpoint(checkpoint.model, world.device))
+    second.synchronize()
+    same = fingerprints(first.alg) == fingerprints(second.alg)
+    story = train(second)
+    return {"same_learner": same, "iterations": story.iterations, "steps": second.totals.steps}
+
+
+def working(rank: int, scratch: str) -> dict[str, Any]:
+    """The real worker, on the real task, with a group of its own."""
+    os.environ[RECORDS_VARIABLE] = scratch
+    task = f"{Path(__file__).parent / 'recorded_task.py'}:Recorded"
+    spec = registry.resolve(task)
+    run = Path(scratch) / "run"
+    run.mkdir(exist_ok=True)
+    job = Job(
+        config=replace(spec.defaults(task), seed=SEED, logger="none"),
+        run_dir=str(run),
+        devices=("cpu", "cpu"),
+        backend="gloo",
+        num_envs=spec.num_envs,
+    )
+    place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
+    report = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
+    return report.to_plain()

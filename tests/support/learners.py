@@ -1,0 +1,101 @@
+"""Small learners on `TinyEnv`, and ways to look at what they do."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from support.tiny_env import TinyEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig, TrainConfig
+from shoal.learn.groups import World
+from shoal.learn.runner import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rsl_rl.env import VecEnv
+
+    from shoal.learn.metrics import Row
+
+ALONE = World()
+NUM_STEPS = 8
+NUM_ENVS = 4
+
+
+def tiny_agent(**changes: Any) -> AgentConfig:
+    """A learner with everything that can differ between ranks: normalisers, moments, a moving learning rate."""
+    actor = ModelConfig(
+        hidden_dims=(8,), obs_normalization=True, distribution=DistributionConfig(class_name="GaussianDistribution")
+    )
+    defaults = {
+        "num_steps_per_env": NUM_STEPS,
+        "save_interval": 2,
+        "obs_groups": {"actor": ("policy",), "critic": ("privileged",)},
+        "actor": actor,
+        "critic": ModelConfig(hidden_dims=(8,), obs_normalization=True),
+        "algorithm": PpoConfig(num_learning_epochs=2, num_mini_batches=2),
+    }
+    return AgentConfig(**(defaults | changes))
+
+
+def tiny_config(**changes: Any) -> TrainConfig:
+    """A training of three iterations."""
+    return TrainConfig(**({"task": "tiny", "num_envs": NUM_ENVS, "max_iterations": 3, "agent": tiny_agent()} | changes))
+
+
+def tiny_runner(
+    config: TrainConfig | None = None, *, env: VecEnv | None = None, world: World = ALONE, seed: int = 0
+) -> Runner:
+    """A learner whose first weights follow from `seed`."""
+    torch.manual_seed(seed)
+    return Runner(env or TinyEnv(num_envs=NUM_ENVS), config or tiny_config(), world)
+
+
+@dataclass
+class Story:
+    """What a training told and saved."""
+
+    rows: list[Row] = field(default_factory=list)
+    saved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    stopped_by: str | None = None
+
+    @property
+    def iterations(self) -> list[float]:
+        """Number of each row."""
+        return [row["iteration"] for row in self.rows]
+
+
+def train(runner: Runner, stop_requests: Callable[[], Mapping[str, bool]] = dict) -> Story:
+    """Train to the end, and keep what the training tells."""
+    story = Story()
+
+    def save(iteration: int, state: Mapping[str, Any]) -> None:
+        assert iteration not in story.saved, "an iteration was saved twice"
+        # A saved state shares the memory of the learner that goes on.
+        story.saved[iteration] = copy.deepcopy(dict(state))
+
+    story.stopped_by = runner.train(on_row=story.rows.append, save=save, stop_requests=stop_requests)
+    return story
+
+
+class CountedOperations(TorchDispatchMode):
+    """Counts the operations that torch runs in the body, by name, collectives included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def collectives(self) -> int:
+        """How often the ranks met."""
+        return sum(count for name, count in self.counts.items() if name.startswith("c10d."))
