@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
 from support.documented import ROOT, pages
 
+from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
+from shoal.tasks.registry import registered
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 README = ROOT / "README.md"
@@ -54,6 +59,43 @@ def test_the_tree_in_the_readme_has_every_module() -> None:
     modules = {name for name in modules if not name.startswith(tuple(f"{whole}/" for whole in WHOLE))}
     assert {name for name in told if name.endswith(".py")} == modules
     assert {name for name in told if not name.endswith(".py")} >= set(WHOLE)
+
+
+def test_the_tasks_page_has_the_defaults_of_the_tasks() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    assert [told for told in told_of_tasks() if told not in page] == []
+
+
+def told_of_tasks() -> Iterator[str]:
+    """What the tasks page has to say, from the tasks' own configurations."""
+    for name, where in (("Cartpole-Balance", "upright"), ("Cartpole-Swingup", "hanging down")):
+        spec = registered()[name]
+        env = spec.env
+        assert isinstance(env, BalanceConfig | SwingupConfig)
+        yield (
+            f"cart within {env.reset_position_range:g} m of the middle, pole within {env.reset_angle_range:g} rad of "
+            f"{where}, slower than {env.reset_cart_speed_range:g} m/s and {env.reset_pole_speed_range:g} rad/s"
+        )
+        steps = spec.agent.num_steps_per_env
+        yield f"{spec.num_envs:,} environments on each worker, {spec.max_iterations} iterations of {steps} steps"
+        for weight in (field.name for field in fields(env) if field.name.endswith("_weight")):
+            yield f"| term `{weight.removesuffix('_weight')}`, weight {getattr(env, weight):g} |"
+        if isinstance(env, BalanceConfig):
+            yield f"leans more than {env.fallen_angle:g} rad"
+            yield f"at most {env.upright_weight * env.episode_length_s:g}, the length"
+        else:
+            yield f"at most {env.swung_up_weight * env.episode_length_s:g}: the weight"
+            yield f"tolerance(x, {env.centred_margin:g} m)"
+            yield f"tolerance(θ', {env.slow_margin:g} rad/s)"
+    yield f"| mass of the cart, of the pole | {env.cart_mass} kg, {env.pole_mass} kg |"
+    yield f"| half the length of the pole | {env.pole_half_length} m |"
+    yield f"| gravity | {env.gravity} m/s² |"
+    yield f"| {env.force_limit:g} N |"
+    yield f"| half the length of the rail | {env.rail_half_length} m |"
+    yield f"| {env.physics_dt} s, {env.decimation} |"
+    yield f"| {env.episode_length_s:g} s, so {env.episode_length_s / env.step_dt:.0f} actions |"
+    yield f"speed of the cart (in units of {env.cart_speed_scale:g} m/s)"
+    yield f"angular speed of the pole (in units of {env.pole_speed_scale:g} rad/s)"
 
 
 def test_the_command_line_reference_is_up_to_date() -> None:

@@ -103,6 +103,15 @@ def test_an_episode_that_fails_in_its_last_step_has_failed(device: str) -> None:
     assert extras["time_outs"].tolist() == [False, True]
 
 
+def test_a_failure_ends_one_episode_and_not_the_next(device: str) -> None:
+    # The task's kernel sets the flag of those that failed, and never clears one.
+    env = WarpVecEnv(CountingTask(CountingConfig(), num_envs=1, device=device, seed=0))
+    _, _, dones, _ = env.step(torch.ones(1, 1, device=device))
+    assert dones.all()
+    _, _, dones, _ = env.step(torch.zeros(1, 1, device=device))
+    assert not dones.any()
+
+
 def test_sums_of_an_episode_that_failed_hold_its_steps_alone(device: str) -> None:
     env = WarpVecEnv(CountingTask(CountingConfig(), num_envs=2, device=device, seed=0))
     nothing, fail_first = torch.zeros(2, 1, device=device), torch.tensor([[1.0], [0.0]], device=device)

@@ -55,7 +55,12 @@ FAULTS = {
     "spawned, rank 0 raises": Fault("Raises", 0, 1, RAISED, flags=(*SPAWNED, "--torchrunx-log-dir", "")),
     "spawned, rank 1 is killed": Fault("Dies", 1, 75, "killed by SIGKILL", log_dir="here"),
     "spawned, rank 1 leaves": Fault(
-        "Leaves", 1, 75, "it left with exit code 3", flags=(*SPAWNED, "--torchrunx-log-dir", "there")
+        "Leaves",
+        1,
+        75,
+        "it left with exit code 3",
+        flags=(*SPAWNED, "--torchrunx-log-dir", "there"),
+        environ=LEFT_OVER,
     ),
     "spawned, NaN on rank 1": Fault(
         "TurnsToNan", 1, 1, "held NaN or infinity", flags=(*SPAWNED, "--torchrunx-log-dir", "there"), log_dir=""
@@ -182,6 +187,13 @@ def test_only_the_iteration_before_the_fault_is_in_the_metrics(failed: Failed) -
 def test_the_notes_tell_the_cause_from_its_echo(failed: Failed) -> None:
     notes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((failed.ended.run / "ranks").iterdir())]
     assert [note["is_echo"] for note in notes] == [True, False]
+
+
+@launches("spawned, rank 1 leaves")
+def test_variables_left_over_in_a_shell_are_noted_first_and_ignored(failed: Failed) -> None:
+    names = ", ".join(name for name, _ in LEFT_OVER)
+    note = f"{names} are set, but no launcher started this process: ignoring them."
+    assert failed.ended.stdout.splitlines()[0] == note
 
 
 # Rank files -----------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ One step is, for all environments at once::
     reset()      where done: a new episode's first state                      the author's kernels
     observe()    state -> observations                                        the author's kernels
 
-It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`). So these methods
-run only while the task is built. They may do nothing but launch kernels, and what a kernel needs to remember
-lives in arrays, not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is
-wrong with them.
+It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`): a step runs no
+Python. So these methods may do nothing but launch kernels, and what a kernel needs to remember lives in arrays,
+not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is wrong with them.
 
 **Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
 mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
@@ -50,6 +49,7 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in
     `simulate`, `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
+    What else a task in a user's own file may declare is said in `shoal.tasks.registry`.
     """
 
     config: ConfigT

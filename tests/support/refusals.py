@@ -1,0 +1,181 @@
+"""Every wish that cannot be granted: the words, and what the machine is like. Run as a program, it asks for them all.
+
+It runs in a process of its own, because only there it can be seen that no refusal imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.fake_devices import seen
+
+from shoal.cli import main
+from shoal.cli.parse import parse_train
+from shoal.errors import ShoalError
+from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAVY = ("torch", "warp", "mujoco", "rsl_rl", "tensordict", "torchrunx")
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody typed, and where."""
+
+    words: str
+    """Everything after `shoal`; words are separated by spaces."""
+    gpus: int = 0
+    """GPUs of the machine; other commands than `train` look at the real machine."""
+    environ: dict[str, str] = field(default_factory=dict[str, str])
+
+
+# fmt: off
+WISHES = {
+    # Commands and tasks.
+    "a misspelt command": Wish("trian Cartpole-Swingup"),
+    "a misspelt task": Wish("train Cartpole-Swingupp"),
+    "a task that is like no other": Wish("train Walker"),
+    "no task": Wish("train --num-envs 4"),
+    "two tasks": Wish("train --seed 1 Cartpole-Swingup --task Cartpole-Balance"),
+    "a task flag without a task": Wish("train --seed 1 --task"),
+    "a task file that is not there": Wish("train nowhere.py:Task"),
+    "a task file that raises": Wish("train raises.py:Task"),
+    "a task file without that class": Wish("train {tests}/support/faulty_tasks.py:Raise"),
+    "a task file with several": Wish("train {tests}/support/faulty_tasks.py"),
+    # Configuration files.
+    "a configuration flag without a file": Wish("train Cartpole-Swingup --config"),
+    "a configuration that is not there": Wish("train --config nowhere.yaml"),
+    "a configuration that is no YAML": Wish("train --config broken.yaml"),
+    "a configuration without names": Wish("train --config list.yaml"),
+    "a configuration that names no task": Wish("train --config no_task.yaml"),
+    "a configuration with a misspelt field": Wish("train --config misspelt.yaml"),
+    # Numbers.
+    "no environments": Wish("train Cartpole-Swingup --num-envs 0"),
+    "no iterations": Wish("train Cartpole-Swingup --max-iterations 0"),
+    "a negative seed": Wish("train Cartpole-Swingup --seed -1"),
+    "a negative interval": Wish("train Cartpole-Swingup --check-replicas-every -1"),
+    "a discount above one": Wish("train Cartpole-Swingup --agent.algorithm.gamma 1.5"),
+    "both numbers of environments": Wish("train Cartpole-Swingup --num-envs 4 --num-envs-total 8"),
+    "a total that does not divide": Wish("train Cartpole-Swingup --nproc-per-node 2 --num-envs-total 1001"),
+    "a total below the number of workers": Wish("train Cartpole-Swingup --nproc-per-node 4 --num-envs-total 3"),
+    "more mini-batches than samples": Wish("train Cartpole-Swingup --num-envs 1 --agent.algorithm.num-mini-batches 33"),
+    "more mini-batches than sequences": Wish(
+        "train Cartpole-Swingup --num-envs 2 --agent.algorithm.num-mini-batches 4 --agent.actor.class-name RNNModel"
+    ),
+    # Devices.
+    "no workers": Wish("train Cartpole-Swingup --nproc-per-node 0"),
+    "a GPU where there is none": Wish("train Cartpole-Swingup --gpu-ids 0"),
+    "all GPUs where there is none": Wish("train Cartpole-Swingup --gpu-ids all"),
+    "a GPU out of range": Wish("train Cartpole-Swingup --gpu-ids 3", gpus=2),
+    "a negative GPU": Wish("train Cartpole-Swingup --gpu-ids -1", gpus=2),
+    "a GPU twice": Wish("train Cartpole-Swingup --gpu-ids 0,0", gpus=2),
+    "a GPU that is no number": Wish("train Cartpole-Swingup --gpu-ids first", gpus=2),
+    "more GPUs than workers": Wish("train Cartpole-Swingup --gpu-ids 0 1 --nproc-per-node 1", gpus=2),
+    # Directories.
+    "a log root below a file": Wish("train Cartpole-Swingup --log-root broken.yaml/logs"),
+    "rank files below a file": Wish(
+        "train Cartpole-Swingup --nproc-per-node 2 --torchrunx-log-dir broken.yaml/files"
+    ),
+    "rank files below a file, by the environment": Wish(
+        "train Cartpole-Swingup --nproc-per-node 2", environ={"TORCHRUNX_LOG_DIR": "broken.yaml/files"}
+    ),
+    "a run name that is a path": Wish("train Cartpole-Swingup --run-name a/b"),
+    # Runs and checkpoints.
+    "resume and checkpoint": Wish("train Cartpole-Swingup --resume --checkpoint latest"),
+    "two runs to resume": Wish("train Cartpole-Swingup --resume one two"),
+    "resume without any run": Wish("train Cartpole-Swingup --resume"),
+    "a run that does not exist": Wish("train Cartpole-Swingup --resume yesterday"),
+    "the latest checkpoint without any run": Wish("train Cartpole-Swingup --checkpoint latest"),
+    "a checkpoint that does not exist": Wish("train Cartpole-Swingup --checkpoint nowhere/model.pt"),
+    # Packages.
+    "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb"),
+    # torchrun.
+    "another number of workers than torchrun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=TORCHRUN),
+    "variables of torchrun that contradict each other": Wish(
+        "train Cartpole-Swingup", environ={**TORCHRUN, "RANK": "2"}
+    ),
+    # Playing.
+    "play without a task": Wish("play --episodes 3"),
+    "play without any run": Wish("play Cartpole-Swingup"),
+    "play a misspelt task": Wish("play Cartpole-Balence"),
+    "evaluate no episodes": Wish("evaluate Cartpole-Swingup --episodes 0"),
+    "evaluate with a negative seed": Wish("evaluate Cartpole-Swingup --seed -1"),
+    "bench without a task": Wish("bench --seconds 1"),
+}
+# fmt: on
+
+
+def _prepare(where: Path) -> None:
+    """Write the files that the wishes name."""
+    (where / "raises.py").write_text("raise ValueError('half a thought')\n", encoding="utf-8")
+    (where / "broken.yaml").write_text("task: [\n", encoding="utf-8")
+    (where / "list.yaml").write_text("- task\n", encoding="utf-8")
+    (where / "no_task.yaml").write_text("seed: 1\n", encoding="utf-8")
+    (where / "misspelt.yaml").write_text("task: Cartpole-Swingup\nmax_iteration: 1\n", encoding="utf-8")
+    sys.modules["wandb"] = None  # pyright: ignore[reportArgumentType]  Hidden, where it is installed.
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _grant(wish: Wish) -> None:
+    """Do what the command does, up to the point where something would be started."""
+    command, *words = wish.words.format(tests=Path(__file__).parents[1]).split()
+    if command == "train":
+        plan_training(parse_train(words), os.environ, seen(wish.gpus))
+    else:
+        main._shoal([command, *words])  # pyright: ignore[reportPrivateUsage]
+
+
+def _answer(wish: Wish) -> dict[str, object]:
+    """Return how a wish was refused."""
+    before = sorted(Path.cwd().rglob("*"))
+    printed, started = io.StringIO(), time.perf_counter()
+    sentence, code = "", 0
+    with _environment(wish.environ), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            _grant(wish)
+        except ShoalError as error:
+            sentence, code = str(error), error.exit_code
+        except SystemExit as left:  # tyro's own refusals
+            sentence, code = printed.getvalue(), int(str(left.code))
+    return {
+        "sentence": sentence,
+        "code": code,
+        "seconds": time.perf_counter() - started,
+        "imported": [name for name in HEAVY if name in sys.modules],
+        "written": [str(path) for path in sorted(Path.cwd().rglob("*")) if path not in before],
+    }
+
+
+if __name__ == "__main__":
+    _prepare(Path.cwd())
+    sys.stdout.write(json.dumps({name: _answer(wish) for name, wish in WISHES.items()}))
