@@ -113,7 +113,7 @@ def _learn(
     runner.synchronize()
     _seed_everything(job.config.seed + world.rank)  # and other actions on each.
 
-    writers = open_writers(job.run, job.config) if world.is_first else []
+    writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []
     last_row: Row = {}
 
     def take_row(row: Row) -> None:

@@ -131,6 +131,22 @@ def test_a_damaged_checkpoint_is_passed_over_with_its_reason(kind: str, run_dir:
     assert passed_over == [f"Checkpoint {newest} is damaged and was passed over: {reason}."]
 
 
+@pytest.mark.parametrize(
+    "files",
+    [{}, {"other.pt": {"bytes": 0, "sha256": ""}}, [], None, {"model.pt": {}}, {"model.pt": None}],
+    ids=["none", "others", "a list", "null", "no sum", "no entry"],
+)
+def test_a_manifest_that_vouches_for_no_model_is_damage(files: Any, run_dir: RunDir) -> None:
+    make(run_dir, 1)
+    newest = make(run_dir, 2)
+    (newest / "other.pt").touch()
+    describe(newest, files)
+    found, passed_over = newest_good(run_dir)
+    assert found is not None
+    assert found.iteration == 1
+    assert len(passed_over) == 1
+
+
 def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
     for iteration in (1, 2, 3):
         make(run_dir, iteration)

@@ -165,7 +165,8 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         message = f"--config {file} cannot be read ({error.strerror}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        message = f"--config {file} is no plain YAML: {error}"
+        where = " ".join(str(error).split())  # PyYAML draws a picture over several lines.
+        message = f"--config {file} is no plain YAML ({where}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     if not isinstance(data, dict):
         message = f"--config {file} holds no named values: it must look like <run>/params/train.yaml."

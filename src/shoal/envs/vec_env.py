@@ -43,6 +43,8 @@ class WarpVecEnv(VecEnv):
         """Steps after which an episode is cut off."""
         self.device = task.device.alias
         self.cfg = task.config
+        self.step_dt = task.step_dt
+        """Simulated time between two actions [s]; rsl_rl's RND scales its reward with it."""
         self.episode_terms = task.reward_terms
         """Names of the columns of ``extras["episode_sums"]``."""
         self._actions = to_torch(task.actions)
@@ -71,6 +73,11 @@ class WarpVecEnv(VecEnv):
     def episode_length_buf(self, lengths: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Copy `lengths` into the shared array: the recorded step reads no other."""
         self._episode_length.copy_(lengths)
+
+    @property
+    def unwrapped(self) -> WarpVecEnv:
+        """This environment: rsl_rl's RND looks for `step_dt` on the innermost of Gymnasium-like wrappers."""
+        return self
 
     def get_observations(self) -> TensorDict:
         """Return the observations that the last step or reset wrote."""

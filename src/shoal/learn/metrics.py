@@ -68,10 +68,11 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """Writes each row as TensorBoard scalars into the run directory."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10)
+        # A run that goes on from an older checkpoint takes back what it wrote after it.
+        self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10, purge_step=iteration + 1)
 
     def write(self, row: Mapping[str, float]) -> None:
         """Write one scalar a metric, at the iteration's number."""
@@ -141,11 +142,11 @@ class Sheltered:
             self._told = True
 
 
-def open_writers(run: RunDir, config: TrainConfig) -> list[MetricsWriter]:
+def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[MetricsWriter]:
     """Open `metrics.jsonl` and whatever else `--logger` names."""
     writers: list[MetricsWriter] = [JsonLinesWriter(run)]
     if config.logger == "tensorboard":
-        writers.append(TensorBoardWriter(run))
+        writers.append(TensorBoardWriter(run, iteration))
     elif config.logger == "wandb":
         writers.append(WandbWriter(run, config))
     return [Sheltered(writer) for writer in writers]

@@ -46,17 +46,27 @@ class Checkpoint:
         try:
             manifest: dict[str, Any] = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
             files: dict[str, dict[str, Any]] = manifest["files"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sums = {name: (told["bytes"], told["sha256"]) for name, told in files.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
-        for name, told in files.items():
-            file = self.path / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != told["bytes"]:
-                return f"{name} has {file.stat().st_size} bytes instead of {told['bytes']}"
-            if sha256(file) != told["sha256"]:
-                return f"{name} does not have the SHA-256 sum that its manifest names"
-        return None
+        if MODEL not in sums:
+            return f"its manifest does not name {MODEL}"
+        found = (_damage_of(self.path / name, *told) for name, told in sums.items())
+        return next((damage for damage in found if damage is not None), None)
+
+
+def _damage_of(file: Path, told_bytes: int, told_sum: str) -> str | None:
+    """Say what is wrong with one file."""
+    try:
+        if not file.is_file():
+            return f"{file.name} is missing"
+        if file.stat().st_size != told_bytes:
+            return f"{file.name} has {file.stat().st_size} bytes instead of {told_bytes}"
+        if sha256(file) != told_sum:
+            return f"{file.name} does not have the SHA-256 sum that its manifest names"
+    except OSError as error:
+        return f"{file.name} cannot be read ({error.strerror})"
+    return None
 
 
 def sha256(file: Path) -> str:

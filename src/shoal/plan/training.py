@@ -213,10 +213,11 @@ def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
     samples = num_envs if recurrent else num_envs * agent.num_steps_per_env
     if asked <= samples:
         return
+    envs = "1 environment" if num_envs == 1 else f"{num_envs} environments"
     why = (
-        f"{num_envs} environments, whose sequences a recurrent network learns from as wholes"
+        f"{envs}, whose sequences a recurrent network learns from as wholes"
         if recurrent
-        else f"{num_envs} environments of {agent.num_steps_per_env} steps each"
+        else f"{agent.num_steps_per_env} steps of {envs}"
     )
     message = (
         f"--agent.algorithm.num-mini-batches {asked} was asked for, but a worker collects only {why}: pass "

@@ -1,0 +1,188 @@
+"""From words to a configuration: the task among flags, the forms of `--gpu-ids`, and files of saved flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.fake_devices import seen
+
+from shoal.cli.parse import parse_bench, parse_train, split_task
+from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TASK = "Cartpole-Swingup"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "{task} --gpu-ids 0 1",
+        "--gpu-ids 0 1 {task}",
+        "--gpu-ids 0 1 --task {task}",
+        "--task={task} --gpu-ids 0 1",
+        "--gpu-ids 0 {task} 1",
+    ],
+)
+@pytest.mark.parametrize("task", [TASK, "some/file.py:Task", "some/file.py"])
+def test_the_task_may_stand_anywhere(words: str, task: str) -> None:
+    assert split_task(words.format(task=task).split()) == (task, ["--gpu-ids", "0", "1"])
+
+
+def test_words_without_a_task_have_none() -> None:
+    assert split_task(["--seed", "1"]) == (None, ["--seed", "1"])
+    assert split_task([]) == (None, [])
+
+
+def test_the_first_word_is_the_task_whatever_it_is() -> None:
+    assert split_task(["Cartpole-Swingupp", "--seed", "1"]) == ("Cartpole-Swingupp", ["--seed", "1"])
+
+
+@pytest.mark.parametrize("flag", ["0 1", "0,1", "[0,1]", "[0, 1]", "0, 1", "all"])
+def test_gpus_are_named_in_any_of_the_usual_ways(flag: str) -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", *flag.split()]), {}, seen(2))
+    assert (plan.devices, plan.door, plan.backend) == (("cuda:0", "cuda:1"), "spawned", "nccl")
+
+
+def test_gpus_before_the_task_are_gpus() -> None:
+    plan = plan_training(parse_train(["--gpu-ids", "0", "1", TASK]), {}, seen(2))
+    assert plan.devices == ("cuda:0", "cuda:1")
+
+
+@pytest.mark.parametrize("word", ["None", "none"])
+def test_none_means_the_cpu_even_where_there_are_gpus(word: str) -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", word]), {}, seen(2))
+    assert (plan.devices, plan.door, plan.backend, plan.notes) == (("cpu",), "in process", None, ())
+
+
+def test_no_flag_means_the_first_gpu() -> None:
+    plan = plan_training(parse_train([TASK]), {}, seen(2))
+    assert (plan.devices, plan.door) == (("cuda:0",), "in process")
+
+
+def test_no_flag_and_no_gpu_means_the_cpu_and_says_so() -> None:
+    plan = plan_training(parse_train([TASK]), {}, seen(0))
+    assert plan.devices == ("cpu",)
+    assert len(plan.notes) == 1
+
+
+def test_two_workers_on_the_cpu_talk_through_gloo() -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", "None", "--nproc-per-node", "2"]), {}, seen(0))
+    assert (plan.devices, plan.door, plan.backend) == (("cpu", "cpu"), "spawned", "gloo")
+
+
+def test_two_workers_on_one_gpu_share_it_through_gloo() -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", "0", "--nproc-per-node", "2"]), {}, seen(1))
+    assert (plan.devices, plan.door, plan.backend) == (("cuda:0", "cuda:0"), "spawned", "gloo")
+
+
+def test_a_total_is_divided_among_the_workers() -> None:
+    words = [TASK, "--gpu-ids", "None", "--nproc-per-node", "4", "--num-envs-total", "1024"]
+    plan = plan_training(parse_train(words), {}, seen(0))
+    assert (plan.num_envs, plan.world_size) == (256, 4)
+    assert plan.samples_per_iteration == 1024 * plan.config.agent.num_steps_per_env
+
+
+def test_as_many_mini_batches_as_samples_are_fine() -> None:
+    words = [TASK, "--num-envs", "1", "--agent.num-steps-per-env", "4", "--agent.algorithm.num-mini-batches", "4"]
+    assert plan_training(parse_train(words), {}, seen(0)).mini_batch_size == 1
+
+
+def test_the_task_decides_the_defaults_and_flags_override_them() -> None:
+    assert parse_train(["Cartpole-Balance"]).num_envs == 512
+    assert parse_train(["Cartpole-Balance", "--num-envs", "8"]).num_envs == 8
+
+
+def test_later_files_override_earlier_ones_and_flags_override_both(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(f"task: {TASK}\nseed: 1\nnum_envs: 16\nmax_iterations: 5\n", encoding="utf-8")
+    second.write_text("seed: 2\nnum_envs: 32\n", encoding="utf-8")
+    config = parse_train(["--config", str(first), f"--config={second}", "--num-envs", "64"])
+    assert (config.task, config.seed, config.num_envs, config.max_iterations) == (TASK, 2, 64, 5)
+
+
+def test_a_typed_number_of_environments_ends_a_saved_total(tmp_path: Path) -> None:
+    saved = tmp_path / "train.yaml"
+    saved.write_text(f"task: {TASK}\nnum_envs_total: 64\n", encoding="utf-8")
+    assert parse_train(["--config", str(saved)]).num_envs_total == 64
+    assert parse_train(["--config", str(saved), "--num-envs", "8"]).num_envs_total is None
+
+
+def test_bench_takes_the_tasks_number_of_environments() -> None:
+    assert parse_bench(["Cartpole-Balance"]).num_envs == 512
+
+
+# What torchrun decided ------------------------------------------------------------------------------------------
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_under_torchrun_a_process_joins_as_the_rank_that_it_is() -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), TORCHRUN, seen(0))
+    assert (plan.door, plan.world_size, plan.devices, plan.backend) == ("joined", 4, ("cpu", "cpu"), "gloo")
+    assert plan.rank is not None
+    assert (plan.rank.rank, plan.rank.local_rank) == (3, 1)
+
+
+def test_one_worker_on_each_of_two_machines_needs_a_backend() -> None:
+    environ = {**TORCHRUN, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    assert plan_training(parse_train([TASK, "--gpu-ids", "None"]), environ, seen(0)).backend == "gloo"
+    assert plan_training(parse_train([TASK]), environ, seen(1)).backend == "nccl"
+
+
+def test_variables_left_over_are_noted_and_do_not_make_a_rank() -> None:
+    plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), {"RANK": "3", "WORLD_SIZE": "4"}, seen(0))
+    assert (plan.door, plan.world_size) == ("in process", 1)
+    assert plan.notes == ("RANK, WORLD_SIZE are set, but no launcher started this process: ignoring them.",)
+
+
+# Rank files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "flag", "expected"),
+    [
+        (None, None, "<run>/torchrunx"),
+        (None, "files", "files"),
+        (None, "", None),
+        ("other", "files", "other"),
+        ("other", None, "other"),
+        ("", "files", None),
+    ],
+)
+def test_the_environment_wins_over_the_flag_and_the_flag_over_the_default(
+    tmp_path: Path, variable: str | None, flag: str | None, expected: str | None
+) -> None:
+    from shoal.plan.rundir import RunDir
+
+    environ = {} if variable is None else {"TORCHRUNX_LOG_DIR": variable}
+    words = [
+        TASK,
+        "--gpu-ids",
+        "None",
+        "--nproc-per-node",
+        "2",
+        *([] if flag is None else ["--torchrunx-log-dir", flag]),
+    ]
+    plan = plan_training(parse_train(words), environ, seen(0))
+    base = plan.log_base(RunDir(tmp_path), environ)
+    assert (base and str(base).replace(str(tmp_path), "<run>")) == expected
+
+
+def test_one_worker_has_no_rank_files() -> None:
+    from pathlib import Path
+
+    from shoal.plan.rundir import RunDir
+
+    plan = plan_training(parse_train([TASK, "--torchrunx-log-dir", "files"]), {}, seen(0))
+    assert plan.log_base(RunDir(Path("run")), {}) is None
