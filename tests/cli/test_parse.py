@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.fake_devices import seen
 
 from shoal.cli.parse import parse_bench, parse_train, split_task
+from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from shoal.tasks.registry import registered
 
 TASK = "Cartpole-Swingup"
 
@@ -90,9 +90,11 @@ def test_as_many_mini_batches_as_samples_are_fine() -> None:
     assert plan_training(parse_train(words), {}, seen(0)).mini_batch_size == 1
 
 
-def test_the_task_decides_the_defaults_and_flags_override_them() -> None:
-    assert parse_train(["Cartpole-Balance"]).num_envs == 512
-    assert parse_train(["Cartpole-Balance", "--num-envs", "8"]).num_envs == 8
+@pytest.mark.parametrize("task", registered())
+def test_the_task_decides_the_defaults_and_flags_override_them(task: str) -> None:
+    spec = registered()[task]
+    assert parse_train([task]) == spec.defaults()
+    assert parse_train([task, "--num-envs", "8"]) == replace(spec.defaults(), num_envs=8)
 
 
 def test_later_files_override_earlier_ones_and_flags_override_both(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_a_typed_number_of_environments_ends_a_saved_total(tmp_path: Path) -> No
 
 
 def test_bench_takes_the_tasks_number_of_environments() -> None:
-    assert parse_bench(["Cartpole-Balance"]).num_envs == 512
+    assert parse_bench([TASK]).num_envs == registered()[TASK].num_envs
 
 
 # What torchrun decided ------------------------------------------------------------------------------------------
@@ -163,8 +165,6 @@ def test_variables_left_over_are_noted_and_do_not_make_a_rank() -> None:
 def test_the_environment_wins_over_the_flag_and_the_flag_over_the_default(
     tmp_path: Path, variable: str | None, flag: str | None, expected: str | None
 ) -> None:
-    from shoal.plan.rundir import RunDir
-
     environ = {} if variable is None else {"TORCHRUNX_LOG_DIR": variable}
     words = [
         TASK,
@@ -180,9 +180,5 @@ def test_the_environment_wins_over_the_flag_and_the_flag_over_the_default(
 
 
 def test_one_worker_has_no_rank_files() -> None:
-    from pathlib import Path
-
-    from shoal.plan.rundir import RunDir
-
     plan = plan_training(parse_train([TASK, "--torchrunx-log-dir", "files"]), {}, seen(0))
     assert plan.log_base(RunDir(Path("run")), {}) is None

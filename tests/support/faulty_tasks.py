@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+import torch
+
 from shoal.config import AgentConfig
 from shoal.errors import UsageError
 from shoal.tasks.cartpole.config import SwingupConfig
@@ -144,3 +146,19 @@ class Terminated(_Faulty):
 
     def strike(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+class TellsContexts(_Faulty):
+    """Prints on every rank on which GPUs this process has a context: nothing is wrong with it, if it has but one."""
+
+    config = SwingupConfig()
+
+    def step(self) -> None:
+        super().step()
+        if self.steps == self.strike_at:
+            gpus = range(torch.cuda.device_count())
+            sys.stdout.write(f"contexts on GPUs {[gpu for gpu in gpus if torch._C._cuda_hasPrimaryContext(gpu)]}\n")
+            sys.stdout.flush()
+
+    def strike(self) -> None:
+        pass

@@ -77,7 +77,9 @@ WISHES = {
     "both numbers of environments": Wish("train Cartpole-Swingup --num-envs 4 --num-envs-total 8"),
     "a total that does not divide": Wish("train Cartpole-Swingup --nproc-per-node 2 --num-envs-total 1001"),
     "a total below the number of workers": Wish("train Cartpole-Swingup --nproc-per-node 4 --num-envs-total 3"),
-    "more mini-batches than samples": Wish("train Cartpole-Swingup --num-envs 1 --agent.algorithm.num-mini-batches 33"),
+    "more mini-batches than samples": Wish(
+        "train Cartpole-Swingup --num-envs 1 --agent.num-steps-per-env 8 --agent.algorithm.num-mini-batches 9"
+    ),
     "more mini-batches than sequences": Wish(
         "train Cartpole-Swingup --num-envs 2 --agent.algorithm.num-mini-batches 4 --agent.actor.class-name RNNModel"
     ),

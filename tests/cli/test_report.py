@@ -1,0 +1,196 @@
+"""What a person sees: the plan, the live table, plain lines, results and errors, each rendered at a fixed width."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+from support.fake_devices import seen
+from support.snapshots import matches_snapshot
+
+from shoal.cli import report
+from shoal.cli.parse import parse_train
+from shoal.errors import TrainingFailedError
+from shoal.plan.rundir import RunDir
+from shoal.plan.training import plan_training
+from shoal.play import Episodes
+from shoal.train import Outcome
+from shoal.worker import WorkerReport
+
+if TYPE_CHECKING:
+    from shoal.plan.training import TrainPlan
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+WORDS = ("--max-iterations", "300", "--num-envs", "1024", "--seed", "42", "--agent.num-steps-per-env", "32")
+WORDS += ("--agent.algorithm.num-mini-batches", "4")
+
+ROW = {
+    "iteration": 150.0,
+    "max_iterations": 300.0,
+    "Train/mean_reward": 123.456,
+    "Train/mean_episode_length": 487.25,
+    "Perf/total_fps": 123456.7,
+    "Train/total_steps": 9830400.0,
+    "Loss/value": 0.012345,
+    "Loss/surrogate": -0.0042,
+    "Loss/learning_rate": 0.0005,
+    "Policy/mean_std": 0.71,
+    "Episode_Reward/swung_up": 0.9,
+}
+
+
+@pytest.fixture(autouse=True)
+def _fixed_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR", "OMP_NUM_THREADS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def plan_of(*words: str, gpus: int = 0, environ: dict[str, str] | None = None) -> TrainPlan:
+    return plan_training(parse_train(["Cartpole-Swingup", *WORDS, *words]), environ or {}, seen(gpus))
+
+
+def tidy(text: str) -> str:
+    """Text without what depends on the clock, and without the spaces at the ends of its lines."""
+    lines = re.sub(r"\d+:\d\d:\d\d", "0:00:00", text).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def rendered(view: object) -> str:
+    console = Console(width=100, record=True, force_terminal=True, file=Path("/dev/null").open("w", encoding="utf-8"))  # noqa: SIM115
+    console.print(view)
+    return tidy(console.export_text())
+
+
+@pytest.fixture
+def live() -> report._LiveView:
+    return report._LiveView(plan_of(), Console(width=100, force_terminal=True))
+
+
+def test_the_live_table_shows_progress_and_the_newest_metrics(live: report._LiveView) -> None:
+    live.on_row({**ROW, "iteration": 149.0, "Train/mean_reward": 1.0})
+    live.on_row(ROW)
+    assert matches_snapshot(SNAPSHOTS / "live_view.txt", rendered(live))
+
+
+def test_the_live_table_stands_before_there_are_metrics(live: report._LiveView) -> None:
+    assert matches_snapshot(SNAPSHOTS / "live_view_at_the_start.txt", rendered(live))
+
+
+def test_metrics_that_are_not_known_yet_are_dashes(live: report._LiveView) -> None:
+    live.on_row({**ROW, "Train/mean_reward": None, "Loss/value": None})  # pyright: ignore[reportArgumentType]  JSON's null
+    assert re.search(r"Mean reward\s+-\n", rendered(live))
+
+
+def test_a_resumed_run_begins_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    plan = replace(plan_of(), start_iteration=120)
+    assert "120/300" in rendered(report._LiveView(plan, Console(width=100)))
+    with report.training_view(plan, silent=False):
+        pass
+    assert "iterations 120 to 300" in capsys.readouterr().out
+
+
+# Plain lines ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_notes_come_first_then_the_headline_then_progress(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = plan_of("--nproc-per-node", "2", environ={"RANK": "1"})
+    with report.training_view(plan, silent=False) as view:
+        view.on_line("Run directory: here")
+        view.on_row(ROW)
+    assert matches_snapshot(SNAPSHOTS / "plain_view.txt", tidy(capsys.readouterr().out))
+
+
+def test_plain_lines_are_rare_but_the_last_is_always_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with report.training_view(plan_of(), silent=False) as view:
+        for iteration in range(1, 101):
+            view.on_row({**ROW, "iteration": float(iteration)})
+    told = [line.partition("]")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert told == ["[1/300", "[100/300"]
+
+
+def test_nothing_is_told_twice_when_the_last_row_was_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with report.training_view(plan_of(), silent=False) as view:
+        view.on_row(ROW)
+    assert capsys.readouterr().out.count("[150/300]") == 1
+
+
+def test_ranks_that_do_not_speak_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with report.training_view(plan_of(), silent=True) as view:
+        view.on_line("Run directory: here")
+        view.on_row(ROW)
+    assert capsys.readouterr().out == ""
+
+
+# Plans, results, errors -----------------------------------------------------------------------------------------
+
+
+def test_the_plan_tells_devices_ranks_batches_and_directories(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--gpu-ids", "0", "1", "--run-name", "wide", "--torchrunx-log-dir", "files")
+    report.print_plan(plan_of(*words, gpus=2), {"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert matches_snapshot(SNAPSHOTS / "plan.txt", tidy(capsys.readouterr().out))
+
+
+def test_the_plan_of_one_worker_on_the_cpu_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_plan(plan_of(), {})
+    assert matches_snapshot(SNAPSHOTS / "plan_on_the_cpu.txt", tidy(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("words", [["train", "--dry-run"], ["plan"]])
+def test_a_dry_run_writes_nothing_and_starts_nothing(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shoal.cli import main
+
+    main._shoal([words[0], "Cartpole-Swingup", "--log-root", str(tmp_path / "logs"), *words[1:]])
+    assert "world size" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def outcome(ranks: int) -> Outcome:
+    reports = [
+        WorkerReport(rank=rank, host="here", device="cpu", iteration=300, digest="0123456789abcdef", last_row=dict(ROW))
+        for rank in range(ranks)
+    ]
+    return Outcome(RunDir(Path("logs/run")), reports)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_outcome_ends_with_the_run_directory(ranks: int, capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_outcome(outcome(ranks))
+    *more, last = capsys.readouterr().out.splitlines()
+    assert last == "Finished 300 iterations, mean reward 123.46. Run directory: logs/run"
+    assert more == ([] if ranks == 1 else ["All 2 ranks hold the same learner, 0123456789abcdef."])
+
+
+EPISODES = Episodes(task="T", checkpoint=Path("here/000300"), returns=[1.0, 2.0, 6.0], lengths=[10, 20, 30])
+
+
+def test_episodes_are_told_one_by_one_and_with_their_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_episodes(EPISODES)
+    # Mean 3; squared distances 4, 1, 9 have the mean 14/3, whose root is 2.16. Lengths: 0 and ±10, so sqrt(200/3).
+    *table, last = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert " ".join(last) == "return 3.00 ± 2.16, length 20.0 ± 8.2"
+    assert [row for row in table if row[0].isdigit()] == [["1", "1.00", "10"], ["2", "2.00", "20"], ["3", "6.00", "30"]]
+
+
+def test_an_evaluation_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_evaluation(EPISODES)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["episodes"], told["return_mean"], told["return_min"], told["return_max"]) == (3, 3.0, 1.0, 6.0)
+    assert told["return_std"] == pytest.approx((14 / 3) ** 0.5)
+    assert told["length_mean"] == 20.0
+
+
+def test_an_error_is_told_on_standard_error_with_its_details_above(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_error(TrainingFailedError("It [failed].", details="Traceback [most recent]\n"))
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "Traceback [most recent]\nError: It [failed].\n")

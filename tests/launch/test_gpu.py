@@ -1,0 +1,55 @@
+"""Launches on GPUs: one, one that two ranks share, and two that do not touch each other."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from support.commands import FAULTY, SMALL, TRAIN, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.commands import Ended
+
+pytestmark = pytest.mark.spawn
+
+FLAGS = (*SMALL[2:], "--max-iterations", "3")  # without the flag for the CPU
+
+
+def train(where: Path, task: str, *flags: str) -> Ended:
+    """Train on GPUs, to the end."""
+    ended = run((*TRAIN, task, *FLAGS, *flags), where)
+    assert ended.code == 0, ended.stdout + ended.stderr
+    assert (ended.left_processes, ended.left_files) == ([], [])
+    assert [row["iteration"] for row in ended.rows] == [1, 2, 3]
+    return ended
+
+
+@pytest.mark.gpu(count=1)
+@pytest.mark.parametrize("flags", [(), ("--gpu-ids", "0")], ids=["by default", "by its index"])
+def test_one_gpu_trains_in_process(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    plan = train(tmp_path, "Cartpole-Swingup", *flags).record["plan"]
+    assert (plan["door"], plan["devices"], plan["backend"]) == ("in process", ["cuda:0"], None)
+
+
+@pytest.mark.gpu(count=1)
+def test_two_ranks_share_one_gpu_through_gloo(tmp_path: Path) -> None:
+    ended = train(tmp_path, "Cartpole-Swingup", "--gpu-ids", "0", "--nproc-per-node", "2")
+    plan = ended.record["plan"]
+    assert (plan["door"], plan["devices"], plan["backend"]) == ("spawned", ["cuda:0", "cuda:0"], "gloo")
+    digests = ended.record["ended"]["digests"]
+    assert sorted(digests) == ["0", "1"]
+    assert len(set(digests.values())) == 1
+
+
+@pytest.mark.gpu(count=2)
+def test_no_rank_has_a_context_on_the_gpu_of_another(tmp_path: Path) -> None:
+    ended = train(tmp_path, f"{FAULTY}:TellsContexts", "--gpu-ids", "0", "1")
+    assert ended.record["plan"]["backend"] == "nccl"
+    told = {}
+    for file in ended.run.glob("torchrunx/*/*.log"):
+        match = re.search(r"contexts on GPUs \[(.*?)\]", file.read_text(encoding="utf-8"))
+        told[file.name] = match and match[1]
+    assert told == {"localhost[0].log": "0", "localhost[1].log": "1"}
