@@ -54,12 +54,8 @@ def _read(name: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(description="Make a uv.lock index-neutral, or check that it is.")
-    parser.add_argument(
-        "files", nargs="*", default=["-"], metavar="FILE", help="a lock; '-' (the default) is stdin"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="only name the lines that hold an address, and exit 1"
-    )
+    parser.add_argument("files", nargs="*", default=["-"], metavar="FILE", help="a lock; '-' (the default) is stdin")
+    parser.add_argument("--check", action="store_true", help="only name the lines that hold an address, and exit 1")
     args = parser.parse_args(argv)
     if not args.check:
         if len(args.files) != 1:

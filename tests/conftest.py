@@ -41,9 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need more GPUs than are visible, saying so."""
-    needs = [
-        (item, marker.kwargs.get("count", 1)) for item in items if (marker := item.get_closest_marker("gpu"))
-    ]
+    needs = [(item, marker.kwargs.get("count", 1)) for item in items if (marker := item.get_closest_marker("gpu"))]
     visible = _visible_gpu_count() if needs else 0
     for item, count in needs:
         if count > visible:

@@ -26,9 +26,7 @@ def parse(module: str) -> ast.Module:
 def imported_packages(tree: ast.Module) -> set[str]:
     """The top-level packages that a module imports anywhere, in functions too."""
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [
-        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level
-    ]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
     return {name.partition(".")[0] for name in names}
 
 
@@ -51,9 +49,7 @@ def test_module_asserts_nothing(module: str) -> None:
 @pytest.mark.parametrize("module", [module for module in MODULES if not module.startswith("cli/")])
 def test_only_the_command_line_prints(module: str) -> None:
     calls = (node for node in ast.walk(parse(module)) if isinstance(node, ast.Call))
-    assert [
-        call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"
-    ] == []
+    assert [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"] == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(("config/", "errors.py", "logs.py"))])

@@ -143,8 +143,7 @@ def test_neutral_form_is_left_as_it_is() -> None:
 
 def test_metadata_at_the_end_of_the_file_leaves_no_blank_line() -> None:
     assert (
-        neutral('[[package]]\nname = "a"\n\n[package.metadata]\nprovides-extras = []\n')
-        == '[[package]]\nname = "a"\n'
+        neutral('[[package]]\nname = "a"\n\n[package.metadata]\nprovides-extras = []\n') == '[[package]]\nname = "a"\n'
     )
 
 

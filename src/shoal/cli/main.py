@@ -57,7 +57,7 @@ def _shoal(words: Sequence[str]) -> None:
 
 def _train(words: Sequence[str]) -> None:
     if not _names_a_task(words):
-        report.print_train_overview()
+        report.print_usage("train")
         return
     from shoal.cli.parse import parse_train
 
@@ -65,6 +65,9 @@ def _train(words: Sequence[str]) -> None:
 
 
 def _plan(words: Sequence[str]) -> None:
+    if not _names_a_task(words):
+        report.print_usage("shoal plan")
+        return
     from shoal.cli.parse import parse_train
 
     _start(parse_train(words, program="shoal plan"), dry_run_only=True)
@@ -90,6 +93,9 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
 
 
 def _play(words: Sequence[str]) -> None:
+    if not _names_a_task(words):
+        report.print_usage("play")
+        return
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
 
@@ -97,6 +103,9 @@ def _play(words: Sequence[str]) -> None:
 
 
 def _evaluate(words: Sequence[str]) -> None:
+    if not _names_a_task(words):
+        report.print_usage("evaluate")
+        return
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
 
@@ -108,6 +117,9 @@ def _tasks(_words: Sequence[str]) -> None:
 
 
 def _bench(words: Sequence[str]) -> None:
+    if not _names_a_task(words):
+        report.print_usage("shoal bench")
+        return
     from shoal.cli.parse import parse_bench
 
     config = parse_bench(words)

@@ -84,12 +84,12 @@ def print_tasks() -> None:
     _out().print(table)
 
 
-def print_train_overview() -> None:
-    """Print what `train` can train; a task's own flags need the task."""
-    say("usage: train TASK [flags]\n\nTasks:")
+def print_usage(program: str) -> None:
+    """Print the tasks that a command takes: its flags depend on the task."""
+    say(f"usage: {program} TASK [flags]\n\nTasks:")
     print_tasks()
-    say("\n`train TASK --help` shows every flag with that task's defaults.")
-    say("A task of your own: `train path/to/file.py:Class`.")
+    say(f"\n`{program} TASK --help` shows every flag with that task's defaults.")
+    say(f"A task of your own: `{program} path/to/file.py:Class`.")
 
 
 def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:

@@ -115,14 +115,15 @@ def _from_file(task: str) -> TaskSpec:
         message = f"The task '{task}' asks for the file {path}, which does not exist: pass path/to/file.py:Class."
         raise UsageError(message)
     module = _load_file(path)
-    candidates = [name for name, value in vars(module).items() if _is_task(value, module)]
+    candidates = [name for name, value in vars(module).items() if name[0] != "_" and _is_task(value, module)]
     if not attribute and len(candidates) == 1:
         attribute = candidates[0]
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
+        asked = f"has no task '{attribute}'" if attribute else "has not one task but several, or none"
         message = (
-            f"The file {path} has no task '{attribute}' (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
-            f"Pass {where}.py:{candidates[0] if candidates else 'Class'}."
+            f"The file {path} {asked} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
+            f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)
     author = getattr(module, attribute)
