@@ -71,6 +71,17 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
     ] == []
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("more", [(), ("--help",)])
+def test_a_command_without_a_task_tells_its_usage(
+    command: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main._shoal([command, *more])
+    text = capsys.readouterr().out
+    assert re.match(rf"usage: (shoal )?{command} TASK \[flags\]\n", text)
+    assert "Cartpole-Swingup" in text
+
+
 @pytest.mark.parametrize("words", [("train",), ("train", "--help"), ("tasks",)])
 def test_what_can_be_trained_is_listed(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     main._shoal(words)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import SMALL, SURROUNDINGS, TRAIN, run, torchrun
+from support.commands import SMALL, SURROUNDINGS, TRAIN, end_all, run, torchrun
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.commands import Ended
 
 
@@ -16,6 +18,13 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trainings in the test's own process find what those of commands find."""
     for name, value in SURROUNDINGS.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_runs_on() -> Iterator[None]:
+    """End what a test has started, when it fails before its end."""
+    yield
+    end_all()
 
 
 ITERATIONS = 3

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from support.commands import rows_of
 
 if TYPE_CHECKING:
     from support.commands import Ended
@@ -110,16 +109,11 @@ def test_progress_is_told_to_the_last_iteration(launch: Ended) -> None:
 
 
 def test_nothing_is_complained_about(launch: Ended) -> None:
-    complaints = [line for line in launch.stderr.splitlines() if not line.startswith("Warp CUDA warning")]
-    assert [line for line in complaints if "shoal" in line.lower() or "Traceback" in line] == []
+    no_gpu = "Warp CUDA warning: Could not find or load the NVIDIA CUDA driver."
+    assert [line for line in launch.stderr.splitlines() if not line.startswith(no_gpu)] == []
 
 
 def test_the_rank_files_are_named_as_torchrunx_names_them(launch: Ended, door: str) -> None:
     files = sorted(launch.run.glob("torchrunx/*/*"))
     expected = ["localhost[0].log", "localhost[1].log"] if door == "spawned" else []
     assert [path.name for path in files] == expected
-
-
-@pytest.mark.parametrize("door", ["in process"], indirect=True)
-def test_rows_are_whole_numbers_and_finite_ones(launch: Ended) -> None:
-    assert all(value is None or abs(value) < float("inf") for row in rows_of(launch.run) for value in row.values())

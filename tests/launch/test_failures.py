@@ -6,6 +6,7 @@ Rank files are told of here too, because each launch costs seconds: every row of
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -194,6 +195,38 @@ def test_variables_left_over_in_a_shell_are_noted_first_and_ignored(failed: Fail
     names = ", ".join(name for name, _ in LEFT_OVER)
     note = f"{names} are set, but no launcher started this process: ignoring them."
     assert failed.ended.stdout.splitlines()[0] == note
+
+
+@launches("joined")
+def test_behind_torchrun_each_rank_says_the_same(failed: Failed) -> None:
+    ours = [line for line in failed.ended.stderr.splitlines() if line.startswith("Error: ")]
+    # The rank that failed tells it with its traceback, and rank 0, which tells of the run, without.
+    assert len(ours) == (2 if failed.fault.task == "Raises" else 1)
+    assert len(set(ours)) == 1
+
+
+# Refusals behind torchrun ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A training that torchrun has started, and that no rank can carry out: its log root is a file."""
+    where = tmp_path_factory.mktemp("refused")
+    (where / "logs").write_text("", encoding="utf-8")
+    return run((*torchrun(2), "Cartpole-Swingup", *SMALL), where)
+
+
+def test_a_refusal_behind_torchrun_is_in_the_same_words_on_every_rank(refused: Ended) -> None:
+    # torchrun may end the second rank before it comes to speak.
+    sentences = {line for line in refused.stderr.splitlines() if line.startswith("Error: ")}
+    assert len(sentences) == 1
+    assert sentences.pop().startswith("Error: --log-root asks for ")
+
+
+def test_torchrun_reports_our_exit_code(refused: Ended) -> None:
+    assert refused.code == 1
+    assert re.search(r"exitcode\s*: 2 ", refused.stderr)
+    assert (refused.left_processes, refused.left_files) == ([], [])
 
 
 # Rank files -----------------------------------------------------------------------------------------------------

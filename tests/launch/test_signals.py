@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import FAULTY, SMALL, TRAIN, marked, start, torchrun, wait_until
+from support.commands import FAULTY, SMALL, TRAIN, command_line, marked, start, torchrun, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")
+AGENT = f"{sys.executable} -u -m torchrunx "
 SOON_S = 20.0
 """An iteration and a checkpoint of these trainings, and the end of all processes, take a second or two."""
 
@@ -64,6 +67,7 @@ def test_sigterm_to_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path) ->
     last_row = int(ended.rows[-1]["iteration"])
     assert [path.name for path in (ended.run / "checkpoints").iterdir()] == [f"{last_row:06d}"]
     assert ended.record["ended"]["exit_code"] == 143
+    assert ended.stderr.count("Error: SIGTERM ended the run after iteration") == 1
     assert ended.left_processes == []
 
 
@@ -105,3 +109,16 @@ def test_no_process_outlives_a_launching_process_that_is_killed(tmp_path: Path) 
     ended = running.end()
     last_row = int(ended.rows[-1]["iteration"])
     assert [path.name for path in (ended.run / "checkpoints").iterdir()] == [f"{last_row:06d}"]
+
+
+def test_a_lost_agent_is_named_after_the_ranks_have_saved(tmp_path: Path) -> None:
+    running = training(tmp_path, *SPAWNED)
+    (agent,) = (pid for pid in marked(running.mark) if command_line(pid).startswith(AGENT))
+    os.kill(agent, signal.SIGKILL)
+    ended = running.end()
+    assert ended.code == 75, ended.stdout + ended.stderr
+    last_row = int(ended.rows[-1]["iteration"])
+    assert "Lost torchrunx's agent on " in ended.last_line
+    assert ended.last_line.endswith(f"Pass --resume to go on from iteration {last_row}.")
+    assert [path.name for path in (ended.run / "checkpoints").iterdir()] == [f"{last_row:06d}"]
+    assert (ended.left_processes, ended.left_files) == ([], [])

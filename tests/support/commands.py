@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,6 +93,10 @@ class Ended:
         return rows_of(self.run)
 
 
+_marks: set[str] = set()
+"""Commands that may still run."""
+
+
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """Return the metrics of a run, one row an iteration."""
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -138,8 +143,7 @@ class Running:
         finally:
             ended = time.monotonic()
             left = outliving(self.mark)
-            for pid in marked(self.mark):
-                os.kill(pid, signal.SIGKILL)
+            end_all()
         return Ended(
             code=self.process.returncode,
             stdout="".join(self.lines) + stdout,
@@ -168,7 +172,16 @@ def start(words: Sequence[str], where: Path, environ: Mapping[str, str] | None =
         text=True,
         start_new_session=True,
     )
+    _marks.add(mark)
     return Running(process=process, mark=mark, log_root=where / "logs", temporary=temporary)
+
+
+def end_all() -> None:
+    """End what commands have left running, such as one whose test failed before its end."""
+    while _marks:
+        for pid in marked(_marks.pop()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def run(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None) -> Ended:
@@ -189,7 +202,7 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 def outliving(mark: str) -> list[str]:
     """Return the command lines of processes that outlive their command. What was just killed gets a moment to go."""
     wait_until(lambda: not list(marked(mark)), timeout=2.0)
-    return [_read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ") for pid in marked(mark)]
+    return [command_line(pid) for pid in marked(mark)]
 
 
 def marked(mark: str) -> Iterator[int]:
@@ -197,6 +210,11 @@ def marked(mark: str) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and f"{_MARK}={mark}" in _read(entry / "environ"):
             yield int(entry.name)
+
+
+def command_line(pid: int) -> str:
+    """Return the words that a process was started with."""
+    return _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")
 
 
 def _read(file: Path) -> str:

@@ -61,6 +61,7 @@ WISHES = {
     "a task file that is not there": Wish("train nowhere.py:Task"),
     "a task file that raises": Wish("train raises.py:Task"),
     "a task file without that class": Wish("train kites.py:Kit"),
+    "a task file with several": Wish("train kites.py"),
     # Configuration files.
     "a configuration flag without a file": Wish("train Cartpole-Swingup --config"),
     "a configuration that is not there": Wish("train --config nowhere.yaml"),
@@ -130,6 +131,9 @@ from shoal.config import EnvConfig
 
 class Kite:
     config = EnvConfig()
+
+class BoxKite(Kite):
+    pass
 """
 
 

@@ -5,6 +5,7 @@ What needs torch is imported inside the command that needs it, so that help and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from shoal import __version__
 from shoal.cli import report
-from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shoal.config import TrainConfig
+
+    _Command = Callable[[Sequence[str]], None]
 
 
 def shoal() -> NoReturn:
@@ -28,17 +31,17 @@ def shoal() -> NoReturn:
 
 def train() -> NoReturn:
     """Run `train TASK ...`."""
-    _leave_with(_train, sys.argv[1:])
+    _leave_with(_COMMANDS["train"][1], sys.argv[1:])
 
 
 def play() -> NoReturn:
     """Run `play TASK ...`."""
-    _leave_with(_play, sys.argv[1:])
+    _leave_with(_COMMANDS["play"][1], sys.argv[1:])
 
 
 def evaluate() -> NoReturn:
     """Run `evaluate TASK ...`."""
-    _leave_with(_evaluate, sys.argv[1:])
+    _leave_with(_COMMANDS["evaluate"][1], sys.argv[1:])
 
 
 def _shoal(words: Sequence[str]) -> None:
@@ -56,18 +59,12 @@ def _shoal(words: Sequence[str]) -> None:
 
 
 def _train(words: Sequence[str]) -> None:
-    if not _names_a_task(words):
-        report.print_usage("train")
-        return
     from shoal.cli.parse import parse_train
 
     _start(parse_train(words), dry_run_only=False)
 
 
 def _plan(words: Sequence[str]) -> None:
-    if not _names_a_task(words):
-        report.print_usage("shoal plan")
-        return
     from shoal.cli.parse import parse_train
 
     _start(parse_train(words, program="shoal plan"), dry_run_only=True)
@@ -86,16 +83,18 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
         if speaks:
             report.print_plan(plan, os.environ)
         return
-    with report.training_view(plan, silent=not speaks) as view:
-        outcome = train_story(plan, view)
+    try:
+        with report.training_view(plan, silent=not speaks) as view:
+            outcome = train_story(plan, view)
+    except (InterruptedRunError, TerminatedRunError) as error:
+        if speaks:
+            raise
+        _leave(error.exit_code)  # All ranks end alike, and rank 0 says so.
     if speaks:
         report.print_outcome(outcome)
 
 
 def _play(words: Sequence[str]) -> None:
-    if not _names_a_task(words):
-        report.print_usage("play")
-        return
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
 
@@ -103,9 +102,6 @@ def _play(words: Sequence[str]) -> None:
 
 
 def _evaluate(words: Sequence[str]) -> None:
-    if not _names_a_task(words):
-        report.print_usage("evaluate")
-        return
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
 
@@ -117,9 +113,6 @@ def _tasks(_words: Sequence[str]) -> None:
 
 
 def _bench(words: Sequence[str]) -> None:
-    if not _names_a_task(words):
-        report.print_usage("shoal bench")
-        return
     from shoal.cli.parse import parse_bench
 
     config = parse_bench(words)
@@ -128,34 +121,44 @@ def _bench(words: Sequence[str]) -> None:
     report.print_bench(bench_story(config, report.say))
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {
-    "train": ("train a policy", _train),
-    "play": ("run episodes of a trained policy, and print each", _play),
-    "evaluate": ("run many episodes of a trained policy, and print their statistics as JSON", _evaluate),
+def _of_a_task(program: str, command: _Command) -> _Command:
+    """Return a command that tells its usage when nothing is asked of it but help: its flags depend on the task."""
+
+    def run(words: Sequence[str]) -> None:
+        if any(word not in {"-h", "--help"} for word in words):
+            command(words)
+        else:
+            report.print_usage(program)
+
+    return run
+
+
+_COMMANDS: dict[str, tuple[str, _Command]] = {
+    "train": ("train a policy", _of_a_task("train", _train)),
+    "play": ("run episodes of a trained policy, and print each", _of_a_task("play", _play)),
+    "evaluate": (
+        "run many episodes of a trained policy, and print their statistics as JSON",
+        _of_a_task("evaluate", _evaluate),
+    ),
     "tasks": ("list what can be trained", _tasks),
-    "plan": ("print what `train` would do, and stop", _plan),
-    "bench": ("measure environment and training steps per second", _bench),
+    "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
+    "bench": ("measure environment and training steps per second", _of_a_task("shoal bench", _bench)),
 }
 
 
-def _names_a_task(words: Sequence[str]) -> bool:
-    """Whether there is more to read than a plain call for help."""
-    return any(word not in {"-h", "--help"} for word in words)
-
-
-def _leave_with(command: Callable[[Sequence[str]], None], words: Sequence[str]) -> NoReturn:
+def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
     """Run a command and leave with its exit code; the last line tells why when it is not 0."""
     try:
         command(words)
+        sys.stdout.flush()
     except ShoalError as error:
         report.print_error(error)
         _leave(error.exit_code)
     except KeyboardInterrupt:
         report.print_error(ShoalError("Interrupted."))
-        _leave(130)
-    except BrokenPipeError:  # `shoal tasks | head`
-        sys.stderr.close()
-        _leave(0)
+        _leave(InterruptedRunError.exit_code)
+    except BrokenPipeError:  # Nobody reads any more, as in `shoal tasks | head`; rich too leaves with 1 then.
+        _leave(1)
     _leave(0)
 
 
@@ -163,6 +166,7 @@ def _leave(code: int) -> NoReturn:
     """End this process. After a failure, libraries' threads that wait for lost peers must not hold it back."""
     if code == 0:
         sys.exit(0)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
     os._exit(code)

@@ -16,6 +16,7 @@ import yaml
 from shoal.config import BenchConfig, PlayConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
+from shoal.plan.rundir import RunDir
 from shoal.plan.training import find_model, run_to_continue
 from shoal.tasks import registry
 
@@ -93,7 +94,8 @@ def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
     spec = registry.resolve(task)
     default = PlayConfig(task=task, env=spec.env, agent=spec.agent)
     asked = parse_flags(default, words, program=f"{program} {task}")
-    train_yaml = find_model(asked.log_root, spec, asked.checkpoint).parents[2] / "params" / "train.yaml"
+    model = find_model(asked.log_root, spec, asked.checkpoint).absolute()
+    train_yaml = RunDir(model.parent.parent.parent).train_yaml
     if train_yaml.is_file():
         trained = _defaults(task, [train_yaml])
         default = replace(default, env=trained.env, agent=trained.agent)

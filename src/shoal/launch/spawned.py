@@ -13,11 +13,14 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
@@ -39,7 +42,7 @@ GRACE_S = 3.0
 """How long the other ranks get to end by themselves once one has failed [s]."""
 STOP_S = 60.0
 """How long the ranks get to finish an iteration and a checkpoint after a signal [s]."""
-START_S = 120.0
+START_S = 180.0
 """How long the workers may take to show their first sign of life [s]; importing torch on a busy disk is slow."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -74,6 +77,7 @@ class _Launch:
         self.view = view
         self.stop = stop
         self.told = 0  # Signals that the ranks have been told of.
+        self.orphaned = False  # Whether torchrunx gave up before the ranks did.
         self.deadline = math.inf  # When ranks that are still alive are killed.
         self.watch = RankWatch(scratch, self.ranks)
         self.metrics = Tail(job.run.metrics_jsonl, from_end=True)
@@ -98,7 +102,12 @@ class _Launch:
         # What is started here inherits the mask: a Ctrl-C must not make a half-started agent print its traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         import torchrunx
+        from torchrunx.utils import environment
 
+        # The shell between us and the agent clears the mask. In a session of its own a terminal's Ctrl-C does not
+        # reach it: only this process hears the person, and tells the ranks.
+        popen = partial(subprocess.Popen, start_new_session=True)
+        setattr(environment, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))  # noqa: B010
         agent_log = self.scratch / "agent.log"
         launcher = torchrunx.Launcher(
             hostnames=["localhost"],
@@ -124,8 +133,8 @@ class _Launch:
             self._show()
             self.watch.look()
             self._pass_signals_on()
-            orphaned = not self.thread.is_alive() and self.stop.first is None
-            if self._someone_failed() or orphaned:
+            self._look_after_orphans()
+            if self._someone_failed():
                 self._end_in(GRACE_S)
             if self.watch.unseen and time.monotonic() > start_by:
                 self._end_in(0)
@@ -150,6 +159,14 @@ class _Launch:
         insists = self.stop.counts["SIGINT"] > 1
         self._end_in(STOP_S if self.learned and not insists else 0)
         self.watch.tell(signal.Signals[name])
+
+    def _look_after_orphans(self) -> None:
+        """Let ranks that torchrunx has given up, because its agent died, save what they have learned."""
+        if self.thread.is_alive() or self.orphaned or not self.watch.alive:
+            return
+        self.orphaned = True
+        self.watch.tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
+        self._end_in(STOP_S)
 
     def _someone_failed(self) -> bool:
         """Whether a rank has left a note of failure, or is gone without any."""
@@ -188,13 +205,15 @@ class _Launch:
         notes = read_notes(self.job.run, len(self.ranks))
         if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
             return [WorkerReport(**notes[rank].report) for rank in self.ranks]
-        cause = first_failure(notes.values())
+        cause = first_failure(note for note in notes.values() if not (self.orphaned and was_asked_for(note)))
         if cause is not None:
             raise failure_of(cause)
         if self.stop.first is not None:
             raise ended_at_once(self.stop.first, self.job.run)
         lost = next((rank for rank in self.watch.ended if rank not in notes), None)
-        raise self._never_started() if lost is None else self._lost(lost)
+        if lost is not None:
+            raise self._lost(lost)
+        raise self._abandoned() if self.orphaned else self._never_started()
 
     def _lost(self, rank: int) -> ShoalError:
         """Return the error of a rank that is gone without a note: the first of them, which took the others along."""
@@ -202,6 +221,14 @@ class _Launch:
         hint = " (the kernel does that when memory runs out)" if "SIGKILL" in how else ""
         file = f" Its last words are in {self.kept_logs[rank]}." if self.kept_logs else ""
         message = f"Lost rank {rank} on {platform.node()}: {how}{hint}.{file} {way_on(self.job.run)}"
+        return WorkerLostError(message)
+
+    def _abandoned(self) -> ShoalError:
+        """Return the error of ranks that were well, but whose launcher was lost."""
+        why = self._torchrunx_words()
+        message = (
+            f"Lost torchrunx's agent on {platform.node()}, which keeps the workers ({why}). {way_on(self.job.run)}"
+        )
         return WorkerLostError(message)
 
     def _never_started(self) -> ShoalError:

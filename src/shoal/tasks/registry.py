@@ -120,9 +120,9 @@ def _from_file(task: str) -> TaskSpec:
         attribute = candidates[0]
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
-        asked = f"has no task '{attribute}'" if attribute else "has not one task but several, or none"
+        asked = f"task '{attribute}'" if attribute else "one task that is meant without a name"
         message = (
-            f"The file {path} {asked} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
+            f"The file {path} has no {asked} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
             f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)

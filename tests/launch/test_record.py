@@ -1,0 +1,87 @@
+"""What the launching process writes before and after a launch."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from support.stories import plan_of
+
+from shoal.errors import UsageError
+from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TASK = "Cartpole-Swingup"
+
+
+def launches_in(run: Path) -> list[dict[str, object]]:
+    return json.loads((run / "run.json").read_text(encoding="utf-8"))["launches"]
+
+
+def test_two_run_directories_of_one_second_differ(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK, "--run-name", "twin")
+    names = [make_run_dir(plan).name for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all("_twin" in name for name in names)
+
+
+def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "logs", TASK)
+    (tmp_path / "logs").write_text("", encoding="utf-8")  # It came after the plan was made.
+    with pytest.raises(UsageError, match=r"cannot be made in .*logs.*\(Not a directory\): pass --log-root"):
+        make_run_dir(plan)
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    run.params_dir.write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"cannot be written \(File exists\)"):
+        RunRecord(run, plan)
+
+
+def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:
+    made = [make_log_dir(tmp_path / "files") for _ in range(3)]
+    assert len(set(made)) == 3
+    datetime.fromisoformat(made[0].name)  # torchrunx's name
+
+
+def test_a_directory_for_rank_files_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"cannot be written to .*files.*set TORCHRUNX_LOG_DIR"):
+        make_log_dir(tmp_path / "files")
+
+
+def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    RunRecord(run, plan)
+    (launch,) = launches_in(run.path)
+    assert launch["ended"] is None
+    assert {"command", "started", "host", "pid", "plan", "versions", "git"} <= launch.keys()
+
+
+def test_the_record_is_replaced_whole(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    record = RunRecord(run, plan)
+    first = run.run_json.stat().st_ino
+    record.end(0, "finished", {0: "0123456789abcdef"})
+    assert run.run_json.stat().st_ino != first
+    assert not list(run.path.glob("*.unfinished"))
+
+
+def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(
+    log_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    record = RunRecord(run, plan)
+    run.run_json.unlink()
+    run.run_json.mkdir()  # What a rename cannot replace.
+    record.end(1, "Rank 0 failed.")
+    assert "does not tell how this launch ended" in caplog.text
