@@ -32,6 +32,7 @@ COMMANDS = (
     "evaluate Cartpole-Swingup --help",
     "shoal plan Cartpole-Swingup --help",
     "shoal bench Cartpole-Swingup --help",
+    "shoal doctor --help",
     "shoal tasks",
 )
 

@@ -1,6 +1,6 @@
 """Draws learning curves from the metrics of runs: mean episode return over environment steps, one line a run.
 
-    python docs/plot_learning_curves.py --out docs/figures/NAME.svg --title "..." LABEL=RUN_DIR [LABEL=RUN_DIR ...]
+    python docs/plot_learning_curves.py --out docs/images/NAME.svg --title "..." LABEL=RUN_DIR [LABEL=RUN_DIR ...]
 
 Runs with the same label share a colour, so that seeds can be told from settings.
 """

@@ -29,6 +29,8 @@ hypothesis.settings.load_profile("shoal")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the same tests run on the CPU or on a GPU."""
     parser.addoption("--device", default="cpu", help="device of the tests that run on any: cpu or cuda:0")
+    parser.addoption("--soak-kills", type=int, default=50, help="how many ranks the soak test kills")
+    parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,8 +41,19 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(message)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need more GPUs than are visible, saying so."""
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes many minutes unless asked for, launch one at a time, and skip what needs more GPUs."""
+    for marker in ("faults", "soak"):
+        if marker not in config.option.markexpr:
+            left_out = {item for item in items if item.get_closest_marker(marker)}
+            config.hook.pytest_deselected(items=list(left_out))
+            items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if item.get_closest_marker("spawn"):
+            # One after the other, and after all else: they need every core, and some of what they do is timed.
+            item.add_marker(pytest.mark.xdist_group("launches"))
+    items.sort(key=lambda item: item.get_closest_marker("spawn") is not None)
     needs = [(item, marker.kwargs.get("count", 1)) for item in items if (marker := item.get_closest_marker("gpu"))]
     visible = _visible_gpu_count() if needs else 0
     for item, count in needs:

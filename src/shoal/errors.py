@@ -50,6 +50,23 @@ class WorkerLostError(ShoalError):
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
+    def __init__(self, message: str, *, details: str = "", rank: int | None = None) -> None:
+        """Say what happened.
+
+        Args:
+            message: The last line that a person reads.
+            details: What is shown above it.
+            rank: The rank that was lost, where it is known.
+        """
+        super().__init__(message, details=details)
+        self.rank = rank
+
+
+class MachineBusyError(ShoalError):
+    """The machine could do what was asked, but not now: other processes hold what it needs."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
 
 class InterruptedRunError(ShoalError):
     """Ctrl-C ended the run, after a checkpoint."""
@@ -58,7 +75,7 @@ class InterruptedRunError(ShoalError):
 
 
 class TerminatedRunError(ShoalError):
-    """SIGTERM ended the run, after a checkpoint."""
+    """SIGTERM, or a signal that is taken as such, ended the run, after a checkpoint."""
 
     exit_code = 143  # 128 + SIGTERM
 

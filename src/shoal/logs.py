@@ -7,8 +7,21 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 _OUR_LOGGER = "shoal"
+
+
+class _NewestStderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgument]
+    """Writes to what standard error is at that moment: a live view on a terminal takes its place for a while."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _stream: TextIO) -> None:
+        """Take no notice: the base class sets it once."""
 
 
 class _RankFormatter(logging.Formatter):
@@ -27,7 +40,7 @@ def configure_logging(*, rank: int | None = None, level: int | None = None) -> N
         level: The least level to show. By default rank 0 and the launching process speak at INFO; the other
             ranks, whose lines go to files, at DEBUG.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _NewestStderr()
     handler.setFormatter(_RankFormatter(rank))
     logger = logging.getLogger(_OUR_LOGGER)
     for old in logger.handlers[:]:

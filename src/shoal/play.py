@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
+from shoal.errors import UsageError
 from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
 from shoal.plan.training import find_model
 from shoal.tasks import registry
@@ -49,8 +50,12 @@ def play(config: PlayConfig) -> Episodes:
         UsageError: There is no such policy, or it cannot be run here.
     """
     spec = registry.resolve(config.task)
-    model = find_model(config.log_root, spec, config.checkpoint)
     gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
+    if gpu_ids == "all" or (isinstance(gpu_ids, tuple) and len(gpu_ids) > 1):
+        asked = " ".join(config.gpu_ids)
+        message = f"A policy plays on one device, but --gpu-ids {asked} may name several: pass one index, or None."
+        raise UsageError(message)
+    model = find_model(config.log_root, spec, config.checkpoint)
     device = plan_workers(gpu_ids, 1, visible_gpus(os.environ)).devices[0]
 
     from shoal.learn.evaluation import run_episodes

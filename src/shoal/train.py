@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, WorkerLostError
 from shoal.launch.doors import open_door, without
-from shoal.launch.notes import clear_notes
 from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
+from shoal.launch.restarts import Restarts
 from shoal.plan.devices import visible_gpus
+from shoal.plan.preflight import preflight
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shoal.config import TrainConfig
@@ -36,9 +39,11 @@ def make_plan(config: TrainConfig) -> TrainPlan:
     """Decide what `config` means on this machine.
 
     Raises:
-        UsageError: It cannot be done.
+        UsageError: It cannot be done, or this machine cannot do it now.
     """
-    return plan_training(config, os.environ, visible_gpus())
+    gpus = visible_gpus()
+    plan = plan_training(config, os.environ, gpus)
+    return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
 
 
 def train(plan: TrainPlan, view: View) -> Outcome:
@@ -53,20 +58,35 @@ def train(plan: TrainPlan, view: View) -> Outcome:
     def begin() -> Path:
         nonlocal record
         run = plan.continued or make_run_dir(plan)
-        clear_notes(run)
         record = RunRecord(run, plan)
         view.on_line(f"Run directory: {run.path}")
         return run.path.absolute()
 
     run = RunDir(door.agree_on_run_dir(begin))
+    restarts = Restarts(plan)
     with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
-        try:
-            base = plan.log_base(run, os.environ)
-            reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
-        except BaseException as error:
-            if record is not None:
-                record.end(error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
-            raise
+        while True:
+            try:
+                with _told_to(record):
+                    restarts.pause(run, stop)
+                    base = plan.log_base(run, os.environ)
+                    reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
+                break
+            except WorkerLostError as lost:
+                with _told_to(record):  # Again: the last loss is told with the reason why it was the last.
+                    plan = restarts.after(lost, run, view, stop)
+                record = RunRecord(run, plan)
         if record is not None:
             record.end(0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)
+
+
+@contextmanager
+def _told_to(record: RunRecord | None) -> Iterator[None]:
+    """Write down how a launch ended that did not succeed, on the process that keeps the record."""
+    try:
+        yield
+    except BaseException as error:
+        if record is not None:
+            record.end(error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
+        raise

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.heartbeat import Heartbeat
 from shoal.launch.signals import ERRORS, StopRequests
 from shoal.tasks import registry
 
@@ -46,13 +47,14 @@ class WorkerReport:
         return asdict(self)
 
 
-def run_worker(
+def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     job: Job,
     rank: Rank,
     *,
     stop: StopRequests,
     store: Callable[[], Store] | None = None,
     on_row: Callable[[Row], None] | None = None,
+    beat: Heartbeat | None = None,
 ) -> WorkerReport:
     """Do one rank's share of `job`.
 
@@ -62,20 +64,29 @@ def run_worker(
         stop: The signals that this process has got; read between iterations.
         store: Opens the store through which the ranks meet; a single worker needs none.
         on_row: Called on rank 0 with the metrics of each iteration.
+        beat: Where this rank says what it does.
 
     Raises:
         ShoalError: The training failed, or a signal ended it after a checkpoint.
     """
     # Everything heavy is imported here: this module is also read by processes that only plan.
-    from shoal.learn.groups import World, process_group
+    from shoal.learn.groups import World, group_timeout, process_group
     from shoal.plan.ranks import usable_threads
     from shoal.sim.isolation import isolated
 
     device = job.devices[rank.local_rank]
-    world = World(rank=rank.rank, local_rank=rank.local_rank, size=rank.world_size, device=device)
+    world = World(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        size=rank.world_size,
+        device=device,
+        local_size=rank.local_world_size,
+        beat=beat or Heartbeat(),
+    )
     with isolated(device, threads=usable_threads(rank)):
         env = _build_env(job, world)
-        with process_group(world, backend=job.backend, store=store):
+        patience = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
+        with process_group(world, backend=job.backend, store=store, patience=patience):
             return _learn(job, world, env, stop, on_row)
 
 
@@ -87,9 +98,13 @@ def _build_env(job: Job, world: World) -> WarpVecEnv:
     builder = registry.resolve(job.config.task).load_builder()
     seed = job.config.seed + world.rank
     _seed_everything(seed)
+    world.beat.enter("queue")
     with exclusive_kernel_cache():
+        world.beat.enter("compile")
         task = builder(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
-        return WarpVecEnv(task)
+        env = WarpVecEnv(task)
+    world.beat.enter("startup")
+    return env
 
 
 def _learn(
@@ -119,16 +134,19 @@ def _learn(
     def take_row(row: Row) -> None:
         nonlocal last_row
         last_row = row
+        world.beat.enter("metrics")
         for writer in writers:
             writer.write(row)
         if on_row is not None and world.is_first:
             on_row(row)
 
     def save(iteration: int, state: Mapping[str, Any]) -> None:
+        world.beat.enter("checkpoint")
         write_checkpoint(job.run, iteration, state, world.size)
 
     try:
         stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags)
+        world.beat.enter("closing")
     finally:
         for writer in writers:
             writer.close()

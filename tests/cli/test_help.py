@@ -22,6 +22,9 @@ COMMANDS = {
     "plan": ("plan", "Cartpole-Swingup"),
 }
 
+WITHOUT_A_TASK = {"doctor": ("doctor",)}
+"""Commands that need no task to tell their flags."""
+
 
 @pytest.fixture(autouse=True)
 def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,12 +42,12 @@ def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def flags_in(text: str) -> str:
     """The flags in a help text, a line each. A flag that is on by default is listed as what switches it off."""
-    return "".join(f"{flag}\n" for flag in re.findall(r"^│ (?:-\w, )?(--[a-z][a-z.0-9-]*)", text, re.MULTILINE))
+    return "".join(f"{flag}\n" for flag in re.findall(r"^(?:│ |  )(?:-\w, )?(--[a-z][a-z.0-9-]*)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS | WITHOUT_A_TASK)
 def test_the_flags_are_those_that_are_meant(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = flags_in(help_of(capsys, *COMMANDS[command]))
+    flags = flags_in(help_of(capsys, *(COMMANDS | WITHOUT_A_TASK)[command]))
     assert matches_snapshot(SNAPSHOTS / f"flags_of_{command}.txt", flags)
 
 
@@ -67,7 +70,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
     main._shoal(words)
     text = capsys.readouterr().out
     assert [
-        name for name in ("train", "play", "evaluate", "tasks", "plan", "bench") if f"\n  {name} " not in text
+        name for name in ("train", "play", "evaluate", "tasks", "plan", "doctor", "bench") if f"\n  {name} " not in text
     ] == []
 
 

@@ -14,7 +14,9 @@ from support.snapshots import matches_snapshot
 
 from shoal.cli import report
 from shoal.cli.parse import parse_train
+from shoal.doctor import Diagnosis
 from shoal.errors import TrainingFailedError
+from shoal.plan.findings import note, ok, problem
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.play import Episodes
@@ -22,6 +24,7 @@ from shoal.train import Outcome
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
+    from shoal.plan.findings import Finding
     from shoal.plan.training import TrainPlan
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
@@ -194,3 +197,39 @@ def test_an_error_is_told_on_standard_error_with_its_details_above(capsys: pytes
     report.print_error(TrainingFailedError("It [failed].", details="Traceback [most recent]\n"))
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "Traceback [most recent]\nError: It [failed].\n")
+
+
+# The doctor -----------------------------------------------------------------------------------------------------
+
+
+def diagnosis_of(*findings: Finding) -> Diagnosis:
+    return Diagnosis((ok("python", "Python 3.11.7"), *findings))
+
+
+def test_a_diagnosis_is_a_table_with_what_to_do_below_what_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "The driver is 545.23.08, and before 550 (CUDA 12.4) some steps cannot be recorded as graphs"
+    found = (
+        note("driver", long, "expect them to be slower, or update the driver"),
+        problem("nccl", "all_reduce through nccl failed: rank 1 of 2 is [stuck]", "export NCCL_P2P_DISABLE=1"),
+    )
+    report.print_diagnosis(diagnosis_of(*found), as_json=False)
+    assert matches_snapshot(SNAPSHOTS / "diagnosis.txt", tidy(capsys.readouterr().out))
+
+
+def test_a_good_diagnosis_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    report.print_diagnosis(diagnosis_of(), as_json=False)
+    assert capsys.readouterr().out.endswith("1 ok, 0 to note, 0 wrong. Training would work.\n")
+
+
+def test_a_diagnosis_as_json_is_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = problem("GPU 0", "it is taken", "wait", transient=True)
+    report.print_diagnosis(diagnosis_of(taken), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == 75
+    assert told["findings"][1] == {
+        "topic": "GPU 0",
+        "level": "problem",
+        "truth": "it is taken",
+        "remedy": "wait",
+        "transient": True,
+    }

@@ -220,7 +220,7 @@ def docstrings(config: type) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "config", [*{entry[1] for entry in COUNTERPARTS.values()}, AgentConfig, DistillationAgentConfig]
+    "config", [*dict.fromkeys(entry[1] for entry in COUNTERPARTS.values()), AgentConfig, DistillationAgentConfig]
 )
 def test_every_field_has_a_docstring_of_its_own(config: type) -> None:
     described = docstrings(config)

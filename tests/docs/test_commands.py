@@ -13,7 +13,7 @@ from support.documented import ROOT, Command, Ran, commands_of, documented_comma
 from support.fake_devices import machine_of
 
 from shoal.cli import main, report
-from shoal.cli.parse import parse_bench, parse_train
+from shoal.cli.parse import parse_bench, parse_doctor, parse_train
 from shoal.errors import ShoalError
 from shoal.plan import devices
 
@@ -122,6 +122,8 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command) -> N
     words = shlex.split(command.text)
     if words[:2] == ["shoal", "bench"]:
         assert parse_bench(words[2:]).task in command.text
+    elif words[:2] == ["shoal", "doctor"]:
+        assert parse_doctor([word for word in words[2:] if word not in {">", "doctor.json"}]).gpu_ids == ("None",)
     else:
         assert words[0] == "train"
         assert parse_train(words[1:]).task in command.text
@@ -231,7 +233,7 @@ def test_commands_are_found_with_their_lines_output_and_comments() -> None:
     ("text", "small"),
     [
         (TRAIN_LINE, "train Cartpole-Swingup --num-envs 64 --max-iterations 2"),
-        ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 6"),
+        ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 12"),
         (
             "shoal train A --num-envs-total 4096",
             "shoal train A --num-envs-total 4096 --num-envs-total 128 --max-iterations 2",

@@ -24,6 +24,10 @@ SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse"}
 """What makes an error of its first argument: errors by name or out of a table, and a function."""
 WRITERS = {"_trouble", "_difference"}
 """Functions that return a sentence."""
+FINDERS = {"problem", "note"}
+"""What makes a finding of a topic, of what is true, and of what to do."""
+FOUND_BEFORE_TRAINING = "src/shoal/plan/preflight.py"
+"""The module whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
 
 
 def sentence(node: ast.expr) -> str | None:
@@ -37,9 +41,19 @@ def sentence(node: ast.expr) -> str | None:
     return None
 
 
-def sentences_of(source: str) -> Iterator[tuple[int, str]]:
+def finding(call: ast.Call) -> str | None:
+    """The sentence of a finding."""
+    truth, *remedy = [sentence(each) for each in call.args[1:3]]
+    return truth and (f"{truth}: {remedy[0]}." if remedy else f"{truth}.")
+
+
+def sentences_of(source: str, *, with_findings: bool = False) -> Iterator[tuple[int, str]]:
     """The sentences of one module, each with its line."""
     for node in ast.walk(ast.parse(source)):
+        if with_findings and isinstance(node, ast.Call) and ast.unparse(node.func) in FINDERS:
+            found = finding(node)
+            if found:
+                yield node.lineno, found
         said: list[ast.expr | None] = []
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"message", "what"}:
             said.append(node.value)
@@ -57,8 +71,9 @@ def all_sentences() -> dict[str, str]:
     """Every sentence of the sources, by its place."""
     found: dict[str, str] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for line, text in sentences_of(path.read_text(encoding="utf-8")):
-            found[f"{path.relative_to(ROOT)}:{line}"] = text
+        name = str(path.relative_to(ROOT))
+        for line, text in sentences_of(path.read_text(encoding="utf-8"), with_findings=name == FOUND_BEFORE_TRAINING):
+            found[f"{name}:{line}"] = text
     return found
 
 
@@ -98,6 +113,18 @@ def f(name):
     raise WorkerLostError(f"Lost {name}") from None
 """
     assert [text for _, text in sentences_of(source)] == ["No task '…'.…", "is empty", "Lost …"]
+
+
+def test_findings_are_sentences_too() -> None:
+    source = """
+problem(topic, f"{size} is left", "make room")
+note("disk", "Nobody knows")
+note(found.topic, found.truth)
+ok("disk", "all is well")
+"""
+    found = [text for _, text in sentences_of(source, with_findings=True)]
+    assert found == ["… is left: make room.", "Nobody knows."]
+    assert list(sentences_of(source)) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import FAULTY, SMALL, TRAIN, run
+from support.commands import FAULTY, SMALL, TRAIN, run, start
+from support.ports import Stranger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +54,13 @@ def test_no_rank_has_a_context_on_the_gpu_of_another(tmp_path: Path) -> None:
         match = re.search(r"contexts on GPUs \[(.*?)\]", file.read_text(encoding="utf-8"))
         told[file.name] = match and match[1]
     assert told == {"localhost[0].log": "0", "localhost[1].log": "1"}
+
+
+@pytest.mark.gpu(count=2)
+def test_nccl_listens_on_loopback_only(tmp_path: Path) -> None:
+    running = start((*TRAIN, "Cartpole-Swingup", *FLAGS, "--gpu-ids", "0", "1"), tmp_path)
+    with Stranger(running.mark) as onlooker:
+        ended = running.end()
+    assert ended.code == 0, ended.stdout + ended.stderr
+    assert onlooker.seen
+    assert [listener for listener in onlooker.seen if not listener.is_local] == []

@@ -55,6 +55,16 @@ def test_nan_is_one_sentence(log_root: Path, listener: Listener) -> None:
     assert not list((run / "checkpoints").iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:The observation configuration dictionary 'obs_groups':UserWarning")
+def test_curiosity_learns_on_a_task_of_ours_and_is_told(log_root: Path, listener: Listener) -> None:
+    rnd = ("--agent.algorithm.rnd.enabled", "--agent.algorithm.rnd.weight", "0.1")
+    carry_out(log_root, "Cartpole-Swingup", "--max-iterations", "2", *rnd, listener=listener)
+    first, second = listener.rows
+    assert first["Rnd/reward"] > 0
+    assert second["Loss/rnd"] < first["Loss/rnd"]
+    assert first["Rnd/weight"] == pytest.approx(0.1 * 0.02)  # rsl_rl scales it by the length of a step.
+
+
 def test_what_a_task_refuses_keeps_its_exit_code(log_root: Path, listener: Listener) -> None:
     error, run = ending_of(log_root, UsageError, "Refuses", listener)
     assert error.exit_code == end_in(run)["exit_code"] == 2
@@ -62,7 +72,12 @@ def test_what_a_task_refuses_keeps_its_exit_code(log_root: Path, listener: Liste
 
 @pytest.mark.parametrize(
     ("task", "kind", "name"),
-    [("Interrupted", InterruptedRunError, "SIGINT"), ("Terminated", TerminatedRunError, "SIGTERM")],
+    [
+        ("Interrupted", InterruptedRunError, "SIGINT"),
+        ("Terminated", TerminatedRunError, "SIGTERM"),
+        ("HungUp", TerminatedRunError, "SIGHUP"),
+        ("Warned", TerminatedRunError, "SIGUSR1"),
+    ],
 )
 def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(
     log_root: Path, listener: Listener, task: str, kind: type[ShoalError], name: str
@@ -72,6 +87,16 @@ def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["000002"]
     assert end_in(run)["exit_code"] == error.exit_code
     assert [row["iteration"] for row in listener.rows] == [1, 2]
+
+
+def test_a_closed_terminal_does_not_end_a_run_under_nohup(log_root: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # What nohup does.
+    try:
+        outcome = carry_out(log_root, f"{FAULTY}:HungUp")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.reports[0].iteration == 3
 
 
 def test_a_signal_is_answered_at_once(log_root: Path, listener: Listener) -> None:

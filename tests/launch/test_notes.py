@@ -22,6 +22,8 @@ from shoal.launch.notes import (
 from shoal.plan.ranks import Rank
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.plan.rundir import RunDir
 
 RANK_1 = Rank(rank=1, local_rank=1, world_size=2, local_world_size=2)
@@ -54,13 +56,31 @@ def test_a_note_comes_back_as_it_was_written(run: RunDir) -> None:
 def test_a_note_appears_whole(run: RunDir) -> None:
     write_note(run, raised(ValueError("wrong")))
     assert [path.name for path in run.ranks_dir.iterdir()] == ["rank_00001.json"]
-    assert json.loads(note_path(run, 1).read_text(encoding="utf-8"))["error"] == "ValueError: wrong"
+    assert json.loads(note_path(run.ranks_dir, 1).read_text(encoding="utf-8"))["error"] == "ValueError: wrong"
+
+
+def test_a_note_that_finds_no_room_in_the_run_directory_is_found_elsewhere(run: RunDir, tmp_path: Path) -> None:
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    run.ranks_dir.rmdir()
+    run.ranks_dir.touch()  # A file in the place of the directory is as good as a full disk.
+    note = raised(ValueError("wrong"))
+    write_note(run, note, spare=spare)
+    assert read_notes(run, 2, spare=spare) == {1: note}
 
 
 def test_notes_of_an_earlier_launch_are_removed(run: RunDir) -> None:
     write_note(run, raised(ValueError("wrong")))
     clear_notes(run)
     assert read_notes(run, 2) == {}
+
+
+def test_stacks_of_earlier_launches_are_kept_beside_each_other(run: RunDir) -> None:
+    for launch in ("first", "second"):
+        (run.ranks_dir / "rank_00001.stacks.txt").write_text(launch, encoding="utf-8")
+        clear_notes(run)
+    kept = {path.name: path.read_text(encoding="utf-8") for path in run.ranks_dir.iterdir()}
+    assert kept == {"launch_1_rank_00001.stacks.txt": "first", "launch_2_rank_00001.stacks.txt": "second"}
 
 
 def test_an_exception_of_the_users_is_noted_with_its_traceback() -> None:

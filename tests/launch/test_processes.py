@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.processes import RankWatch, descendants, signal_all
+from shoal.launch.processes import RankWatch, signal_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,16 +133,3 @@ def test_a_process_that_is_gone_cannot_be_told_and_does_no_harm() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     signal_all([process.pid], signal.SIGKILL)
-
-
-def test_descendants_are_children_and_grandchildren_that_live() -> None:
-    parent = "import subprocess as s, sys; p = s.Popen([sys.executable, '-c', 'input()']); print(p.pid, flush=True)"
-    parent += "; p.wait()"
-    before = set(descendants(os.getpid()))
-    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    grandchild = int(process.stdout.readline())
-    assert set(descendants(os.getpid())) - before == {process.pid, grandchild}
-    process.kill()
-    process.communicate()  # The grandchild reads the end of its input, and goes.
-    assert process.pid not in descendants(os.getpid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from support.learners import ALONE
 
-from shoal.learn.groups import World, process_group
+from shoal.learn.groups import ON_ONE_MACHINE, World, process_group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,21 @@ def test_one_rank_alone_meets_nobody() -> None:
 
 def test_only_rank_0_is_first() -> None:
     assert not World(rank=1, local_rank=0, size=2).is_first
+
+
+@pytest.mark.parametrize(("local_size", "here"), [(2, True), (1, False), (None, False)])
+def test_ranks_are_on_one_machine_if_all_are_known_to_be(local_size: int | None, here: bool) -> None:
+    assert World(size=2, local_size=local_size).is_on_one_machine is here
+
+
+def test_a_group_on_one_machine_takes_loopback_whatever_the_shell_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ON_ONE_MACHINE:
+        monkeypatch.setenv(name, "shoal-none0")
+    world = World(local_size=1)
+    with process_group(world, backend="gloo", store=lambda: dist.FileStore(str(tmp_path / "store"), 1)):
+        assert {name: os.environ[name] for name in ON_ONE_MACHINE} == ON_ONE_MACHINE
 
 
 def test_one_rank_alone_needs_no_group() -> None:

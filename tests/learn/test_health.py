@@ -54,7 +54,7 @@ def test_group_environments_rank_and_iteration_are_named(
     assert told(storage, newest) == (
         "The observation group 'height' of environments 2, 5 on rank 3 held NaN or infinity in iteration 5, and no "
         "gradient step was taken. Look at that task's dynamics, or lower its time step; "
-        "--resume goes on from the last checkpoint."
+        "--resume goes on from the last checkpoint, if there is one."
     )
 
 

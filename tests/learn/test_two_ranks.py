@@ -190,6 +190,25 @@ def test_the_learning_rate_has_moved(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["training"]["learning_rate"] != pytest.approx(0.001)
 
 
+@pytest.mark.parametrize("what", ["gradients", "normaliser", "learning_rate"])
+def test_one_collective_a_mini_batch_teaches_what_the_library_s_three_do(
+    what: str, ranks: list[dict[str, Any]]
+) -> None:
+    def numbers(nested: Any) -> list[float]:
+        return [each for part in nested for each in numbers(part)] if isinstance(nested, list) else [nested]
+
+    for report in ranks:
+        # The library sends the learning rate as a 32-bit number.
+        assert numbers(report["training"][what]) == pytest.approx(numbers(report["stock_training"][what]), rel=1e-4)
+
+
+def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> None:
+    iterations, epochs, mini_batches = 3, 2, 2
+    for report in ranks:
+        saved = report["stock_training"]["collectives"] - report["training"]["collectives"]
+        assert saved == 2 * iterations * epochs * mini_batches
+
+
 def test_totals_are_those_of_the_whole_job(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
         told = report["training"]["rows"]

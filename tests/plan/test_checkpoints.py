@@ -200,7 +200,7 @@ def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None
         checkpoint_at(path)
 
 
-@pytest.mark.parametrize("word", ["nowhere", "."])
-def test_what_is_not_there_is_refused_with_what_to_pass(word: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"does not exist: pass a directory below <run>/checkpoints, a \.pt file, or"):
+@pytest.mark.parametrize(("word", "trouble"), [("nowhere", "does not exist: p"), (".", r"holds no model\.pt\. P")])
+def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"{trouble}ass a directory below <run>/checkpoints, a \.pt file, or"):
         checkpoint_at(tmp_path / word)

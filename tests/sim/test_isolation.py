@@ -53,6 +53,23 @@ def test_an_unknown_device_is_refused_with_those_that_there_are() -> None:
         isolated("cuda:77").__enter__()
 
 
+def test_a_cpu_rank_starts_without_a_word_about_drivers_and_loses_no_other() -> None:
+    script = """
+import os
+import shoal.sim.isolation as isolation
+import warp as wp
+init = wp.init
+def speaking_init():
+    init()
+    os.write(2, b"something else")
+wp.init = speaking_init
+with isolation.isolated("cpu"):
+    os.write(2, b" and later words")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stderr == "something else and later words"
+
+
 def test_a_cpu_rank_leaves_rendering_alone() -> None:
     with isolated("cpu"):
         assert EGL_DEVICE_VARIABLE not in os.environ

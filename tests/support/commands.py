@@ -136,6 +136,16 @@ class Running:
         self.signalled = time.monotonic()
         os.killpg(self.process.pid, number)
 
+    def signal_process(self, pid: int, number: signal.Signals) -> None:
+        """Send a signal to one of its processes."""
+        self.signalled = time.monotonic()
+        os.kill(pid, number)
+
+    def signal_every_process(self, number: signal.Signals) -> None:
+        """Send a signal to all processes that it has started, and theirs, as a scheduler does."""
+        for pid in list(marked(self.mark)):
+            self.signal_process(pid, number)
+
     def end(self, timeout: float = LAUNCH_TIMEOUT_S) -> Ended:
         """Wait until it has ended."""
         try:
@@ -143,7 +153,7 @@ class Running:
         finally:
             ended = time.monotonic()
             left = outliving(self.mark)
-            end_all()
+            _kill(self.mark)
         return Ended(
             code=self.process.returncode,
             stdout="".join(self.lines) + stdout,
@@ -151,37 +161,51 @@ class Running:
             seconds=ended - self.started,
             seconds_after_signal=ended - (self.signalled or ended),
             left_processes=left,
-            left_files=sorted(
-                path.name for path in self.temporary.iterdir() if not path.name.startswith(_KEPT_BY_TORCH)
-            ),
+            left_files=left_in(self.temporary),
             log_root=self.log_root,
         )
 
 
 def start(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None) -> Running:
     """Start a command with `where/logs` for `--log-root`, and a temporary directory of its own."""
-    temporary, mark = where / "tmp", uuid.uuid4().hex
-    temporary.mkdir(parents=True, exist_ok=True)
+    mark, of_its_own = marks(where)
     process = subprocess.Popen(
         [*words, "--log-root", str(where / "logs")],
         cwd=where,
-        env={**os.environ, **SURROUNDINGS, "TMPDIR": str(temporary), _MARK: mark, **(environ or {})},
+        env={**os.environ, **SURROUNDINGS, **of_its_own, **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+    return Running(process=process, mark=mark, log_root=where / "logs", temporary=Path(of_its_own["TMPDIR"]))
+
+
+def marks(where: Path) -> tuple[str, dict[str, str]]:
+    """Return a new mark, and the variables that give it and a temporary directory to a command and all it starts."""
+    temporary, mark = where / "tmp", uuid.uuid4().hex
+    temporary.mkdir(parents=True, exist_ok=True)
     _marks.add(mark)
-    return Running(process=process, mark=mark, log_root=where / "logs", temporary=temporary)
+    return mark, {"TMPDIR": str(temporary), _MARK: mark}
+
+
+def left_in(temporary: Path) -> list[str]:
+    """Return the names of what commands have left in their temporary directory."""
+    return sorted(path.name for path in temporary.iterdir() if not path.name.startswith(_KEPT_BY_TORCH))
 
 
 def end_all() -> None:
     """End what commands have left running, such as one whose test failed before its end."""
-    while _marks:
-        for pid in marked(_marks.pop()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    for mark in list(_marks):
+        _kill(mark)
+
+
+def _kill(mark: str) -> None:
+    for pid in marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _marks.discard(mark)
 
 
 def run(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None) -> Ended:
@@ -189,13 +213,13 @@ def run(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = N
     return start(words, where, environ).end()
 
 
-def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+def wait_until(condition: Callable[[], bool], timeout: float, pause_s: float = 0.02) -> bool:
     """Look at a condition until it holds or the time is over; return whether it holds."""
     pause, deadline = threading.Event(), time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             return False
-        pause.wait(0.02)
+        pause.wait(pause_s)
     return True
 
 

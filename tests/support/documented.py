@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 LANGUAGES = frozenset({"console", "bash", "sh"})
 TIME_LIMIT_S = 240.0
 REFUSED = 2
-ITERATIONS_DIVISOR = 100
+ITERATIONS_DIVISOR = 50
 SMALL_BENCH = " --num-envs 64 --iterations 1 --warmup 1 --repeats 1 --seconds 0.1"
 
 _FENCE = re.compile(r" *```(?P<info>[^\s`]*)[^`]*")

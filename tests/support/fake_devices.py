@@ -58,30 +58,45 @@ def seen(count: int, mask: str | None = None) -> VisibleGpus:
     return resolve(machine_of(count), mask)
 
 
+_ABOUT_A_STATE = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRetiredPagesPendingStatus",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
+)
+
+
 class FakeNvml(ModuleType):
     """Stands in for the module `pynvml` on a machine with these GPUs.
 
     Errors and constants are the real module's, and a function that it does not have cannot be faked.
     """
 
-    def __init__(self, inventory: Inventory, *, raises: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        raises: dict[str, int] | None = None,
+        answers: dict[str, Callable[..., object]] | None = None,
+    ) -> None:
         """Fake a machine.
 
         Args:
             inventory: The machine.
             raises: NVML's error number for each function that fails.
+            answers: What functions do instead; those that tell how a GPU is are not supported otherwise.
         """
         super().__init__("fake_nvml")
         self._inventory = inventory
         self.is_open = False
-        for name in (
-            "NVMLError",
-            "NVMLError_LibraryNotFound",
-            "NVMLError_NotFound",
-            "NVML_DEVICE_MIG_ENABLE",
-        ):
+        for name in (name for name in vars(pynvml) if name.startswith("NVML")):  # Errors and constants.
             setattr(self, name, getattr(pynvml, name))
-        for name, function in self._functions().items():
+        unsupported = dict.fromkeys(_ABOUT_A_STATE, _raiser(pynvml.NVML_ERROR_NOT_SUPPORTED))
+        for name, function in {**unsupported, **self._functions(), **(answers or {})}.items():
             if not hasattr(pynvml, name):
                 message = f"nvidia-ml-py has no function {name}"
                 raise AttributeError(message)
@@ -96,6 +111,7 @@ class FakeNvml(ModuleType):
             "nvmlSystemGetDriverVersion": lambda: f"{self._inventory.driver_release}.12.34",
             "nvmlDeviceGetCount": lambda: len(gpus),
             "nvmlDeviceGetHandleByIndex": lambda index: gpus[index],
+            "nvmlDeviceGetHandleByUUID": self._handle_by_uuid,
             "nvmlDeviceGetName": lambda handle: handle.name,
             "nvmlDeviceGetUUID": lambda handle: handle.uuid,
             "nvmlDeviceGetMemoryInfo": _memory_info,
@@ -106,11 +122,18 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetComputeInstanceId": lambda mig: mig.compute_instance,
         }
 
+    def _handle_by_uuid(self, uuid: str) -> PhysicalGpu | MigDevice:
+        for gpu in self._inventory.gpus:
+            for device in (gpu, *(gpu.mig_devices or ())):
+                if device.uuid == uuid:
+                    return device
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
 
 def _memory_info(handle: PhysicalGpu | MigDevice) -> SimpleNamespace:
     if handle.memory_bytes is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
-    return SimpleNamespace(total=handle.memory_bytes)
+    return SimpleNamespace(total=handle.memory_bytes, free=handle.memory_bytes)
 
 
 def _mig_mode(gpu: PhysicalGpu) -> list[int]:

@@ -5,10 +5,14 @@ Each strikes in the second iteration, on the rank that SHOAL_TEST_FAULTY_RANK na
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
 import signal
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +24,11 @@ from shoal.tasks.cartpole.task import Swingup
 
 if TYPE_CHECKING:
     from typing import Any
+
+
+def is_faulty() -> bool:
+    """Whether the fault is to strike in this process."""
+    return os.environ.get("RANK", "0") == os.environ.get("SHOAL_TEST_FAULTY_RANK", "1")
 
 
 class _Faulty(Swingup):
@@ -36,8 +45,7 @@ class _Faulty(Swingup):
 
     def step(self) -> None:
         self.steps += 1
-        faulty_rank = os.environ.get("SHOAL_TEST_FAULTY_RANK", "1")
-        if self.steps == self.strike_at and os.environ.get("RANK", "0") == faulty_rank:
+        if self.steps == self.strike_at and is_faulty():
             self.strike()
         super().step()
 
@@ -148,6 +156,26 @@ class Terminated(_Faulty):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+class HungUp(_Faulty):
+    """Sends this process what a terminal that is closed would send it."""
+
+    config = SwingupConfig()
+    max_iterations = 3
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+class Warned(_Faulty):
+    """Sends this process what SLURM sends before a job's time is over, and a moment later again."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
 class TellsContexts(_Faulty):
     """Prints on every rank on which GPUs this process has a context: nothing is wrong with it, if it has but one."""
 
@@ -162,3 +190,98 @@ class TellsContexts(_Faulty):
 
     def strike(self) -> None:
         pass
+
+
+class Stops(_Faulty):
+    """Is stopped, as by a debugger or by Ctrl-Z."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class HoldsTheLock(_Faulty):
+    """Sleeps for ever in native code that does not let go of Python's lock."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        ctypes.PyDLL(None).sleep(10_000)
+
+
+class Segfaults(_Faulty):
+    """Reads memory that is not there, in native code."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        ctypes.string_at(0)
+
+
+class DiesInStartup(_Faulty):
+    """Is killed while its environments are built."""
+
+    config = SwingupConfig()
+
+    def allocate(self) -> None:
+        if is_faulty():
+            sys.stdout.write("dying\n")
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().allocate()
+
+
+class DiesWaiting(_Faulty):
+    """Is killed while it waits for the other ranks, which never come to the end of their rollout."""
+
+    config = SwingupConfig()
+    strike_at = 16  # The last step of the second iteration.
+
+    def step(self) -> None:
+        if self.steps == self.strike_at - 1 and not is_faulty():
+            threading.Event().wait()
+        super().step()
+
+    def strike(self) -> None:
+        threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+class Starves(_Faulty):
+    """Asks for more memory than the process may have."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, resource.RLIM_INFINITY))
+        torch.ones(2**30)
+
+
+class OutgrowsItsGroup(_Faulty):
+    """Fills more memory than is left to its control group, which SHOAL_TEST_GROUP names, until the kernel kills it."""
+
+    config = SwingupConfig()
+
+    def strike(self) -> None:
+        group = Path(os.environ["SHOAL_TEST_GROUP"])
+        version_1 = group / "memory.usage_in_bytes"
+        used = version_1 if version_1.exists() else group / "memory.current"
+        limit = group / ("memory.limit_in_bytes" if version_1.exists() else "memory.max")
+        limit.write_text(str(int(used.read_text()) + 2**28), encoding="utf-8")
+        bytearray(2**30)
+
+
+class StragglesAndDiesSaving(_Faulty):
+    """Rank 1 is slow from the second iteration on; the faulty rank is killed while it writes its fourth checkpoint."""
+
+    config = SwingupConfig()
+    strike_at = 25  # The first step of the fourth iteration.
+
+    def step(self) -> None:
+        if self.steps >= 8 and os.environ.get("RANK") == "1":
+            time.sleep(0.1)
+        super().step()
+
+    def strike(self) -> None:
+        os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)

@@ -47,7 +47,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
     with process_group(world, backend="gloo", store=lambda: FileStore(f"{scratch}/learning", 2)):
         report: dict[str, Any] = {
             probe.__name__: probe(world)
-            for probe in (collectives, statistics, gradients, replicas, training, stopping, exploding)
+            for probe in (collectives, statistics, gradients, replicas, training, stock_training, stopping, exploding)
         }
         report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
     report["group_is_closed"] = not torch.distributed.is_initialized()
@@ -192,12 +192,14 @@ FAULTS: dict[str, Callable[[Runner], Any]] = {
 """What is done to rank 1's learner."""
 
 
-def training(world: World) -> dict[str, Any]:
+def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
     """Three iterations, with unlike environments and actions on the two ranks."""
-    runner = tiny_runner(env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    agent = tiny_agent()
+    agent = replace(agent, algorithm=replace(agent.algorithm, class_name=algorithm_class))
+    runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
     runner.synchronize()
     torch.manual_seed(SEED + world.rank)
-    with _pooling_counted(runner) as counts:
+    with _pooling_counted(runner) as counts, CountedOperations() as operations:
         story = train(runner)
     algorithm = runner.alg
     trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
@@ -211,8 +213,14 @@ def training(world: World) -> dict[str, Any]:
         "learning_rate": algorithm.learning_rate,
         "digest": compare_replicas(algorithm, world, when="at the end"),
         "pool_collectives": counts,
+        "collectives": operations.collectives,
         "samples": NUM_STEPS * NUM_ENVS,
     }
+
+
+def stock_training(world: World) -> dict[str, Any]:
+    """The same with the library's own PPO."""
+    return training(world, "rsl_rl.algorithms:PPO")
 
 
 @contextmanager

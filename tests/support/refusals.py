@@ -20,6 +20,7 @@ from support.fake_devices import seen
 from shoal.cli import main
 from shoal.cli.parse import parse_train
 from shoal.errors import ShoalError
+from shoal.plan.preflight import preflight
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Wish:
 WISHES = {
     # Commands and tasks.
     "a misspelt command": Wish("trian Cartpole-Swingup"),
+    "a list of tasks with a flag": Wish("tasks --gpu-ids"),
     "a misspelt task": Wish("train Cartpole-Swingupp"),
     "a task that is like no other": Wish("train Walker"),
     "no task": Wish("train --num-envs 4"),
@@ -75,6 +77,12 @@ WISHES = {
     "a negative seed": Wish("train Cartpole-Swingup --seed -1"),
     "a negative interval": Wish("train Cartpole-Swingup --check-replicas-every -1"),
     "a discount above one": Wish("train Cartpole-Swingup --agent.algorithm.gamma 1.5"),
+    "fewer restarts than none": Wish("train Cartpole-Swingup --max-restarts -1"),
+    "no worker at least": Wish("train Cartpole-Swingup --max-restarts 1 --min-workers 0"),
+    "fewer workers without restarts": Wish("train Cartpole-Swingup --nproc-per-node 2 --min-workers 1"),
+    "more workers at least than there are": Wish(
+        "train Cartpole-Swingup --nproc-per-node 2 --max-restarts 1 --min-workers 3"
+    ),
     "both numbers of environments": Wish("train Cartpole-Swingup --num-envs 4 --num-envs-total 8"),
     "a total that does not divide": Wish("train Cartpole-Swingup --nproc-per-node 2 --num-envs-total 1001"),
     "a total below the number of workers": Wish("train Cartpole-Swingup --nproc-per-node 4 --num-envs-total 3"),
@@ -94,6 +102,13 @@ WISHES = {
     "a GPU that is no number": Wish("train Cartpole-Swingup --gpu-ids first", gpus=2),
     "more GPUs than workers": Wish("train Cartpole-Swingup --gpu-ids 0 1 --nproc-per-node 1", gpus=2),
     # Directories.
+    "a kernel cache below a file": Wish(
+        "train Cartpole-Swingup", environ={"WARP_CACHE_PATH": "broken.yaml/kernels"}
+    ),
+    "a meeting place that does not resolve": Wish(
+        "train Cartpole-Swingup", environ={**TORCHRUN, "MASTER_ADDR": "a..b"}
+    ),
+    "a log root that is a file": Wish("train Cartpole-Swingup --log-root broken.yaml"),
     "a log root below a file": Wish("train Cartpole-Swingup --log-root broken.yaml/logs"),
     "rank files below a file": Wish(
         "train Cartpole-Swingup --nproc-per-node 2 --torchrunx-log-dir broken.yaml/files"
@@ -112,6 +127,7 @@ WISHES = {
     # Packages.
     "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb"),
     # torchrun.
+    "restarts under torchrun": Wish("train Cartpole-Swingup --max-restarts 3", environ=TORCHRUN),
     "another number of workers than torchrun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=TORCHRUN),
     "variables of torchrun that contradict each other": Wish(
         "train Cartpole-Swingup", environ={**TORCHRUN, "RANK": "2"}
@@ -120,9 +136,15 @@ WISHES = {
     "play without a task": Wish("play --episodes 3"),
     "play without any run": Wish("play Cartpole-Swingup"),
     "play a misspelt task": Wish("play Cartpole-Balence"),
+    "a directory that is no checkpoint": Wish("play Cartpole-Swingup --checkpoint ."),
     "evaluate no episodes": Wish("evaluate Cartpole-Swingup --episodes 0"),
     "evaluate with a negative seed": Wish("evaluate Cartpole-Swingup --seed -1"),
     "bench without a task": Wish("bench --seconds 1"),
+    # The doctor, whose own findings come later.
+    "a doctor for no workers": Wish("doctor --nproc-per-node 0"),
+    "a doctor without time": Wish("doctor --timeout 0"),
+    "a doctor for a misspelt task": Wish("doctor Cartpole-Balence"),
+    "a doctor for a GPU that is no number": Wish("doctor --gpu-ids first"),
 }
 # fmt: on
 
@@ -163,7 +185,8 @@ def _grant(wish: Wish) -> None:
     """Do what the command does, up to the point where something would be started."""
     command, *words = wish.words.split()
     if command == "train":
-        plan_training(parse_train(words), os.environ, seen(wish.gpus))
+        plan = plan_training(parse_train(words), os.environ, seen(wish.gpus))
+        preflight(plan, os.environ, seen(wish.gpus))
     else:
         main._shoal([command, *words])  # pyright: ignore[reportPrivateUsage]
 

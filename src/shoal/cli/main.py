@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from shoal import __version__
 from shoal.cli import report
+from shoal.cli.output import hanging_up
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
 
@@ -84,7 +85,7 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
             report.print_plan(plan, os.environ)
         return
     try:
-        with report.training_view(plan, silent=not speaks) as view:
+        with hanging_up(), report.training_view(plan, silent=not speaks) as view:
             outcome = train_story(plan, view)
     except (InterruptedRunError, TerminatedRunError) as error:
         if speaks:
@@ -108,7 +109,13 @@ def _evaluate(words: Sequence[str]) -> None:
     report.print_evaluation(play_story(parse_play(words, program="evaluate")))
 
 
-def _tasks(_words: Sequence[str]) -> None:
+def _tasks(words: Sequence[str]) -> None:
+    if words and words[0] in {"-h", "--help"}:
+        report.say("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
+        return
+    if words:
+        message = f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out."
+        raise UsageError(message)
     report.print_tasks()
 
 
@@ -119,6 +126,18 @@ def _bench(words: Sequence[str]) -> None:
     from shoal.bench import bench as bench_story
 
     report.print_bench(bench_story(config, report.say))
+
+
+def _doctor(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_doctor
+
+    config = parse_doctor(words)
+    from shoal.doctor import examine
+
+    diagnosis = examine(config, os.environ, report.say_aside)
+    report.print_diagnosis(diagnosis, as_json=config.json)
+    if diagnosis.error is not None:
+        raise diagnosis.error
 
 
 def _of_a_task(program: str, command: _Command) -> _Command:
@@ -142,6 +161,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     ),
     "tasks": ("list what can be trained", _tasks),
     "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
+    "doctor": ("look whether this machine can train, and say what to mend", _doctor),
     "bench": ("measure environment and training steps per second", _of_a_task("shoal bench", _bench)),
 }
 
@@ -152,7 +172,8 @@ def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
-        report.print_error(error)
+        with contextlib.suppress(OSError, SystemExit):  # rich leaves when nobody reads; the exit code is ours.
+            report.print_error(error)
         _leave(error.exit_code)
     except KeyboardInterrupt:
         report.print_error(ShoalError("Interrupted."))
@@ -167,6 +188,6 @@ def _leave(code: int) -> NoReturn:
     if code == 0:
         sys.exit(0)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             stream.flush()
     os._exit(code)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import tyro
 import yaml
 
-from shoal.config import BenchConfig, PlayConfig, TrainConfig
+from shoal.config import BenchConfig, DoctorConfig, PlayConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
@@ -27,13 +27,28 @@ T = TypeVar("T")
 
 _TYRO_CONFIG = (tyro.conf.FlagCreatePairsOff,)
 
+_ABOUT_TRAIN = """Train a policy.
 
-def parse_flags(default: T, arguments: Sequence[str], *, program: str) -> T:
+--config FILE, which may stand several times, reads defaults from a file such as <run>/params/train.yaml, before all
+flags below."""
+_ABOUT_PLAY = "Run episodes of a trained policy, without exploration noise."
+_ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
+_ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
+
+
+def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
     """Read flags that override the fields of `default`.
 
     tyro prints its own refusals, with the nearest valid names, and exits with 2.
+
+    Args:
+        default: The configuration before any flag is read.
+        arguments: The flags.
+        program: The command, as help and refusals name it.
+        about: What the command does, for its help.
     """
-    return tyro.cli(type(default), prog=program, args=list(arguments), default=default, config=_TYRO_CONFIG)
+    words = list(arguments)
+    return tyro.cli(type(default), prog=program, description=about, args=words, default=default, config=_TYRO_CONFIG)
 
 
 def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -71,13 +86,13 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
     saved = [Path(file) for file in files]
     default = _defaults(task, saved)
-    asked = parse_flags(default, words, program=f"{program} {default.task}")
+    asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
     if asked.resume is not None and not saved:
         # The run that goes on keeps what it was trained with, unless this command says otherwise.
         train_yaml = run_to_continue(asked, registry.resolve(asked.task)).train_yaml
         if train_yaml.is_file():
             default = _defaults(task, [train_yaml])
-            asked = parse_flags(default, words, program=f"{program} {default.task}")
+            asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
     return _only_one_number_of_envs(asked, words)
 
 
@@ -93,13 +108,13 @@ def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
         raise UsageError(message)
     spec = registry.resolve(task)
     default = PlayConfig(task=task, env=spec.env, agent=spec.agent)
-    asked = parse_flags(default, words, program=f"{program} {task}")
+    asked = parse_flags(default, words, program=f"{program} {task}", about=_ABOUT_PLAY)
     model = find_model(asked.log_root, spec, asked.checkpoint).absolute()
     train_yaml = RunDir(model.parent.parent.parent).train_yaml
     if train_yaml.is_file():
         trained = _defaults(task, [train_yaml])
         default = replace(default, env=trained.env, agent=trained.agent)
-    return parse_flags(default, words, program=f"{program} {task}")
+    return parse_flags(default, words, program=f"{program} {task}", about=_ABOUT_PLAY)
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:
@@ -113,7 +128,17 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
         message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
-    return parse_flags(default, words, program=f"shoal bench {task}")
+    return parse_flags(default, words, program=f"shoal bench {task}", about=_ABOUT_BENCH)
+
+
+def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
+    """Read the words after `shoal doctor`. A task may be named, and need not.
+
+    Raises:
+        UsageError: They name something that cannot be looked at.
+    """
+    task, words = split_task(arguments)
+    return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about=_ABOUT_DOCTOR)
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rich import box
 from rich.console import Console, Group
@@ -22,9 +24,10 @@ from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from shoal.bench import BenchReport
+    from shoal.doctor import Diagnosis
     from shoal.errors import ShoalError
     from shoal.launch.view import View
     from shoal.plan.training import TrainPlan
@@ -36,6 +39,8 @@ PLAIN_LINE_S = 2.0
 
 _TOLD_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR", "OMP_NUM_THREADS")
 """Environment variables that a plan depends on."""
+
+_LEVEL_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 _SHOWN_FIRST = (
     ("Mean reward", "Train/mean_reward", "{:.2f}"),
@@ -58,12 +63,23 @@ def say(text: str) -> None:
     _out().print(text, markup=False)
 
 
+def say_aside(text: str) -> None:
+    """Print one plain line that is no part of the result."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+
+
 def print_error(error: ShoalError) -> None:
     """Print what is known of an error, and its message as the last line."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if error.details:
         console.print(error.details.rstrip(), markup=False)
     console.print(Text("Error: ", style="bold red") + Text(str(error)))
+
+
+def _leave_with(error: ShoalError) -> NoReturn:
+    """Print an error and end this process, whatever its other threads are about."""
+    print_error(error)
+    os._exit(error.exit_code)
 
 
 def print_overview(commands: Mapping[str, str]) -> None:
@@ -134,9 +150,10 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[View]:
         yield view
         view.flush()
         return
-    live = _LiveView(plan, console)
-    with Live(live, console=console, refresh_per_second=8, transient=False, redirect_stdout=True):
-        yield live
+    view = _LiveView(plan, console)
+    with Live(view, console=console, refresh_per_second=8, transient=False, redirect_stdout=True) as live:
+        view.close = live.stop
+        yield view
 
 
 def _headline(plan: TrainPlan) -> str:
@@ -157,6 +174,9 @@ class _SilentView:
 
     def on_line(self, line: str) -> None:
         del line
+
+    def leave(self, error: ShoalError) -> NoReturn:
+        _leave_with(error)
 
 
 class _PlainView:
@@ -179,6 +199,10 @@ class _PlainView:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
+    def leave(self, error: ShoalError) -> NoReturn:
+        self.flush()
+        _leave_with(error)
+
     def flush(self) -> None:
         """Tell the newest row if it was held back."""
         if self._held_back is not None:
@@ -195,6 +219,8 @@ class _LiveView:
 
     def __init__(self, plan: TrainPlan, console: Console) -> None:
         self._console = console
+        self.close: Callable[[], None] = lambda: None
+        """Gives the terminal back."""
         self._row: Mapping[str, float] = {}
         self._first: tuple[float, float] | None = None  # (iteration, time) of the first row, for the time left.
         columns = (
@@ -219,6 +245,10 @@ class _LiveView:
 
     def on_line(self, line: str) -> None:
         self._console.print(line, markup=False)
+
+    def leave(self, error: ShoalError) -> NoReturn:
+        self.close()
+        _leave_with(error)
 
     def __rich__(self) -> Group:
         table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2), expand=False)
@@ -291,3 +321,20 @@ def print_bench(report: BenchReport) -> None:
             "-" if cold is None else f"{cold:.1f}",
         )
     _out().print(table)
+
+
+def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """Print everything that was found: a row each, with what to do below what is true."""
+    if as_json:
+        sys.stdout.write(json.dumps(diagnosis.to_plain(), indent=2) + "\n")
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in diagnosis.findings:
+        told = Text(finding.truth)
+        if finding.remedy:
+            told.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(finding.level, style=_LEVEL_STYLES[finding.level]), Text(finding.topic), told)
+    _out().print(table)
+    counts = Counter(finding.level for finding in diagnosis.findings)
+    told = f"{counts['ok']} ok, {counts['note']} to note, {counts['problem']} wrong."
+    say(told if diagnosis.error else f"{told} Training would work.")

@@ -14,6 +14,7 @@ from shoal.config.algorithm import (
     SymmetryConfig,
 )
 from shoal.config.bench import BenchConfig
+from shoal.config.doctor import DoctorConfig
 from shoal.config.env import EnvConfig
 from shoal.config.models import CnnConfig, DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
@@ -28,6 +29,7 @@ __all__ = [
     "DistillationAgentConfig",
     "DistillationConfig",
     "DistributionConfig",
+    "DoctorConfig",
     "EnvConfig",
     "ModelConfig",
     "PlayConfig",

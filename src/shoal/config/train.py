@@ -9,11 +9,23 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shoal.config.agent import AgentConfig
+from shoal.config.checks import at_least, check
 from shoal.config.env import EnvConfig
 from shoal.errors import UsageError
 
 NOT_REPEATED = ("resume", "checkpoint", "dry_run")
 """Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
+
+
+_LEAST = {
+    "num_envs": 1,
+    "max_iterations": 1,
+    "seed": 0,
+    "check_replicas_every": 0,
+    "max_restarts": 0,
+    "min_workers": 1,
+}
+"""The least value of fields that are numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +65,18 @@ class TrainConfig:
     check_replicas_every: int = 50
     """Iterations between comparisons of all ranks' weights, normalisers and optimizers;
     0 compares only at the start and at the end."""
+    max_restarts: int = 0
+    """How often to start again after a loss (exit code 75) from the newest good checkpoint, in the same run directory.
+    Only restarts in a row without a newer checkpoint count. The worker is a process of its own then, even if it is one.
+    """
+    min_workers: int | None = None
+    """With `--max-restarts`: go on with fewer workers, down to so many, when a GPU is gone or when the same rank was
+    lost twice in a row without a newer checkpoint. Default: all of them."""
+    startup_timeout: float = 900.0
+    """How long a rank may take between two signs of progress until its first iteration is done, in which kernels are
+    compiled [s]; 0 for ever. One that takes longer is taken for stuck, and ends the run with exit code 75."""
+    stall_timeout: float = 300.0
+    """The same from its second iteration on [s]; 0 for ever, as a debugger needs it."""
     dry_run: bool = False
     """Print the plan and stop."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -66,11 +90,13 @@ class TrainConfig:
         Raises:
             UsageError: A value is out of its range.
         """
-        for name, least in (("num_envs", 1), ("max_iterations", 1), ("seed", 0), ("check_replicas_every", 0)):
-            if getattr(self, name) < least:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
                 flag = "--" + name.replace("_", "-")
-                message = f"{flag} is {getattr(self, name)}, but must be at least {least}: pass {flag} {least} or more."
+                message = f"{flag} is {value}, but must be at least {least}: pass {flag} {least} or more."
                 raise UsageError(message)
+        check(self, "", {"startup_timeout": at_least(0), "stall_timeout": at_least(0)})
         if self.resume is not None and self.checkpoint is not None:
             message = (
                 "--resume and --checkpoint exclude each other: --resume continues a run in its own directory, "

@@ -43,7 +43,7 @@ def open_door(plan: TrainPlan) -> Door:
         store = open_launchers_store()
         run = partial(run_joined, rank=plan.rank, store=store)
         return Door(partial(share_run_dir, store, plan.rank), _listen_patiently, run)
-    if plan.world_size > 1:
+    if plan.door == "spawned":
         from shoal.launch.spawned import run_spawned
 
         return Door(_make_it_here, _listen_patiently, run_spawned)

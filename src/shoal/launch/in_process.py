@@ -6,8 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
+from shoal.heartbeat import Limits
 from shoal.launch.notes import Note, failure_of, write_note
+from shoal.launch.record import record_end
 from shoal.launch.signals import ended_at_once, heard, stop_requests
+from shoal.launch.watchdog import watched
 from shoal.plan.ranks import Rank
 from shoal.worker import WorkerReport, run_worker
 
@@ -32,8 +35,19 @@ def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerRepor
         TrainingFailedError: User code raised; with its traceback.
     """
     rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+    place = "startup"
+
+    def give_up(error: ShoalError) -> None:
+        record_end(job.run, error)
+        view.leave(error)
+
+    limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
     try:
-        report = run_worker(job, rank, stop=stop, on_row=view.on_row)
+        with watched(job.run, rank, limits, give_up=give_up) as beat:
+            try:
+                report = run_worker(job, rank, stop=stop, on_row=view.on_row, beat=beat)
+            finally:
+                place = beat.place()
     except ShoalError as error:
         write_note(job.run, Note.of_error(error, rank))
         raise
@@ -42,7 +56,7 @@ def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerRepor
         write_note(job.run, Note.of_error(stopped, rank))
         raise stopped from error
     except Exception as error:
-        note = Note.of_error(error, rank)
+        note = Note.of_error(error, rank, place=place)
         write_note(job.run, note)
         raise failure_of(note) from error
     write_note(job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain()))

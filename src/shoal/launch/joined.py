@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.notes import Note, failure_of, first_failure, read_notes, write_note
+from shoal.heartbeat import Limits
+from shoal.launch.lifeline import end_with_parent
+from shoal.launch.notes import Note, failure_of, first_failure, read_notes, way_on, write_note
+from shoal.launch.record import record_end
+from shoal.launch.stalls import is_that_process, read_beats
+from shoal.launch.watchdog import watched
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
@@ -70,14 +75,28 @@ def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: S
     Raises:
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
+    end_with_parent(stop)
+    place = "startup"
+
+    def give_up(error: ShoalError) -> None:
+        if rank.rank == 0:
+            record_end(job.run, error)
+        view.leave(error)
+
+    limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
     try:
-        report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row)
-        reports = _gather(store, rank, report)
+        with watched(job.run, rank, limits, give_up=give_up) as beat:
+            try:
+                report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat)
+                beat.enter("collective")
+                reports = _gather(store, rank, report)
+            finally:
+                place = beat.place()
     except ShoalError as error:
         write_note(job.run, Note.of_error(error, rank))
         raise
     except Exception as error:
-        note = Note.of_error(error, rank)
+        note = Note.of_error(error, rank, place=place)
         write_note(job.run, note)
         raise (_cause_elsewhere(job, rank) if note.is_echo else failure_of(note)) from error
     write_note(
@@ -103,7 +122,24 @@ def _cause_elsewhere(job: Job, rank: Rank) -> ShoalError:
     deadline = time.monotonic() + _ECHO_WAIT_S
     while (cause := first_failure(read_notes(job.run, rank.world_size).values())) is None:
         if time.monotonic() > deadline:
-            message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
-            return WorkerLostError(message)
+            return _lost_elsewhere(job, rank)
         time.sleep(0.1)
     return failure_of(replace(cause, traceback=""))  # Its own rank shows that.
+
+
+def _lost_elsewhere(job: Job, rank: Rank) -> ShoalError:
+    """Return the error of a rank that ended without a note: its heartbeat has stopped, and still says where it was."""
+    ranks = set(range(rank.world_size)) - {rank.rank} - read_notes(job.run, rank.world_size).keys()
+    beats = [beat for beat in read_beats(job.run.ranks_dir, ranks) if not is_that_process(beat)]
+    lost = max(beats, key=lambda beat: beat.silent, default=None)
+    if lost is None or lost.silent < _ECHO_WAIT_S:  # On another machine, nothing but silence tells.
+        message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
+        return WorkerLostError(message)
+    message = (
+        f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
+        f"torchrun's output tells its signal or exit code. {way_on(job.run)}"
+    )
+    error = WorkerLostError(message, rank=lost.rank)
+    if (lost.rank, rank.rank) == (0, 1):
+        record_end(job.run, error)  # The one that writes is lost: the next one writes this for it.
+    return error

@@ -6,6 +6,8 @@ or crashed. A peer whose collective broke also writes a note, so the first cause
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import os
@@ -15,7 +17,14 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, TrainingFailedError, UsageError
+from shoal.errors import (
+    InterruptedRunError,
+    ShoalError,
+    TerminatedRunError,
+    TrainingFailedError,
+    UsageError,
+    WorkerLostError,
+)
 from shoal.plan.checkpoints import list_checkpoints
 
 if TYPE_CHECKING:
@@ -36,6 +45,9 @@ _BROKEN_CONNECTION = (
 )
 """What an error holds that only tells of another rank's end (torch.distributed with gloo and NCCL)."""
 
+_OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc", "DefaultCPUAllocator: ")
+"""What an error holds that tells of a limit of the host's memory (Python, C++, torch)."""
+
 _ORDERLY = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
 """Endings that were asked for: all ranks end alike, so none is named."""
 
@@ -50,8 +62,10 @@ class Note:
     time: float
     """Seconds since the epoch."""
     exit_code: int = 0
+    place: str = ""
+    """Phase and iteration in which it ended."""
     error: str = ""
-    """The exception as Python prints it in its last line."""
+    """The exception as Python prints it in its last line; with exit code 75 the whole sentence about the loss."""
     traceback: str = ""
     """The exception's traceback; empty for Shoal's own errors, whose message says all."""
     is_echo: bool = False
@@ -62,17 +76,20 @@ class Note:
     """The report of a rank that is done."""
 
     @classmethod
-    def of_error(cls, error: BaseException, rank: Rank, *, log_bytes: int | None = None) -> Note:
-        """Return the note of a rank that ends with `error`."""
+    def of_error(cls, error: BaseException, rank: Rank, *, place: str = "", log_bytes: int | None = None) -> Note:
+        """Return the note of a rank that ends with `error`, while it was in `place`."""
         ours = isinstance(error, ShoalError)
         last_line = str(error) if ours else traceback.format_exception_only(error)[-1].strip()
+        starved = not ours and any(mark in last_line for mark in _OUT_OF_MEMORY)
+        exit_code = error.exit_code if isinstance(error, ShoalError) else WorkerLostError.exit_code if starved else 1
         return cls(
             rank=rank.rank,
             host=platform.node(),
             ending="failed",
             time=time.time(),
-            exit_code=error.exit_code if isinstance(error, ShoalError) else 1,
-            error=last_line,
+            exit_code=exit_code,
+            place=place,
+            error=out_of_memory(rank.rank, place, last_line) if starved else last_line,
             traceback="" if ours else "".join(traceback.format_exception(error)),
             is_echo=not ours and any(mark in last_line for mark in _BROKEN_CONNECTION),
             log_bytes=log_bytes,
@@ -84,36 +101,53 @@ def was_asked_for(note: Note) -> bool:
     return note.exit_code in _ORDERLY
 
 
-def note_path(run: RunDir, rank: int) -> Path:
+def note_path(directory: Path, rank: int) -> Path:
     """Return where `rank` leaves its note."""
-    return run.ranks_dir / f"rank_{rank:05d}.json"
+    return directory / f"rank_{rank:05d}.json"
 
 
-def write_note(run: RunDir, note: Note) -> None:
-    """Leave a note, whole at once. A full disk must not hide what the note tells, so it only costs the note."""
-    final = note_path(run, note.rank)
-    unfinished = final.with_suffix(f".{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(asdict(note), indent=2), encoding="utf-8")
-        unfinished.rename(final)
-    except OSError as error:
-        logger.warning("Rank %d cannot leave a note in %s (%s).", note.rank, final, error.strerror)
+def write_note(run: RunDir, note: Note, *, spare: Path | None = None) -> None:
+    """Leave a note, whole at once, in the run directory; where its disk is full, in `spare`, if there is one.
+
+    A full disk must not hide what the note tells, so at worst it only costs the note.
+    """
+    for directory in (run.ranks_dir, spare):
+        if directory is None:
+            continue
+        final = note_path(directory, note.rank)
+        unfinished = final.with_suffix(f".{os.getpid()}")
+        try:
+            if note.is_echo and final.exists():
+                return  # This rank's watchdog knows more than that a connection broke.
+            unfinished.write_text(json.dumps(asdict(note), indent=2), encoding="utf-8")
+            unfinished.rename(final)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            logger.warning("Rank %d cannot leave a note in %s (%s).", note.rank, final, error.strerror)
+        else:
+            return
 
 
-def read_notes(run: RunDir, world_size: int) -> dict[int, Note]:
+def read_notes(run: RunDir, world_size: int, *, spare: Path | None = None) -> dict[int, Note]:
     """Return the notes that lie there, by rank."""
     notes: dict[int, Note] = {}
     for rank in range(world_size):
-        path = note_path(run, rank)
-        if path.is_file():
-            notes[rank] = Note(**json.loads(path.read_text(encoding="utf-8")))
+        for directory in (run.ranks_dir, spare):
+            path = note_path(directory, rank) if directory is not None else None
+            if path is not None and path.is_file():
+                notes[rank] = Note(**json.loads(path.read_text(encoding="utf-8")))
     return notes
 
 
 def clear_notes(run: RunDir) -> None:
-    """Remove what an earlier launch into the same run directory has left."""
+    """Remove what an earlier launch into the same run directory has left. Stacks are put aside under another name."""
     for path in run.ranks_dir.glob("rank_*"):
-        path.unlink()
+        if path.name.endswith(".stacks.txt"):
+            names = (path.with_name(f"launch_{number}_{path.name}") for number in itertools.count(1))
+            path.rename(next(name for name in names if not name.exists()))
+        else:
+            path.unlink()
 
 
 def first_failure(notes: Iterable[Note]) -> Note | None:
@@ -130,8 +164,20 @@ def failure_of(note: Note) -> ShoalError:
     """Return the error that tells of a rank that failed, with its exit code and its own traceback."""
     if was_asked_for(note):
         return _ORDERLY[note.exit_code](note.error)
+    if note.exit_code == WorkerLostError.exit_code:
+        return WorkerLostError(note.error, details=note.traceback, rank=note.rank)
     kind = UsageError if note.exit_code == UsageError.exit_code else TrainingFailedError
-    return kind(f"Rank {note.rank} on {note.host} failed: {note.error}", details=note.traceback)
+    where = f" in {note.place}" if note.place else ""
+    return kind(f"Rank {note.rank} on {note.host} failed{where}: {note.error}", details=note.traceback)
+
+
+def out_of_memory(rank: int, place: str, said: str) -> str:
+    """Return the sentence about a rank that was refused memory."""
+    message = (
+        f"Rank {rank} on {platform.node()} was refused memory in {place or 'startup'} ({said}): pass a smaller "
+        "--num-envs or fewer workers, or raise the limit."
+    )
+    return message  # noqa: RET504  Named so that the test of docs/troubleshooting.md finds it.
 
 
 def way_on(run: RunDir) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.launch.guard import locked_by, signal_all
+from shoal.procfs import how_it_ended, stat
+
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterable
+    from pathlib import Path
 
     from shoal.plan.ranks import Rank
 
@@ -53,12 +56,12 @@ class RankWatch:
     def look(self) -> None:
         """Notice who has come to life and who has ended."""
         for rank in self.unseen:
-            pid = _locked_by(self._files[rank])
+            pid = locked_by(self._files[rank])
             if pid is not None:
                 self.alive[rank] = pid
                 self._open_handle(rank, pid)
         for rank in [rank for rank in self.alive if self._has_ended(rank)]:
-            self.ended[rank] = _how_it_ended(self.alive.pop(rank))
+            self.ended[rank] = _last_state(self.alive.pop(rank))
             if rank in self._handles:
                 os.close(self._handles.pop(rank))
 
@@ -90,70 +93,15 @@ class RankWatch:
     def _has_ended(self, rank: int) -> bool:
         handle = self._handles.get(rank)
         if handle is None:
-            return _locked_by(self._files[rank]) is None
+            return locked_by(self._files[rank]) is None
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         return bool(poll.poll(0))
 
 
-def _locked_by(file: Path) -> int | None:
-    """Return the process id in `file` while its lock is held, else None."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.read(descriptor, 32).decode()
-        return int(text) if text else None
-    finally:
-        os.close(descriptor)
-    return None
-
-
-def _how_it_ended(pid: int) -> str:
+def _last_state(pid: int) -> str:
     """Say how a process ended that its parent has not taken notice of yet, or nothing when it is too late to know."""
-    fields = _stat(pid)
+    fields = stat(pid)
     if not fields or fields[0] != "Z":
         return ""
-    code = os.waitstatus_to_exitcode(int(fields[-1]))
-    return f"killed by {_signal_name(-code)}" if code < 0 else f"it left with exit code {code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each process that still exists."""
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the process ids of all living children of `pid`, and of theirs."""
-    living: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            pids = [int(each) for each in children.read_text().split()]
-        except OSError:  # That thread has just ended.
-            continue
-        living += [child for child in pids if _stat(child)[:1] not in ([], ["Z"])]
-        living += [each for child in pids for each in descendants(child)]
-    return living
-
-
-def _stat(pid: int) -> list[str]:
-    """Return what the kernel tells of a process, from its state on; empty when there is none of that number."""
-    try:
-        # The state follows the name, which is in parentheses and may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return how_it_ended(os.waitstatus_to_exitcode(int(fields[-1])))

@@ -22,11 +22,13 @@ from shoal import __version__
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
+from shoal.launch.notes import clear_notes
 from shoal.plan.rundir import RunDir, experiment_dir, launch_stamp, run_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class RunRecord:
         """
         self.run = run
         try:
+            clear_notes(run)
             for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
                 directory.mkdir(parents=True, exist_ok=True)
             self._begin(plan)
@@ -128,8 +131,7 @@ class RunRecord:
             last_line: The last line that the person saw.
             digests: Fingerprint of the learner at the end, by rank.
         """
-        told = {"time": _now(), "exit_code": exit_code, "last_line": last_line, "digests": digests or {}}
-        self._launches[-1]["ended"] = told
+        self._launches[-1]["ended"] = _ending(exit_code, last_line, digests or {})
         try:
             self._write()
         except OSError as error:  # Why it ended matters more than that nobody can write it down.
@@ -151,6 +153,20 @@ class RunRecord:
         _dump(self.run.train_yaml, plain)
         _dump(self.run.env_yaml, {"task": plain["task"], "env": plain["env"]})
         _dump(self.run.agent_yaml, {"task": plain["task"], "agent": plain["agent"]})
+
+
+def record_end(run: RunDir, error: ShoalError) -> None:
+    """Write that the newest launch ended with `error`, for a process whose own record is out of reach."""
+    try:
+        told = json.loads(run.run_json.read_text(encoding="utf-8"))
+        told["launches"][-1]["ended"] = _ending(error.exit_code, str(error), {})
+        _write_whole(run.run_json, json.dumps(told, indent=2))
+    except (OSError, ValueError) as failure:
+        logger.warning("%s does not tell how this launch ended (%s).", run.run_json, failure)
+
+
+def _ending(exit_code: int, last_line: str, digests: dict[int, str]) -> dict[str, Any]:
+    return {"time": _now(), "exit_code": exit_code, "last_line": last_line, "digests": digests}
 
 
 def _forget_iterations_after(iteration: int, run: RunDir) -> None:

@@ -6,6 +6,7 @@ torchrunx's agent imports this module before it starts its workers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -32,9 +33,11 @@ def enter(job_json: str) -> None:
     A rank that failed leaves its process at once: torchrunx would keep one that raises alive until its peers' own
     time-outs, and would then blame a peer.
     """
+    from shoal.heartbeat import Limits
     from shoal.launch.notes import Note, write_note
     from shoal.launch.processes import show_sign_of_life
     from shoal.launch.signals import STOPPING, stop_requests
+    from shoal.launch.watchdog import watched
     from shoal.logs import configure_logging
     from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
@@ -51,6 +54,8 @@ def enter(job_json: str) -> None:
     # Read as plain data first: to make a `Job` of it imports the task, which may be a user's file that fails.
     told = json.loads(job_json)
     run, scratch = RunDir(Path(told["run_dir"])), Path(told["scratch"])
+    limits = Limits.of(told["config"]["startup_timeout"], told["config"]["stall_timeout"])
+    place = "startup"
 
     def open_store() -> Store:
         from torch.distributed import FileStore
@@ -66,23 +71,31 @@ def enter(job_json: str) -> None:
             _write_output_to(Path(told["log_files"][rank.local_rank]))
             show_sign_of_life(scratch, rank)
             configure_logging(rank=rank.rank)
-            report = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store)
-            done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
-            write_note(run, done)
+            # Its heartbeat is read by the launching process, which is on this machine as the scratch directory is.
+            with watched(
+                run, rank, limits, give_up=lambda error: _leave(error, rank, run, scratch, ""), scratch=scratch
+            ) as beat:
+                try:
+                    report = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store, beat=beat)
+                finally:
+                    place = beat.place()
+                done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+                write_note(run, done, spare=scratch)
         except BaseException as error:  # noqa: BLE001  Whatever it is, this process ends and must have said why.
-            _leave(error, rank, run)
+            _leave(error, rank, run, scratch, place)
 
 
-def _leave(error: BaseException, rank: Rank, run: RunDir) -> NoReturn:
+def _leave(error: BaseException, rank: Rank, run: RunDir, scratch: Path, place: str) -> NoReturn:
     """Say what went wrong, in a note and in this rank's own file, and end this process."""
     from shoal.launch.notes import Note, write_note
 
     exit_code = 1
     try:
-        sys.stdout.flush()
-        note = Note.of_error(error, rank, log_bytes=os.fstat(1).st_size)
+        with contextlib.suppress(OSError):  # The disk may be full of it.
+            sys.stdout.flush()
+        note = Note.of_error(error, rank, place=place, log_bytes=os.fstat(1).st_size)
         exit_code = note.exit_code
-        write_note(run, note)  # First: the launching process shows nothing of what follows the note.
+        write_note(run, note, spare=scratch)  # First: the launching process shows nothing of what follows the note.
         sys.stderr.write(f"{note.traceback or note.error}\n")
         sys.stderr.flush()
     finally:

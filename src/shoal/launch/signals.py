@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as flags that are read between iterations, never as exceptions in the middle of one."""
+"""Signals that ask a run to stop, as flags that are read between iterations, never as exceptions in one's middle."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 ERRORS: dict[str, type[InterruptedRunError | TerminatedRunError]] = {
     "SIGINT": InterruptedRunError,
+    "SIGHUP": TerminatedRunError,  # The terminal was closed.
+    "SIGUSR1": TerminatedRunError,  # SLURM's usual warning before a job's time is over.
     "SIGTERM": TerminatedRunError,
 }
-"""The signals that end a run in order, and the error, with its exit code, that tells of each."""
+"""The signals that end a run in order, and the error, with its exit code, that tells of each.
+
+When several came, the first of this order is named: launchers send a SIGTERM after all others.
+"""
 
 STOPPING = frozenset(signal.Signals[name] for name in ERRORS)
 """The same, as the system numbers them."""
@@ -37,7 +42,7 @@ class StopRequests:
 
     @property
     def first(self) -> str | None:
-        """The signal that came, if any; SIGINT before SIGTERM, since launchers send the second after the first."""
+        """The signal that came, if any; when several came, the first in the order of `ERRORS`."""
         return next((name for name, count in self.counts.items() if count), None)
 
 
@@ -53,11 +58,13 @@ def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRun
 
 @contextmanager
 def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None) -> Iterator[StopRequests]:
-    """Count SIGINT and SIGTERM while the body runs; outside the main thread, where Python forbids it, count none.
+    """Count these signals while the body runs; outside the main thread, where Python forbids it, count none.
+
+    A SIGHUP that is ignored stays ignored, as `nohup` wants it.
 
     Args:
-        insist: Whether a second signal of the same kind ends this process at once. Spawned workers are told
-            several times by their launcher and must be patient.
+        insist: Whether a second SIGINT raises KeyboardInterrupt at once. Spawned workers are told several times by
+            their launcher and must be patient. The other signals are sent by programs, which repeat themselves.
         announce: Called with the name of the first signal, in a thread of its own: the signal may have come in the
             middle of a print.
     """
@@ -69,13 +76,14 @@ def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None
         if announce is not None and requests.first is None:
             threading.Thread(target=announce, args=(name,), daemon=True).start()
         requests.counts[name] += 1
-        if insist:
+        if insist and name == "SIGINT":
             signal.signal(number, previous[number])
 
     if threading.current_thread() is threading.main_thread():
         for name in requests.counts:
             number = signal.Signals[name]
-            previous[number] = signal.signal(number, note)
+            if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, note)
     try:
         yield requests
     finally:

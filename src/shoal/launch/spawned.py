@@ -6,32 +6,31 @@ ranks that died, and decides what the launch came to from the notes that the ran
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
 import platform
-import shutil
 import signal
-import subprocess
-import tempfile
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
+from shoal.heartbeat import place_of, read_beat
+from shoal.launch.guard import MARK, guarded_scratch, marked, signal_all
+from shoal.launch.memory import MemoryWatch
 from shoal.launch.notes import failure_of, first_failure, read_notes, was_asked_for, way_on
-from shoal.launch.processes import RankWatch, descendants, signal_all
+from shoal.launch.processes import RankWatch
 from shoal.launch.remote import USUAL_TMPDIR, enter
 from shoal.launch.signals import STOPPING, ended_at_once, heard
+from shoal.launch.stalls import Lookout, drop_empty_stacks, read_beats, stacks_of, who_is_stuck
 from shoal.launch.tail import Tail
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
+    from shoal.launch.notes import Note
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
@@ -44,8 +43,8 @@ STOP_S = 60.0
 """How long the ranks get to finish an iteration and a checkpoint after a signal [s]."""
 START_S = 180.0
 """How long the workers may take to show their first sign of life [s]; importing torch on a busy disk is slow."""
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+AGENT_LOG = "agent.log"
+"""What torchrunx's agent says, in the scratch directory."""
 
 
 def run_spawned(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
@@ -55,13 +54,10 @@ def run_spawned(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
         TrainingFailedError: A rank raised; with the traceback of the first one that did.
         WorkerLostError: A rank died without a word.
         InterruptedRunError: Ctrl-C; after a checkpoint, unless it came twice.
-        TerminatedRunError: SIGTERM, after a checkpoint.
+        TerminatedRunError: SIGTERM, SIGHUP or SIGUSR1, after a checkpoint.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="shoal-"))
-    try:
+    with guarded_scratch() as scratch:
         return _Launch(job, scratch, view, stop).run()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _Launch:
@@ -80,10 +76,12 @@ class _Launch:
         self.orphaned = False  # Whether torchrunx gave up before the ranks did.
         self.deadline = math.inf  # When ranks that are still alive are killed.
         self.watch = RankWatch(scratch, self.ranks)
+        self.lookout = Lookout()
+        self.memory = MemoryWatch()
+        self.stuck: WorkerLostError | None = None
         self.metrics = Tail(job.run.metrics_jsonl, from_end=True)
         self.learned = False  # Whether an iteration was done.
         self.output = Tail(Path(logs[0]), from_end=True)
-        self.strangers = descendants(os.getpid())  # Processes of whoever called us.
         self.launch_error: Exception | None = None
         self.thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
@@ -102,27 +100,29 @@ class _Launch:
         # What is started here inherits the mask: a Ctrl-C must not make a half-started agent print its traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         import torchrunx
-        from torchrunx.utils import environment
 
-        # The shell between us and the agent clears the mask. In a session of its own a terminal's Ctrl-C does not
-        # reach it: only this process hears the person, and tells the ranks.
-        popen = partial(subprocess.Popen, start_new_session=True)
-        setattr(environment, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))  # noqa: B010
-        agent_log = self.scratch / "agent.log"
+        from shoal.launch.closed import closed_launcher
+
         launcher = torchrunx.Launcher(
-            hostnames=["localhost"],
+            hostnames=["127.0.0.1"],
             workers_per_host=len(self.ranks),
             backend=None,  # Workers open their group themselves, after their graphs are captured.
             agent_timeout=int(START_S),
             # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
-            extra_env_vars={"TMPDIR": str(self.scratch), USUAL_TMPDIR: os.environ.get("TMPDIR", "")},
+            extra_env_vars={
+                "TMPDIR": str(self.scratch),
+                USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
+                MARK: str(self.scratch),
+            },
         )
-        launcher.set_logging_handlers(lambda: _handlers_of_log_server(agent_log))
+        launcher.set_logging_handlers(None)
         logging.getLogger("torchrunx").setLevel(logging.WARNING)
         if self.stop.first is not None:
             return  # It came while torch was imported, which takes seconds.
         try:
-            launcher.run(enter, self.job.to_json())
+            forks = set(self.job.devices) == {"cpu"}
+            with closed_launcher(self.scratch / AGENT_LOG, agent_timeout=START_S, forks=forks):
+                launcher.run(enter, self.job.to_json())
         except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
             self.launch_error = error.with_traceback(None)
 
@@ -136,6 +136,8 @@ class _Launch:
             self._look_after_orphans()
             if self._someone_failed():
                 self._end_in(GRACE_S)
+            elif self._someone_is_stuck():
+                self._end_in(0)
             if self.watch.unseen and time.monotonic() > start_by:
                 self._end_in(0)
             if time.monotonic() >= self.deadline:
@@ -168,16 +170,27 @@ class _Launch:
         self.watch.tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
         self._end_in(STOP_S)
 
+    def _notes(self) -> dict[int, Note]:
+        return read_notes(self.job.run, len(self.ranks), spare=self.scratch)
+
     def _someone_failed(self) -> bool:
         """Whether a rank has left a note of failure, or is gone without any."""
-        notes = read_notes(self.job.run, len(self.ranks))
+        notes = self._notes()
         failed = any(note.ending == "failed" and not was_asked_for(note) for note in notes.values())
         return failed or bool(self.watch.ended.keys() - notes.keys())
+
+    def _someone_is_stuck(self) -> bool:
+        """Whether a rank has got stuck that cannot say so itself, or all of them wait for each other."""
+        beats = read_beats(self.scratch, self.watch.alive)
+        missing = sorted(self.watch.alive.keys() - {beat.rank for beat in beats})
+        watched = self.lookout.look()
+        self.stuck = self.stuck or who_is_stuck(self.job.run, beats, watched, missing)
+        return self.stuck is not None
 
     def _show(self, *, last: bool = False) -> None:
         """Hand new metrics and new output of rank 0 to the view; a failing rank's traceback is told at the end."""
         size = self.output.size()  # Before the notes are read: what was written after a note must not be shown.
-        note = read_notes(self.job.run, 1).get(0)
+        note = self._notes().get(0)
         if note is not None and note.log_bytes is not None:
             size = min(size, note.log_bytes)
         for line in self.output.lines(size, unfinished=last):
@@ -187,27 +200,27 @@ class _Launch:
             self.view.on_row(row)
 
     def _clean_up(self) -> None:
-        """End the ranks, see torchrunx out, and end what it leaves: its agent and its log server descend from us."""
+        """End the ranks, see torchrunx out, and end what is left with the mark of this launch, such as its agent."""
         self.watch.tell(signal.SIGKILL)
         self.watch.close()
-        patience = time.monotonic() + GRACE_S
-        while (self.thread.is_alive() or self._left_over()) and time.monotonic() < patience:
+        patience = time.monotonic() + (0 if self.stop.counts["SIGINT"] > 1 else GRACE_S)
+        while (self.thread.is_alive() or marked(self.scratch)) and time.monotonic() < patience:
             self.thread.join(POLL_S)
-        signal_all(self._left_over(), signal.SIGKILL)
+        signal_all(marked(self.scratch), signal.SIGKILL)
+        drop_empty_stacks(self.job.run, self.ranks)
         if self.thread.ident is not None:
-            self.thread.join(GRACE_S)
-
-    def _left_over(self) -> list[int]:
-        return [pid for pid in descendants(os.getpid()) if pid not in self.strangers]
+            self.thread.join(1)
 
     def _outcome(self) -> list[WorkerReport]:
         """Decide from the notes what the launch came to."""
-        notes = read_notes(self.job.run, len(self.ranks))
+        notes = self._notes()
         if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
             return [WorkerReport(**notes[rank].report) for rank in self.ranks]
         cause = first_failure(note for note in notes.values() if not (self.orphaned and was_asked_for(note)))
         if cause is not None:
             raise failure_of(cause)
+        if self.stuck is not None:
+            raise self.stuck
         if self.stop.first is not None:
             raise ended_at_once(self.stop.first, self.job.run)
         lost = next((rank for rank in self.watch.ended if rank not in notes), None)
@@ -218,10 +231,13 @@ class _Launch:
     def _lost(self, rank: int) -> ShoalError:
         """Return the error of a rank that is gone without a note: the first of them, which took the others along."""
         how = self.watch.ended[rank] or self._torchrunx_words() or "killed or crashed without a word"
-        hint = " (the kernel does that when memory runs out)" if "SIGKILL" in how else ""
+        hint = self.memory.verdict() if "SIGKILL" in how else ""
+        beat = read_beat(self.scratch, rank)
+        place = beat.place if beat else place_of("startup", 0)
         file = f" Its last words are in {self.kept_logs[rank]}." if self.kept_logs else ""
-        message = f"Lost rank {rank} on {platform.node()}: {how}{hint}.{file} {way_on(self.job.run)}"
-        return WorkerLostError(message)
+        more = f"{stacks_of(self.job.run, rank)}{file} {way_on(self.job.run)}"
+        message = f"Lost rank {rank} on {platform.node()} in {place}: {how}{hint}.{more}"
+        return WorkerLostError(message, rank=rank)
 
     def _abandoned(self) -> ShoalError:
         """Return the error of ranks that were well, but whose launcher was lost."""
@@ -234,7 +250,7 @@ class _Launch:
     def _never_started(self) -> ShoalError:
         """Return the error of ranks that showed no sign of life, with the last thing that torchrunx's agent said."""
         ranks = ", ".join(map(str, self.watch.unseen)) or "unknown"
-        log = self.scratch / "agent.log"
+        log = self.scratch / AGENT_LOG
         said = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
         message = f"Rank {ranks} on {platform.node()} did not start: {self._torchrunx_words() or 'it was silent'}."
         return WorkerLostError(message, details=said)
@@ -244,14 +260,3 @@ class _Launch:
         error = self.launch_error
         lines = str(error).strip().splitlines() if error is not None else []
         return lines[0].rstrip(".") if lines else type(error).__name__ if error is not None else ""
-
-
-def _handlers_of_log_server(file: Path) -> list[logging.Handler]:
-    """Return where torchrunx's log server writes, which calls this in its own process.
-
-    It would outlive a launching process that is killed, and hold its port for ever, so the kernel is asked to end it.
-    """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it.
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return [logging.FileHandler(file)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from shoal.errors import ShoalError
 
 
 class View(Protocol):
@@ -17,4 +19,8 @@ class View(Protocol):
 
     def on_line(self, line: str) -> None:
         """Take one line of rank 0's output, or one of Shoal's own remarks."""
+        ...
+
+    def leave(self, error: ShoalError) -> NoReturn:
+        """End this process with an error, from any thread: the one that should tell of it is stuck."""
         ...

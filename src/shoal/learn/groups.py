@@ -7,21 +7,48 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from shoal.heartbeat import Heartbeat
+from shoal.learn.collectives import marked_collectives
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = timedelta(minutes=10)
-"""How long a collective may take; torchrunx's own default. A worker that fails dies, so its peers learn at once."""
+_MARGIN_S = 600.0
+"""How much longer than any watchdog's patience a collective may take [s]."""
+_NO_LIMIT_S = 7 * 24 * 3600.0
+"""How long it may take where no watchdog was asked for [s]."""
+
+
+def group_timeout(startup_timeout: float, stall_timeout: float) -> timedelta:
+    """Return how long a collective may take.
+
+    torch ends the rank that waited too long, which is never the one to blame. So the watchdogs, which know that one,
+    must have had their time first; a rank that is slow but gets on may keep its peers waiting for longer still.
+
+    Args:
+        startup_timeout: How long a rank may go without progress before its first iteration is done [s]; 0 for ever.
+        stall_timeout: The same afterwards.
+    """
+    limits = (startup_timeout, stall_timeout)
+    return timedelta(seconds=2 * max(limits) + _MARGIN_S if all(limits) else _NO_LIMIT_S)
+
+
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+ON_ONE_MACHINE = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}"}
+"""Variables that let gloo and NCCL listen on loopback only. Left alone, gloo takes the address that the host's name
+resolves to, waiting for a name server if it must, and NCCL the first interface that others can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +59,10 @@ class World:
     local_rank: int = 0
     size: int = 1
     device: str = "cpu"
+    local_size: int | None = None
+    """Ranks on this machine; None where nobody has said."""
+    beat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
+    """Where this rank says what it does."""
 
     @property
     def is_first(self) -> bool:
@@ -42,6 +73,11 @@ class World:
     def is_distributed(self) -> bool:
         """Whether there are other ranks."""
         return self.size > 1
+
+    @property
+    def is_on_one_machine(self) -> bool:
+        """Whether all ranks are known to be on this machine."""
+        return self.local_size == self.size
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Replace `tensor` by its sum over all ranks, in place."""
@@ -77,7 +113,13 @@ class World:
 
 
 @contextmanager
-def process_group(world: World, *, backend: str | None, store: Callable[[], dist.Store] | None) -> Iterator[World]:
+def process_group(
+    world: World,
+    *,
+    backend: str | None,
+    store: Callable[[], dist.Store] | None,
+    patience: timedelta = timedelta(seconds=_MARGIN_S),
+) -> Iterator[World]:
     """Open the process group of `world`, and close it when the body succeeded.
 
     After a failure nothing is closed: closing can wait for peers that are gone, and a failing worker is about to
@@ -87,19 +129,29 @@ def process_group(world: World, *, backend: str | None, store: Callable[[], dist
         world: This rank's place.
         backend: `nccl` or `gloo`; None for a world of one.
         store: Opens the store through which the ranks find each other.
+        patience: How long a collective may take.
     """
     if backend is None or store is None:
         yield world
         return
     logger.debug("Opening the %s process group.", backend)
+    if world.is_on_one_machine:
+        # For as long as this process lives: groups of a user's own open no other door. A user's own value is meant for
+        # runs on several machines, and would let these listen to a network that they do not need.
+        os.environ.update(ON_ONE_MACHINE)
+    before = world.beat.enter("collective")
+    meeting_point = store()
+    meeting_point.set_timeout(patience)  # torch leaves a store that it is given at its own five minutes.
     dist.init_process_group(
         backend=backend,
-        store=store(),
+        store=meeting_point,
         world_size=world.size,
         rank=world.rank,
-        timeout=TIMEOUT,
+        timeout=patience,
         device_id=torch.device(world.device) if backend == "nccl" else None,
     )
-    yield world
-    dist.barrier()
+    world.beat.enter(before)
+    with marked_collectives(world.beat, world.device):
+        yield world
+        dist.barrier()
     dist.destroy_process_group()

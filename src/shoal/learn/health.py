@@ -46,7 +46,7 @@ def refuse_non_finite_rollout(storage: RolloutStorage, newest: TensorDict, *, ra
     message = (
         f"{what} of environments {shown} on rank {rank} held NaN or infinity in iteration {iteration}, and no "
         "gradient step was taken. Look at that task's dynamics, or lower its time step; "
-        "--resume goes on from the last checkpoint."
+        "--resume goes on from the last checkpoint, if there is one."
     )
     raise TrainingFailedError(message)
 
@@ -91,6 +91,6 @@ def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[s
     message = (
         f"Learning diverged in iteration {iteration}: {'the weights are' if spoiled else 'a loss is'} NaN or infinite "
         f"({told}). Lower --agent.algorithm.learning-rate, or the size of the rewards; "
-        "--resume goes on from the last checkpoint."
+        "--resume goes on from the last checkpoint, if there is one."
     )
     raise TrainingFailedError(message)

@@ -19,8 +19,10 @@ from rsl_rl.runners import OnPolicyRunner
 
 from shoal.errors import TrainingFailedError
 from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.statistics import Statistics
+from shoal.learn.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,9 +65,13 @@ class Runner(OnPolicyRunner):
         self.config = config
         self.iteration = 0
         self.totals = Totals()
+        self.stragglers = Stragglers()
         self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
+        library_config = config.agent.to_rsl_rl()
+        if library_config["algorithm"]["class_name"] == "PPO":
+            library_config["algorithm"]["class_name"] = PPO
         with _library_prints_to_log():
-            super().__init__(env, config.agent.to_rsl_rl(), log_dir=None, device=world.device)
+            super().__init__(env, library_config, log_dir=None, device=world.device)
 
     def _configure_multi_gpu(self) -> None:
         """Tell the algorithm about the other ranks: the library's own version insists on NCCL and on `cuda:<rank>`."""
@@ -116,9 +122,12 @@ class Runner(OnPolicyRunner):
         self.alg.train_mode()
         stop: str | None = None
         while self.iteration < self.config.max_iterations and stop is None:
+            self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
+            self.world.beat.enter("rollout")
             observations = self._collect(observations)
             collected = time.perf_counter()
+            self.world.beat.enter("update")
             losses = self._update()
             learned = time.perf_counter()
             pooled = self.statistics.pool(losses, collected - started, learned - collected, stop_requests())
@@ -128,6 +137,7 @@ class Runner(OnPolicyRunner):
             stop = next((name for name, ranks in pooled.flags.items() if ranks), None)
             seconds = time.perf_counter() - started
             self._count(pooled, seconds)
+            self._warn_of_stragglers(pooled)
             on_row(self._row(pooled, seconds))
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
@@ -143,6 +153,7 @@ class Runner(OnPolicyRunner):
                 observations, rewards, dones, extras = self.env.step(actions)
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 self.statistics.add_step(rewards, dones, extras)
+                self.world.beat.mark()
                 if self.alg.rnd:
                     curiosity = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
                     self.statistics.add_log(curiosity)
@@ -160,6 +171,12 @@ class Runner(OnPolicyRunner):
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, {}, iteration=self.iteration + 1)
             raise
+
+    def _warn_of_stragglers(self, pooled: Pooled) -> None:
+        """Say on rank 0 when one rank has begun to keep all others waiting."""
+        warning = self.stragglers.look(pooled.rank_seconds)
+        if warning is not None and self.world.is_first:
+            logger.warning("%s", warning)
 
     def _count(self, pooled: Pooled, seconds: float) -> None:
         """Add one iteration to the totals."""

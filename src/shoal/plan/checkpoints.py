@@ -106,6 +106,12 @@ def checkpoint_at(path: Path) -> Path:
             message = f"The checkpoint {path} is damaged: {damage}. Pass another one."
             raise UsageError(message)
         return path / MODEL
+    if path.is_dir():
+        message = (
+            f"{path} is a directory, but no checkpoint: it holds no {MODEL}. Pass a directory below <run>/checkpoints, "
+            "a .pt file, or 'latest'."
+        )
+        raise UsageError(message)
     if not path.is_file():
         message = (
             f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, or 'latest'."

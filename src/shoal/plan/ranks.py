@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
+from shoal.plan.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
 RANK_VARIABLES = (
     "RANK",
@@ -179,7 +180,7 @@ def share_of_quota(schedulable: int, quota: float | None) -> int:
     return schedulable if quota is None else max(1, min(schedulable, int(quota)))
 
 
-def cpu_quota(cgroup_root: Path = Path("/sys/fs/cgroup"), own_groups: Path = Path("/proc/self/cgroup")) -> float | None:
+def cpu_quota(cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> float | None:
     """Return how many cores' time the control groups of this process allow. None when they set no limit.
 
     A limit holds for all groups below it, so the tightest of the groups from ours up to the root counts.
@@ -188,38 +189,17 @@ def cpu_quota(cgroup_root: Path = Path("/sys/fs/cgroup"), own_groups: Path = Pat
         cgroup_root: Where control groups are mounted.
         own_groups: The file that says in which groups this process is.
     """
-    limits = [limit for group in _own_groups(cgroup_root, own_groups) if (limit := _limit_of(group)) is not None]
+    groups = control_groups("cpu", cgroup_root, own_groups)
+    limits = [limit for group in groups if (limit := _limit_of(group)) is not None]
     return min(limits, default=None)
 
 
-def _own_groups(cgroup_root: Path, own_groups: Path) -> Iterable[Path]:
-    """Return the directories of the control groups, of both versions, that may limit this process."""
-    for line in _read(own_groups).splitlines():
-        _number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # Version 2 names no controllers; version 1 mounts each set of them under its own name. In a container
-        # the path may be the host's, of which only the root is mounted: what does not exist sets no limit.
-        mount = cgroup_root / controllers if controllers else cgroup_root
-        group = mount / path.strip("/")
-        yield group
-        yield from (parent for parent in group.parents if parent.is_relative_to(mount))
-
-
 def _limit_of(group: Path) -> float | None:
-    quota, _, period = _read(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
+    quota, _, period = read_text(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
     if not quota:
-        quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
     try:
         limit = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):  # "max", or no such file
         return None
     return limit if limit > 0 else None  # version 1 writes -1 for no limit
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -6,7 +6,6 @@ Everything that can be refused is refused here, before a process is started or a
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.rundir import (
@@ -131,6 +131,7 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     rank = joined_rank(environ)
     workers = plan_workers(*_asked_workers(config, rank), gpus)
     world_size = rank.world_size if rank else len(workers.devices)
+    _refuse_restarts_in_vain(config, rank, world_size)
     num_envs = _envs_per_worker(config, world_size)
     _refuse_empty_mini_batches(config, num_envs)
     continued, start, iteration, passed_over = _find_start(config, spec)
@@ -139,7 +140,7 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     else:
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
-    door: Door = "joined" if rank else "spawned" if world_size > 1 else "in process"
+    door: Door = "joined" if rank else "spawned" if world_size > 1 or config.max_restarts else "in process"
     plan = TrainPlan(
         config=config,
         spec=spec,
@@ -176,6 +177,34 @@ def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int 
         )
         raise UsageError(message)
     return gpu_ids, rank.local_world_size
+
+
+def _refuse_restarts_in_vain(config: TrainConfig, rank: Rank | None, world_size: int) -> None:
+    """Refuse flags about restarts that could do nothing.
+
+    Raises:
+        UsageError: Another launcher restarts, there are no restarts, or fewer workers than are asked for at least.
+    """
+    if rank is not None and config.max_restarts:
+        message = (
+            f"--max-restarts {config.max_restarts} was asked for, but torchrun started this process, and only torchrun "
+            "can start its workers again: pass --max-restarts to torchrun, and --max-restarts 0 here."
+        )
+        raise UsageError(message)
+    if config.min_workers is None:
+        return
+    if not config.max_restarts:
+        message = (
+            f"--min-workers {config.min_workers} was asked for, but without restarts it does nothing: "
+            "pass --max-restarts 3, say, or leave it out."
+        )
+        raise UsageError(message)
+    if config.min_workers > world_size:
+        message = (
+            f"--min-workers {config.min_workers} was asked for, but there are {world_size} to begin with: "
+            f"pass --min-workers {world_size} or fewer."
+        )
+        raise UsageError(message)
 
 
 def _backend(devices: tuple[str, ...]) -> str:
@@ -232,15 +261,10 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
     Raises:
         UsageError: Names the flag that chose it.
     """
-    try:
-        nearest = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
-        trouble = "" if nearest.is_dir() else "is no directory"
-        if not trouble and not os.access(nearest, os.W_OK | os.X_OK):
-            trouble = "cannot be written"
-    except OSError as error:  # a parent that may not be entered, or a name that no file system takes
-        nearest, trouble = directory.absolute(), f"cannot be reached ({error.strerror})"
-    if trouble:
-        message = f"{flag} asks for {directory}, but {nearest} {trouble}: pass a directory that you can write to."
+    trouble = why_unwritable(directory)
+    if trouble is not None:
+        nearest, why = trouble
+        message = f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to."
         raise UsageError(message)
 
 

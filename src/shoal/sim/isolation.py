@@ -7,7 +7,9 @@ devices: to look at the memory of a GPU is to make a context on it.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +19,9 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
+"""What Warp's native library writes on machines without a GPU. Shoal says in words of its own where it trains."""
 
 EGL_DEVICE_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 """Which GPU MuJoCo renders on. MuJoCo 4 counts as CUDA does, among the visible devices."""
@@ -37,7 +42,7 @@ def isolated(device: str, *, threads: int | None = None) -> Iterator[None]:
         UsageError: If Warp does not know the device.
     """
     with ExitStack() as stack:
-        stack.enter_context(_silent_greeting())
+        stack.enter_context(_silent_greeting(device))
         warp_device = _warp_device(device)
         if warp_device.is_cuda:
             stack.enter_context(_torch_gpu(warp_device.ordinal))
@@ -59,15 +64,30 @@ def _warp_device(device: str) -> wp.Device:
 
 
 @contextmanager
-def _silent_greeting() -> Iterator[None]:
+def _silent_greeting(device: str) -> Iterator[None]:
     """Start Warp without its greeting, which makes a context on every GPU to ask for its memory."""
     level = wp.config.log_level
     wp.config.log_level = max(level, wp.LOG_WARNING)
     try:
-        wp.init()
+        with _without_line(_NO_DRIVER) if device == "cpu" else nullcontext():
+            wp.init()
         yield
     finally:
         wp.config.log_level = level
+
+
+@contextmanager
+def _without_line(mark: bytes) -> Iterator[None]:
+    """Hold back what the body writes to standard error, and then let all lines pass but those with `mark` in them."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held, os.fdopen(os.dup(2), "wb", buffering=0) as usual:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(usual.fileno(), 2)
+            held.seek(0)
+            usual.write(b"".join(line for line in held if mark not in line))
 
 
 @contextmanager

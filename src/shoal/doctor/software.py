@@ -1,0 +1,144 @@
+"""Checks of what is installed: Python, packages and their known-bad releases, torch and its CUDA, the locale."""
+
+from __future__ import annotations
+
+import locale
+import platform
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from shoal import __version__
+from shoal.plan import gpu_health
+from shoal.plan.findings import note, ok, problem
+from shoal.plan.ranks import stale_rank_note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.doctor.ask import Ask
+    from shoal.plan.findings import Finding
+
+PYTHONS = ((3, 11), (3, 14))
+"""The first release of Python that works, and the first that does not any more."""
+
+PACKAGES: dict[str, tuple[str, str | None, str]] = {
+    "torch": ("2.8", None, "Shoal is not tested with it"),
+    "torchrunx": ("0.4", "0.5", "the spawned door leans on what 0.4 does"),
+    "warp-lang": ("1.19", None, "it cannot record steps on the CPU"),
+    "rsl-rl-lib": ("5.5.1", "6", "observation normalisers differ between ranks"),
+    "mujoco": ("4.0", None, "it has no batch of simulations"),
+}
+"""Packages with the first release that works, the first that does not any more, and what is wrong outside of that."""
+
+GRAPH_DRIVER = 550
+"""First release of the driver that captures conditional graphs: that of CUDA 12.4."""
+_ENVIRONMENT = ("CUDA_", "NCCL_", "GLOO_", "WARP_", "OMP_", "TORCHRUNX_", "TORCH_NCCL_")
+
+
+def python(_ask: Ask) -> Iterator[Finding]:
+    """Look at the interpreter."""
+    yield judge_python(sys.version_info[:2])
+
+
+def judge_python(release: tuple[int, ...]) -> Finding:
+    """Look at a release of Python."""
+    first, after = PYTHONS
+    told = f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}"
+    if first <= release < after:
+        return ok("python", told)
+    wanted = f"{first[0]}.{first[1]} to {after[0]}.{after[1] - 1}"
+    found = ".".join(map(str, release))
+    return problem("python", f"Shoal needs Python {wanted}, and this is {found}", "install it with one of them")
+
+
+def packages(_ask: Ask) -> Iterator[Finding]:
+    """Look at the packages that Shoal is made of."""
+    found = {name: _version(name) for name in PACKAGES}
+    yield from judge_packages(found)
+    told = ", ".join(f"{name} {release}" for name, release in found.items() if release)
+    yield ok("packages", f"shoal {__version__}, {told}")
+
+
+def judge_packages(found: dict[str, str | None]) -> Iterator[Finding]:
+    """Look for packages that are missing, and for releases that are known not to work."""
+    for name, release in found.items():
+        first, after, why = PACKAGES[name]
+        wanted = f"'{name}>={first}{f',<{after}' if after else ''}'"
+        if release is None:
+            yield problem("packages", f"{name} is not installed", f"install {wanted}")
+        elif _numbers(release) < _numbers(first) or (after and _numbers(release) >= _numbers(after)):
+            yield problem("packages", f"{name} is {release}, but {why} outside of {wanted}", f"install {wanted}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """Return the numbers at the beginning of a release, such as (5, 5, 1)."""
+    return tuple(map(int, re.findall(r"\d+", re.match(r"[0-9.]*", release)[0])))  # pyright: ignore[reportOptionalSubscript]  It matches anything.
+
+
+def driver(ask: Ask) -> Iterator[Finding]:
+    """Look at the driver."""
+    yield judge_driver(gpu_health.read_driver_version(), ask.gpus.problem, wanted="cpu" not in ask.devices)
+
+
+def judge_driver(release: str | None, why_none: str | None, *, wanted: bool) -> Finding:
+    """Look at a release of the driver. None where there is none, which matters to GPUs only."""
+    if release is None:
+        told = f"none ({why_none})" if why_none else "none"
+        return note("driver", f"NVIDIA driver: {told}", "mend it") if wanted else ok("driver", told)
+    if _numbers(release) < (GRAPH_DRIVER,):
+        return note(
+            "driver",
+            f"The driver is {release}, and before {GRAPH_DRIVER} (CUDA 12.4) some steps cannot be recorded as graphs",
+            "expect them to be slower, or update the driver",
+        )
+    return ok("driver", release)
+
+
+def torch(ask: Ask) -> Iterator[Finding]:
+    """Look whether torch can be imported, and can use what the workers need."""
+    facts = ask.torch
+    if isinstance(facts, str):
+        yield problem("torch", f"torch cannot be imported ({facts})", "install it anew")
+        return
+    told = f"torch {facts['torch']}, CUDA {facts['cuda'] or 'none'}, NCCL {facts['nccl'] or 'not looked at'}"
+    on_gpus = ask.devices[:1] not in ((), ("cpu",))
+    if facts["cuda"] is None and ask.gpus:
+        level = problem if on_gpus else note
+        yield level(
+            "torch", f"{len(ask.gpus)} GPUs are visible, but this torch has no CUDA", "install a torch with CUDA"
+        )
+    elif facts["problem"] is not None:
+        yield problem("torch", f"torch cannot use CUDA ({facts['problem']})", "install a torch that fits the driver")
+    elif on_gpus and facts["device_count"] != len(ask.gpus):
+        truth = f"torch sees {facts['device_count']} GPUs, but the driver shows {len(ask.gpus)}"
+        yield note("torch", truth, "report this, with the output of nvidia-smi -L")
+    if not facts["gloo"]:
+        yield problem("torch", "this torch has no gloo, through which workers on the CPU talk", "install another build")
+    yield ok("torch", told)
+
+
+def language(_ask: Ask) -> Iterator[Finding]:
+    """Look at the locale: what ranks print has to be UTF-8."""
+    encoding = locale.getpreferredencoding(do_setlocale=False)
+    if encoding.upper().replace("-", "") == "UTF8":
+        yield ok("locale", encoding)
+    else:
+        yield note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
+
+
+def variables(ask: Ask) -> Iterator[Finding]:
+    """Tell the environment variables that decide something."""
+    stale = stale_rank_note(ask.environ)
+    if stale is not None:
+        yield note("environment", stale.rstrip("."))
+    told = [f"{name}={ask.environ[name]}" for name in sorted(ask.environ) if name.startswith(_ENVIRONMENT)]
+    yield ok("environment", " ".join(told) or "nothing is set")

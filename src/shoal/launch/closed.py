@@ -1,0 +1,201 @@
+"""torchrunx on one machine, without a socket that a stranger could reach, and without a host name that must resolve.
+
+torchrunx has no switch for this, so some names in its modules are replaced for the time of a launch. What was seen in
+torchrunx 0.4.0, and what answers it here:
+
+- Launcher and agent meet in a `TCPStore` that listens on every interface, and then unpickle what comes over gloo. Here
+  they talk over a pair of sockets without a name, of which the agent inherits one end: nobody else can write into it.
+- A log server on the host's address unpickles what anybody sends it. Here it is not started. The agent's output goes to
+  a file, and every rank writes its own anyway.
+- The addresses of all these are `socket.getfqdn()`, which waits for a name server. Here it is 127.0.0.1.
+- The agent is started by a shell whose command line, with copied environment variables in it, everybody can read. Here
+  it is a child of this process, which therefore also knows how it ended.
+
+`shoal.launch.agent` does the same in the agent's process, and `enter_worker` in each worker's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
+import torchrunx.launcher
+import torchrunx.worker
+from torchrunx.utils.comm import LauncherAgentGroup
+from torchrunx.utils.errors import AgentFailedError
+
+from shoal.procfs import how_it_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+    from types import ModuleType
+
+LINE = "SHOAL_AGENT_LINE"
+"""Names the agent's end of the pair, a file descriptor, in its environment."""
+
+_LAST_WORD_S = 5.0
+"""How long an agent whose end of the pair is closed may take to end [s]."""
+
+FORK = "fork"
+"""Asks the agent to import what workers need and to fork them, which saves each rank six seconds of a core.
+
+Not for GPUs: whatever wakes CUDA in the agent, such as a library that counts devices when it is imported, would keep
+its workers from using it."""
+
+LOCAL = SimpleNamespace(getfqdn=lambda: "127.0.0.1")
+"""What torchrunx asks of the module `socket`."""
+
+ResultT = TypeVar("ResultT")
+
+
+def group_over(line: Connection, how_other_ended: Callable[[], str], *, patience: float | None = None) -> type:
+    """Return a replacement for torchrunx's group of a launcher and its only agent.
+
+    Args:
+        line: This process's end of the pair.
+        how_other_ended: Says what became of the other process once its end is closed.
+        patience: How long the other process may be silent [s]; None is for ever. The agent must wait for a launcher
+            that somebody has stopped for a while, and learns of its end all the same: the kernel closes the pair.
+    """
+
+    class Group(LauncherAgentGroup[ResultT]):
+        """Exchanges objects, as the group does that it replaces, without a process group."""
+
+        def __post_init__(self) -> None:
+            if self.world_size != 2:  # noqa: PLR2004
+                why = "A pair of sockets joins one launcher and one agent, on one machine."
+                raise ValueError(why)
+
+        def _all_gather(self, obj: Any) -> list[Any]:  # noqa: ANN401  As torchrunx declares it.
+            try:
+                # An agent's objects are far smaller than a socket's buffer, so it comes to read what is sent here.
+                line.send_bytes(cloudpickle.dumps(obj))
+                if not line.poll(patience):
+                    why = f"it was silent for {patience:.0f} s"
+                    raise AgentFailedError(why)
+                other = cloudpickle.loads(line.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise AgentFailedError(how_other_ended()) from error
+            return [obj, other] if self.rank == 0 else [other, obj]
+
+        def shutdown(self) -> None:
+            line.close()
+
+    return Group
+
+
+class _NoProcess:
+    """Stands for the process of torchrunx's log server."""
+
+    def __init__(self, **_asked: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+class _Agent:
+    """Starts torchrunx's agent as a child of this process, and ends it."""
+
+    def __init__(self, log: Path, line: Connection, *, forks: bool) -> None:
+        self.log = log
+        self.forks = forks
+        self.line = line
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def build_command(self, *, env_vars: Mapping[str, str], **_addresses: object) -> dict[str, str]:
+        """Return what `execute` has to know; torchrunx only hands it on."""
+        return dict(env_vars)
+
+    def execute(self, command: dict[str, str] | str, **_where: object) -> tuple[str, str]:
+        """Start the agent, or do what torchrunx asks for in words: to kill it."""
+        if isinstance(command, dict):
+            self._start(command)
+        elif self.process is not None:
+            self.process.terminate()
+        return "", ""
+
+    def _start(self, env_vars: dict[str, str]) -> None:
+        end = self.line.fileno()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                (sys.executable, "-u", "-m", "shoal.launch.agent", *([FORK] if self.forks else [])),
+                env={**os.environ, **env_vars, LINE: str(end)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(end,),
+                # A terminal's Ctrl-C does not reach another session: only this process hears the person.
+                start_new_session=True,
+            )
+        self.line.close()  # The agent alone holds it now, so that its end closes the pair.
+
+    def how_it_ended(self) -> str:
+        """Wait for the end that the closed pair has announced, and say how it was."""
+        if self.process is None:
+            return "it was not started"
+        try:
+            return how_it_ended(self.process.wait(_LAST_WORD_S))
+        except subprocess.TimeoutExpired:
+            return "it does not answer"
+
+
+@contextmanager
+def closed_launcher(agent_log: Path, *, agent_timeout: float, forks: bool) -> Iterator[None]:
+    """Let `torchrunx.Launcher.run` open no port while the body runs.
+
+    Args:
+        agent_log: Where the agent's own output goes, and that of workers until they have files of their own.
+        agent_timeout: How long the agent may be silent [s].
+        forks: Whether the agent forks its workers; they must not use a GPU then.
+    """
+    ours, theirs = Pipe()
+    agent = _Agent(agent_log, theirs, forks=forks)
+    with ours, theirs, ExitStack() as stack:
+        stack.enter_context(
+            replaced(
+                torchrunx.launcher,
+                LauncherAgentGroup=group_over(ours, agent.how_it_ended, patience=agent_timeout),
+                build_launch_command=agent.build_command,
+                execute_command=agent.execute,
+                get_context=lambda _method: SimpleNamespace(Process=_NoProcess),
+                socket=LOCAL,
+            )
+        )
+        yield
+
+
+@contextmanager
+def replaced(module: ModuleType, **substitutes: object) -> Iterator[None]:
+    """Put other objects under names of a module, and the old ones back.
+
+    Raises:
+        AttributeError: The module has no such name, so that to set one would leave open what it should close.
+    """
+    before = {name: getattr(module, name) for name in substitutes}
+    vars(module).update(substitutes)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def ignore(*_asked: object, **_named: object) -> None:
+    """Do nothing, in place of what would stream output to a log server."""
+
+
+def enter_worker(arguments: bytes) -> object:
+    """Be one of torchrunx's workers, whose output goes where its agent's goes until it has a file of its own."""
+    with replaced(torchrunx.worker, log_records_to_socket=ignore, redirect_stdio_to_logger=ignore):
+        return torchrunx.worker.worker_entrypoint(arguments)

@@ -1,0 +1,57 @@
+"""What a look at the machine finds: one thing each, with what is true and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Level = Literal["ok", "note", "problem"]
+"""`ok` needs no reading, a `note` deserves it, and with a `problem` training would not work as asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was found."""
+
+    topic: str
+    """What was looked at, in a few words."""
+    level: Level
+    truth: str
+    """What is true, as a clause without a full stop."""
+    remedy: str = ""
+    """What to do, as a clause without a full stop. Empty where there is nothing to do."""
+    transient: bool = False
+    """Whether a problem may go away by itself, because another process causes it."""
+
+    @property
+    def sentence(self) -> str:
+        """What is true and what to do, in one sentence."""
+        return f"{self.truth}: {self.remedy}." if self.remedy else f"{self.truth}."
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the finding as plain values, for JSON."""
+        return asdict(self)
+
+
+def ok(topic: str, truth: str) -> Finding:
+    """Return a finding that needs no reading."""
+    return Finding(topic=topic, level="ok", truth=truth)
+
+
+def note(topic: str, truth: str, remedy: str = "") -> Finding:
+    """Return a finding with which training works, but perhaps not as expected."""
+    return Finding(topic=topic, level="note", truth=truth, remedy=remedy)
+
+
+def problem(topic: str, truth: str, remedy: str, *, transient: bool = False) -> Finding:
+    """Return a finding with which training does not work as asked."""
+    return Finding(topic=topic, level="problem", truth=truth, remedy=remedy, transient=transient)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in words, such as ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:  # noqa: PLR2004  the base of all these units
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"  # noqa: PLR2004
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,44 @@
+"""One small kernel on one device, launched and then recorded: whether Warp can compile, run and replay here."""
+
+# A kernel's body is Warp's language, whose arrays pyright reads as Python's.
+# pyright: reportIndexIssue=false
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import warp as wp
+
+from shoal.sim.graphs import Program
+from shoal.sim.isolation import isolated
+from shoal.sim.kernel_cache import exclusive_kernel_cache
+
+_SIZE = 1024
+_LAUNCHES = 3
+
+
+@wp.kernel(enable_backward=False)
+def _add_one(values: wp.array[wp.float32]) -> None:
+    i = wp.tid()
+    values[i] = values[i] + 1.0
+
+
+def probe(device: str) -> dict[str, Any]:
+    """Return how long loading the kernel took [s], whether its results are right, and whether it was recorded."""
+    with isolated(device, threads=1), exclusive_kernel_cache():
+        values = wp.zeros(_SIZE, dtype=wp.float32)
+
+        def launch() -> None:
+            wp.launch(_add_one, dim=_SIZE, inputs=[values])
+
+        started = time.perf_counter()
+        launch()
+        wp.synchronize_device()
+        loaded_s = time.perf_counter() - started
+        program = Program(launch, wp.get_device())
+        for _ in range(_LAUNCHES):
+            program.replay()
+        wp.synchronize_device()
+        right = bool((values.numpy() == 1 + _LAUNCHES).all())
+    return {"loaded_s": loaded_s, "right": right, "recorded": program.is_recorded}

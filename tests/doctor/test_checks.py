@@ -1,0 +1,443 @@
+"""What the doctor makes of versions, cores, GPUs and links: pure judgements on machines that are not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.fake_devices import GIB, gpu_uuid, seen
+
+from shoal.config import DoctorConfig
+from shoal.doctor import CHECKS, Diagnosis, _found_by, gpus, machine, software
+from shoal.doctor.ask import Ask
+from shoal.doctor.settings import CANDIDATES
+from shoal.errors import MachineBusyError, UsageError
+from shoal.plan import gpu_health
+from shoal.plan.findings import Finding, note, ok, problem, size
+from shoal.plan.gpu_health import GpuLink, GpuState, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).parents[2]
+GOOD = {"torch": "2.15.0+cu132", "torchrunx": "0.4.0", "warp-lang": "1.19.0", "rsl-rl-lib": "5.5.1", "mujoco": "4.0.0"}
+FACTS = {
+    "torch": "2.15.0",
+    "cuda": "13.2",
+    "gloo": True,
+    "nccl": "2.28.3",
+    "device_count": 2,
+    "problem": None,
+    "peers": [],
+}
+
+
+def ask_of(visible: int = 0, environ: dict[str, str] | None = None, **config: Any) -> Ask:
+    """An examination of a machine with so many GPUs."""
+    return Ask(config=DoctorConfig(**config), environ=environ or {}, gpus=seen(visible), say=lambda _: None)
+
+
+def knowing(ask: Ask, torch: dict[str, Any] | str) -> Ask:
+    """The same examination, with torch's answer."""
+    ask.__dict__["torch"] = torch
+    return ask
+
+
+def told(found: Iterable[Finding]) -> list[tuple[str, str]]:
+    return [(finding.level, finding.sentence) for finding in found]
+
+
+# Software ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("release", "level"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "problem")]
+)
+def test_python_has_a_range(release: tuple[int, int], level: str) -> None:
+    finding = software.judge_python(release)
+    assert finding.level == level
+    if level == "problem":
+        assert finding.sentence == (
+            f"Shoal needs Python 3.11 to 3.13, and this is 3.{release[1]}: install it with one of them."
+        )
+
+
+def test_this_python_is_in_the_range() -> None:
+    assert [level for level, _ in told(software.python(ask_of()))] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "sentence"),
+    [
+        (
+            "rsl-rl-lib",
+            "5.4.2",
+            (
+                "rsl-rl-lib is 5.4.2, but observation normalisers differ between ranks outside of "
+                "'rsl-rl-lib>=5.5.1,<6': "
+                "install 'rsl-rl-lib>=5.5.1,<6'."
+            ),
+        ),
+        (
+            "torchrunx",
+            "0.5.0",
+            (
+                "torchrunx is 0.5.0, but the spawned door leans on what 0.4 does outside of 'torchrunx>=0.4,<0.5': "
+                "install 'torchrunx>=0.4,<0.5'."
+            ),
+        ),
+        ("mujoco", None, "mujoco is not installed: install 'mujoco>=4.0'."),
+    ],
+)
+def test_a_release_that_is_known_to_be_bad_is_a_problem(name: str, release: str | None, sentence: str) -> None:
+    assert told(software.judge_packages({**GOOD, name: release})) == [("problem", sentence)]
+
+
+def test_good_releases_need_no_word() -> None:
+    assert told(software.judge_packages({**GOOD})) == []
+    assert told(software.judge_packages({**GOOD, "rsl-rl-lib": "5.10.0", "torch": "3.0"})) == []
+
+
+def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    asked = {re.split(r"[><=]", each)[0]: each for each in settings["project"]["dependencies"]}
+    for name, (first, after, _) in software.PACKAGES.items():
+        assert asked[name] == f"{name}>={first}{f',<{after}' if after else ''}"
+
+
+@pytest.mark.parametrize(
+    ("release", "wanted", "expected"),
+    [
+        ("580.65.06", True, ("ok", "580.65.06.")),
+        ("550.54.14", True, ("ok", "550.54.14.")),
+        (
+            "545.23.08",
+            True,
+            (
+                "note",
+                (
+                    "The driver is 545.23.08, and before 550 (CUDA 12.4) some steps cannot be recorded as graphs: "
+                    "expect them to be slower, or update the driver."
+                ),
+            ),
+        ),
+        (None, False, ("ok", "none (no NVIDIA driver was found).")),
+    ],
+)
+def test_a_driver_is_held_against_what_graphs_need(
+    release: str | None, wanted: bool, expected: tuple[str, str]
+) -> None:
+    assert told([software.judge_driver(release, "no NVIDIA driver was found", wanted=wanted)]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("facts", "config", "expected"),
+    [
+        ({}, {"gpu_ids": ("0", "1")}, []),
+        (
+            {"cuda": None},
+            {},
+            [("problem", "2 GPUs are visible, but this torch has no CUDA: install a torch with CUDA.")],
+        ),
+        (
+            {"cuda": None},
+            {"gpu_ids": ("None",)},
+            [("note", "2 GPUs are visible, but this torch has no CUDA: install a torch with CUDA.")],
+        ),
+        (
+            {"problem": "The NVIDIA driver on your system is too old (found version 11040)"},
+            {},
+            [
+                (
+                    "problem",
+                    (
+                        "torch cannot use CUDA (The NVIDIA driver on your system is too old (found version 11040)): "
+                        "install a torch that fits the driver."
+                    ),
+                )
+            ],
+        ),
+        (
+            {"device_count": 1},
+            {},
+            [("note", "torch sees 1 GPUs, but the driver shows 2: report this, with the output of nvidia-smi -L.")],
+        ),
+        (
+            {"gloo": False},
+            {},
+            [("problem", "this torch has no gloo, through which workers on the CPU talk: install another build.")],
+        ),
+    ],
+)
+def test_torch_is_held_against_the_gpus(
+    facts: dict[str, Any], config: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    ask = knowing(ask_of(2, **config), {**FACTS, **facts})
+    assert [each for each in told(software.torch(ask)) if each[0] != "ok"] == expected
+
+
+def test_a_torch_that_cannot_be_imported_is_a_problem() -> None:
+    ask = knowing(ask_of(), "it left with exit code 1: ImportError: libcudart.so.13")
+    assert told(software.torch(ask)) == [
+        (
+            "problem",
+            "torch cannot be imported (it left with exit code 1: ImportError: libcudart.so.13): install it anew.",
+        )
+    ]
+
+
+def test_variables_that_decide_something_are_told() -> None:
+    found = told(software.variables(ask_of(environ={"NCCL_DEBUG": "INFO", "RANK": "3", "HOME": "/root"})))
+    assert found == [
+        ("note", "RANK is set, but no launcher started this process: ignoring it."),
+        ("ok", "NCCL_DEBUG=INFO."),
+    ]
+
+
+# The machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workers", "quota", "expected"),
+    [
+        (2, None, ("ok", "4 of 8 cores may be used; Xeon.")),
+        (2, 4.5, ("ok", "4 of 8 cores may be used (a container's limit: 4.5); Xeon.")),
+        (5, None, ("note", "4 of 8 cores may be used, and 5 workers will share them: pass fewer --nproc-per-node.")),
+    ],
+)
+def test_workers_are_held_against_cores(workers: int, quota: float | None, expected: tuple[str, str]) -> None:
+    assert told([machine.judge_cores(workers, 8, 4, quota, "Xeon")]) == [expected]
+
+
+def test_loopback_answers_here() -> None:
+    assert told(machine.loopback(ask_of())) == [("ok", "127.0.0.1 answers.")]
+
+
+def test_a_loopback_that_is_down_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LOOPBACK", "203.0.113.1")  # RFC 5737: nobody's, so no socket can be bound to it.
+    ((level, sentence),) = told(machine.loopback(ask_of()))
+    assert level == "problem"
+    assert sentence.startswith("203.0.113.1 cannot be reached (")
+
+
+@pytest.mark.parametrize("node", ["nowhere.invalid", "localhost"])
+def test_a_machine_that_does_not_know_its_own_name_is_noted(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "node", lambda: node)
+    ((level, _),) = told(machine.names(ask_of()))
+    assert level == ("ok" if node == "localhost" else "note")
+
+
+def test_few_open_files_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (64, 4096))
+    assert told(machine.open_files(ask_of())) == [
+        ("note", "A process may open 64 files only: raise the limit, as by `ulimit -n 4096`.")
+    ]
+
+
+def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    found = told(machine.storage(ask_of(log_root=str(tmp_path / "logs"))))
+    problems = [sentence for level, sentence in found if level == "problem"]
+    assert problems == [
+        (
+            f"--log-root asks for {tmp_path}/logs, but {tmp_path}/logs is no directory: "
+            "pass a directory that you can write to."
+        )
+    ]
+
+
+def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
+    ask = ask_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
+    found = told(machine.storage(ask))
+    assert found[0] == ("ok", "Cartpole-Swingup: 4 workers on cpu, 512 environments each.")
+    assert any("a checkpoint takes at least 102 KiB" in sentence for _, sentence in found)
+
+
+def test_a_tasks_training_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    ask = ask_of(task="Cartpole-Swingup", gpu_ids=("None",), log_root=str(tmp_path / "logs"))
+    level, sentence = told(machine.storage(ask))[0]
+    assert level == "problem"
+    assert sentence.startswith(
+        f"--log-root asks for {tmp_path}/logs/Cartpole-Swingup, but {tmp_path}/logs is no directory"
+    )
+
+
+# GPUs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("visible", "config", "devices"),
+    [
+        (0, {}, ("cpu", "cpu")),
+        (0, {"nproc_per_node": 1}, ("cpu",)),
+        (3, {}, ("cuda:0", "cuda:1", "cuda:2")),
+        (3, {"gpu_ids": ("None",)}, ("cpu", "cpu")),
+        (3, {"gpu_ids": ("2", "0")}, ("cuda:2", "cuda:0")),
+        (2, {"nproc_per_node": 1}, ("cuda:0",)),
+        (2, {"nproc_per_node": 3}, ("cuda:0", "cuda:1", "cuda:0")),
+        (1, {"gpu_ids": ("1",)}, ()),
+    ],
+)
+def test_what_was_asked_decides_the_devices(visible: int, config: dict[str, Any], devices: tuple[str, ...]) -> None:
+    assert ask_of(visible, **config).devices == devices
+
+
+def test_gpus_that_cannot_be_had_are_a_problem_and_not_the_end() -> None:
+    found = told(gpus.gpus(ask_of(0, gpu_ids=("0",))))
+    level, sentence = found[0]
+    assert level == "problem"
+    assert sentence.startswith("GPU 0 was asked for, but no GPU is visible")
+    assert len(found) == 2
+
+
+def test_every_visible_gpu_is_told_and_the_wanted_ones_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = [
+        GpuState(index=index, name="NVIDIA H200", uuid=gpu_uuid(index), problem="GPU is lost") for index in range(2)
+    ]
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: tuple(lost))
+    found = [(finding.topic, finding.level) for finding in gpus.gpus(ask_of(2, gpu_ids=("1",)))]
+    assert found == [("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "problem"), ("GPU 1", "ok")]
+
+
+def test_a_gpu_is_described_in_one_line() -> None:
+    state = GpuState(index=0, name="NVIDIA H200", uuid=gpu_uuid(0))
+    assert gpus.describe(state) == "NVIDIA H200"
+    full = replace(
+        state,
+        uuid="MIG-1",
+        free_bytes=GIB,
+        total_bytes=2 * GIB,
+        holders=(Holder(pid=7, name="python"),),
+        temperature_c=34,
+        uncorrected_errors=0,
+        compute_mode="exclusive process",
+    )
+    assert gpus.describe(full) == (
+        "NVIDIA H200, 1.0 GiB of 2.0 GiB free, used by python (process 7), 34 °C, 0 uncorrected memory errors, "
+        "compute mode exclusive process, a MIG device"
+    )
+
+
+@pytest.mark.parametrize(
+    ("access", "peers", "expected"),
+    [
+        ("ok", [[0, 1], [1, 0]], []),
+        ("ok", None, []),
+        (None, [], []),
+        (
+            "ok",
+            [[0, 1]],
+            [
+                (
+                    "note",
+                    (
+                        "GPUs 0 and 1 have peer access by the driver, but not by torch: "
+                        "set NCCL_P2P_DISABLE=1 if NCCL hangs."
+                    ),
+                )
+            ],
+        ),
+        (
+            "it is not supported",
+            [],
+            [
+                (
+                    "note",
+                    "GPUs 0 and 1 have no peer access (it is not supported): gradients go through the host's memory.",
+                )
+            ],
+        ),
+    ],
+)
+def test_gpus_that_do_not_reach_each_other_are_noted(
+    access: str | None, peers: list[list[int]] | None, expected: list[tuple[str, str]]
+) -> None:
+    found = told(gpus.judge_links([GpuLink(one=0, other=1, path="PIX", peer_access=access)], peers))
+    assert found[:-1] == expected
+    assert found[-1] == ("ok", f"GPUs 0 and 1: PIX, peer access {access or 'unknown'}.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"),
+    [
+        ({"right": True, "recorded": True, "loaded_s": 1.0}, "ok"),
+        ({"right": True, "recorded": False, "loaded_s": 1.0}, "note"),
+        ({"right": False, "recorded": True, "loaded_s": 1.0}, "problem"),
+        ("killed by SIGSEGV", "problem"),
+    ],
+)
+def test_a_kernel_that_does_not_run_is_a_problem(answer: dict[str, Any] | str, level: str) -> None:
+    finding = gpus.judge_kernel("cuda:0", answer)
+    assert (finding.level, finding.topic) == (level, "kernel on cuda:0")
+
+
+# The whole --------------------------------------------------------------------------------------------------------
+
+
+def test_notes_do_not_fail_an_examination() -> None:
+    assert Diagnosis((ok("a", "x"), note("b", "y"))).error is None
+
+
+def test_a_problem_ends_the_command_with_two() -> None:
+    error = Diagnosis((problem("a", "it is lost", "reset it"), problem("b", "y", "z", transient=True))).error
+    assert isinstance(error, UsageError)
+    assert error.exit_code == 2
+    assert str(error) == "Training would not work as asked (2 problems). The first: it is lost: reset it."
+
+
+def test_problems_that_may_pass_by_end_the_command_with_seventy_five() -> None:
+    error = Diagnosis((problem("a", "it is taken", "wait", transient=True),)).error
+    assert isinstance(error, MachineBusyError)
+    assert error.exit_code == 75
+    assert str(error) == "Training would not work now (1 problem that may pass by). The first: it is taken: wait."
+
+
+def test_a_check_that_fails_is_a_problem_and_the_others_go_on() -> None:
+    def broken(_ask: Ask) -> Iterator[Finding]:
+        yield ok("first", "x")
+        message = "half a thought"
+        raise ValueError(message)
+
+    assert told(_found_by(broken, ask_of())) == [
+        ("ok", "x."),
+        ("problem", "The check 'broken' failed (ValueError: half a thought): please report it, with this line."),
+    ]
+
+
+def test_every_check_says_what_it_looks_at() -> None:
+    assert [check.__name__ for check in CHECKS if not check.__doc__] == []
+
+
+def test_the_page_has_every_line() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    sources = [*(ROOT / "src/shoal/doctor").glob("*.py"), ROOT / "src/shoal/plan/preflight.py"]
+    calls = [
+        node for source in sources for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)
+    ]
+    finders = [call for call in calls if ast.unparse(call.func) in {"ok", "note", "problem"}]
+    topics = {call.args[0].value for call in finders if isinstance(call.args[0], ast.Constant)}
+    assert {"python", "loopback", "disk", "links"} <= topics
+    assert [topic for topic in topics if f"`{topic}" not in page] == []
+    assert [setting for setting in CANDIDATES if f"`{'='.join(setting)}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (3 * 2**50, "3072.0 TiB")],
+)
+def test_sizes_are_told_in_units(count: int, words: str) -> None:
+    assert size(count) == words
+
+
+def test_the_doctor_itself_imports_nothing_heavy() -> None:
+    script = "import sys, shoal.doctor; print([name for name in ('torch', 'warp', 'mujoco') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

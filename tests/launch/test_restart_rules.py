@@ -1,0 +1,187 @@
+"""When a training starts again, after which pause, from where and with which workers: the rules, without processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.fake_devices import seen
+from support.stories import Listener
+
+from shoal.cli.parse import parse_train
+from shoal.errors import TerminatedRunError, WorkerLostError
+from shoal.launch.restarts import LONGEST_PAUSE_S, Restarts
+from shoal.launch.signals import StopRequests
+from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
+from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from shoal.plan.rundir import RunDir
+    from shoal.plan.training import TrainPlan
+    from shoal.plan.visibility import VisibleGpus
+
+
+class Story:
+    """A training that loses workers, and what is decided each time."""
+
+    def __init__(self, run: RunDir, words: str, gpus: int = 0) -> None:
+        self.run = run
+        self.gpus = seen(gpus)
+        plan = plan_training(parse_train(["Cartpole-Swingup", *words.split()]), {}, self.gpus)
+        self.restarts = Restarts(plan, look=self.look)
+        self.listener = Listener()
+        self.stop = StopRequests()
+
+    def look(self) -> VisibleGpus:
+        return self.gpus
+
+    def save(self, iteration: int) -> None:
+        path = self.run.checkpoint_dir(iteration)
+        path.mkdir(parents=True)
+        (path / MODEL).write_bytes(b"weights")
+        told = {MODEL: {"bytes": 7, "sha256": sha256(path / MODEL)}}
+        (path / MANIFEST).write_text(json.dumps({"files": told}), encoding="utf-8")
+
+    def lose(self, rank: int | None = 0) -> TrainPlan:
+        lost = WorkerLostError("Lost a rank.", rank=rank)
+        return self.restarts.after(lost, self.run, self.listener, self.stop)
+
+
+def test_without_the_flag_a_loss_ends_the_run_in_its_own_words(run_dir: RunDir) -> None:
+    with pytest.raises(WorkerLostError, match=r"^Lost a rank\.$"):
+        Story(run_dir, "--gpu-ids None").lose()
+
+
+def test_the_next_launch_goes_on_from_the_newest_whole_checkpoint_in_the_same_directory(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 1")
+    story.save(10)
+    story.save(20)
+    (run_dir.checkpoint_dir(20) / MODEL).write_bytes(b"weigh")
+    plan = story.lose()
+    assert (plan.continued, plan.start_iteration) == (run_dir, 10)
+    assert plan.start is not None
+    assert plan.start.model == str((run_dir.checkpoint_dir(10) / "model.pt").absolute())
+    assert plan.start.mode == "continue"
+    assert any("000020 is damaged and was passed over" in line for line in story.listener.lines)
+
+
+def test_without_a_checkpoint_it_begins_again_in_the_same_directory(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 1")
+    plan = story.lose()
+    assert (plan.continued, plan.start, plan.start_iteration) == (run_dir, None, 0)
+    said = (
+        "Starting again in 1 s from the beginning: there is no checkpoint yet (try 1 of 1 without a newer checkpoint)."
+    )
+    assert story.listener.lines == ["Lost a rank.", said]
+
+
+def test_restarts_without_progress_are_counted_and_given_up(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 2")
+    story.lose()
+    story.lose()
+    with pytest.raises(WorkerLostError, match=r"^Lost a rank\. Gave up after 2 restarts without a newer checkpoint\.$"):
+        story.lose()
+
+
+def test_a_newer_checkpoint_makes_all_restarts_available_again(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 1")
+    for iteration in range(1, 6):
+        story.save(iteration)
+        assert story.lose().start_iteration == iteration
+    with pytest.raises(WorkerLostError, match="Gave up after 1 restart without"):
+        story.lose()
+
+
+def test_pauses_double_up_to_a_minute(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 9")
+    assert story.restarts.pause_s == 0
+    pauses: list[float] = []
+    for _ in range(8):
+        story.lose()
+        pauses.append(story.restarts.pause_s)
+    assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_a_signal_ends_the_pause_and_the_run(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 9")
+    for _ in range(8):
+        story.lose()
+    story.stop.counts["SIGUSR1"] = 1
+    with pytest.raises(TerminatedRunError, match="SIGUSR1 ended the run at once"):
+        story.restarts.pause(run_dir, story.stop)
+
+
+def test_after_a_signal_nothing_is_started_again(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --max-restarts 9")
+    story.stop.counts["SIGTERM"] = 1
+    with pytest.raises(WorkerLostError, match=r"^Lost a rank\.$"):
+        story.lose()
+
+
+def test_a_gpu_that_is_gone_takes_its_worker_along(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids all --max-restarts 1 --min-workers 2 --num-envs 100", gpus=3)
+    story.gpus = without(story.gpus, 1)
+    plan = story.lose(rank=1)
+    # The third GPU is the second one now.
+    assert (plan.devices, plan.world_size, plan.backend) == (("cuda:0", "cuda:1"), 2, "nccl")
+    told = (
+        "Going on with 2 of 3 workers, 100 environments each: 200 in all, 300 before. The learning rate is not changed."
+    )
+    assert story.listener.lines[-1] == told
+
+
+def test_two_losses_of_gpus_are_followed(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids 1 2 3 --max-restarts 2 --min-workers 1", gpus=4)
+    story.gpus = without(story.gpus, 0)
+    assert story.lose(rank=None).devices == ("cuda:0", "cuda:1", "cuda:2")
+    story.gpus = without(story.gpus, 1)
+    plan = story.lose(rank=None)
+    assert plan.devices == ("cuda:0", "cuda:1")
+    story.save(1)
+    story.gpus = without(story.gpus, 0)
+    plan = story.lose(rank=None)
+    assert (plan.devices, plan.backend) == (("cuda:0",), None)
+
+
+@pytest.mark.parametrize(("flags", "least"), [("", 2), ("--min-workers 2", 2)])
+def test_with_too_few_gpus_left_it_is_not_started_again(run_dir: RunDir, flags: str, least: int) -> None:
+    story = Story(run_dir, f"--gpu-ids 0 1 --max-restarts 1 {flags}", gpus=2)
+    story.gpus = without(story.gpus, 0)
+    with pytest.raises(
+        WorkerLostError, match=f"the GPUs of 1 of 2 workers are left, and --min-workers asks for {least}"
+    ):
+        story.lose()
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "each", "told"),
+    [(600, 3, 300, "600 in all, as before"), (500, 5, 125, "500 in all, as before"), (9, 3, 4, "8 in all, 9 before")],
+)
+def test_a_total_of_environments_is_kept_if_it_divides(
+    run_dir: RunDir, total: int, workers: int, each: int, told: str
+) -> None:
+    words = f"--gpu-ids None --nproc-per-node {workers} --max-restarts 2 --min-workers 1 --num-envs-total {total}"
+    story = Story(run_dir, f"{words} --agent.algorithm.num-mini-batches 1")
+    story.lose(rank=2)
+    plan = story.lose(rank=2)
+    assert (plan.world_size, plan.num_envs) == (workers - 1, each)
+    assert told in story.listener.lines[-1]
+
+
+def test_a_rank_gives_up_its_place_only_when_it_is_lost_twice_without_progress(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids None --nproc-per-node 3 --max-restarts 9 --min-workers 2")
+    assert story.lose(rank=1).world_size == 3
+    assert story.lose(rank=2).world_size == 3
+    story.save(5)
+    assert story.lose(rank=2).world_size == 3
+    assert story.lose(rank=2).world_size == 2
+    assert story.lose(rank=0).world_size == 2
+    assert story.lose(rank=0).world_size == 2  # No fewer than were asked for.
+
+
+def without(gpus: VisibleGpus, index: int) -> VisibleGpus:
+    """The GPUs that are left, which are numbered anew."""
+    left = [gpu for gpu in gpus.gpus if gpu.index != index]
+    return replace(gpus, gpus=tuple(replace(gpu, index=place) for place, gpu in enumerate(left)))

@@ -1,0 +1,96 @@
+"""Collectives as a phase: who calls torch's functions finds the marked ones, and they are put back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from shoal.heartbeat import Heartbeat
+from shoal.learn.collectives import _COLLECTIVES, _Stream, marked_collectives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class RecordedHeartbeat(Heartbeat):
+    """Remembers every phase."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+        super().__init__()
+
+    def enter(self, phase: str) -> str:
+        """Remember it."""
+        self.entered.append(phase)
+        return super().enter(phase)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def beat() -> RecordedHeartbeat:
+    beat = RecordedHeartbeat()
+    beat.enter("update")
+    beat.entered.clear()
+    return beat
+
+
+@pytest.mark.usefixtures("alone")
+def test_each_collective_is_a_phase_and_its_caller_goes_on_where_it_was(beat: RecordedHeartbeat) -> None:
+    gathered: list[object] = [None]
+    with marked_collectives(beat, "cpu"):
+        torch.distributed.all_reduce(torch.ones(2), op=torch.distributed.ReduceOp.SUM)
+        dist.broadcast(torch.ones(2), src=0)
+        dist.all_gather_object(gathered, "word")
+    assert beat.entered == ["collective", "update"] * 3
+    assert gathered == ["word"]
+
+
+def test_a_collective_that_fails_leaves_its_phase(beat: RecordedHeartbeat) -> None:
+    with marked_collectives(beat, "cpu"), pytest.raises(ValueError, match="process group has not been initialized"):
+        dist.all_reduce(torch.ones(2))
+    assert beat.phase == "collective"
+
+
+def test_torchs_own_functions_are_put_back(beat: RecordedHeartbeat) -> None:
+    before = {name: getattr(dist, name) for name in _COLLECTIVES}
+    with marked_collectives(beat, "cpu"):
+        assert all(getattr(dist, name) is not function for name, function in before.items())
+    with pytest.raises(ValueError, match="not been initialized"), marked_collectives(beat, "cpu"):
+        dist.barrier()
+    assert {name: getattr(dist, name) for name in _COLLECTIVES} == before
+
+
+@pytest.mark.gpu
+def test_what_the_device_waits_for_is_told_from_another_thread() -> None:
+    stream, told = _Stream("cuda:0"), list[bool]()
+
+    def ask() -> None:
+        told.append(stream.waits())
+
+    def ask_elsewhere() -> None:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    ask_elsewhere()  # Before any collective.
+    torch.cuda._sleep(500_000_000)  # Its own work, a fraction of a second of it.
+    stream.reached.record()
+    torch.cuda._sleep(2_000_000_000)  # What stands for the collective.
+    stream.passed.record()
+    ask_elsewhere()  # The device has not come to the collective.
+    stream.reached.synchronize()
+    ask_elsewhere()  # It is in the collective.
+    torch.cuda.synchronize()
+    ask_elsewhere()
+    assert told == [False, False, True, False]

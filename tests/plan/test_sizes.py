@@ -1,0 +1,63 @@
+"""What a training takes at least: hand-worked numbers, and bounds that a real checkpoint keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.fake_devices import seen
+
+from shoal.cli.parse import parse_train
+from shoal.config import AgentConfig, ModelConfig, PpoConfig
+from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes
+from shoal.plan.training import TrainPlan, plan_training
+
+
+def plan_of(*words: str) -> TrainPlan:
+    return plan_training(parse_train(["Cartpole-Swingup", "--gpu-ids", "None", *words]), {}, seen(0))
+
+
+def agent_with(*hidden: int, optimizer: str = "adam") -> AgentConfig:
+    usual = AgentConfig()
+    algorithm = PpoConfig(optimizer=optimizer)  # pyright: ignore[reportArgumentType]
+    return replace(
+        usual,
+        actor=replace(usual.actor, hidden_dims=hidden),
+        critic=ModelConfig(hidden_dims=hidden),
+        algorithm=algorithm,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hidden", "optimizer", "numbers"),
+    [
+        # One input, one output: (1+1)*3 + (3+1)*1 = 10 weights for each network, with two moments each.
+        ((3,), "adam", 2 * 10 * 3),
+        ((3,), "sgd", 2 * 10 * 1),
+        ((3,), "rmsprop", 2 * 10 * 2),
+        # (1+1)*4 + (4+1)*5 + (5+1)*1 = 39.
+        ((4, 5), "adamw", 2 * 39 * 3),
+        # -1 is as wide as the input, which has one number at least: (1+1)*1 + (1+1)*1 = 4.
+        ((-1,), "sgd", 2 * 4),
+    ],
+)
+def test_a_checkpoint_holds_weights_and_what_the_optimizer_keeps(
+    hidden: tuple[int, ...], optimizer: str, numbers: int
+) -> None:
+    assert checkpoint_bytes(agent_with(*hidden, optimizer=optimizer)) == numbers * 4
+
+
+def test_experience_grows_with_environments_and_steps() -> None:
+    plan = plan_of("--num-envs", "100", "--agent.num-steps-per-env", "10")
+    assert experience_bytes(plan) == 100 * 10 * 8 * 4
+
+
+@pytest.mark.parametrize(("iterations", "interval", "count"), [(100, 50, 2), (101, 50, 3), (49, 50, 1), (50, 50, 1)])
+def test_checkpoints_to_come_are_counted_with_the_last(iterations: int, interval: int, count: int) -> None:
+    plan = plan_of("--max-iterations", str(iterations), "--agent.save-interval", str(interval))
+    assert checkpoints_to_come(plan) == count
+
+
+def test_a_run_that_goes_on_writes_only_the_rest() -> None:
+    plan = plan_of("--max-iterations", "100", "--agent.save-interval", "10")
+    assert checkpoints_to_come(replace(plan, start_iteration=75)) == 3  # 80, 90, 100.
