@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,26 +35,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a GPU that is not there before any test runs."""
+    """Refuse a GPU that is not there before any test runs, and hear a hang-up also under nohup."""
+    # What nohup ignores every process below ignores, too; tests hang up on some.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     device = str(config.getoption("--device"))
     if device.startswith("cuda") and _visible_gpu_count() == 0:
         message = f"--device {device} was asked for, but no GPU is visible: leave it out to test on the CPU."
         raise pytest.UsageError(message)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes many minutes unless asked for, launch one at a time, and skip what needs more GPUs."""
-    for marker in ("faults", "soak"):
-        if marker not in config.option.markexpr:
-            left_out = {item for item in items if item.get_closest_marker(marker)}
-            config.hook.pytest_deselected(items=list(left_out))
-            items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if item.get_closest_marker("spawn"):
-            # One after the other, and after all else: they need every core, and some of what they do is timed.
-            item.add_marker(pytest.mark.xdist_group("launches"))
-    items.sort(key=lambda item: item.get_closest_marker("spawn") is not None)
+    """Leave out what takes many minutes unless asked for, and skip what needs more GPUs."""
+    if "soak" not in config.option.markexpr:
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if item not in soak]
     needs = [(item, marker.kwargs.get("count", 1)) for item in items if (marker := item.get_closest_marker("gpu"))]
     visible = _visible_gpu_count() if needs else 0
     for item, count in needs:

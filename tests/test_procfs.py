@@ -33,7 +33,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_process_that_sleeps_is_told_as_psutil_tells_it(child: subprocess.Popen[bytes]) -> None:
     seconds_since_boot = procfs.started_at(child.pid) / os.sysconf("SC_CLK_TCK")
-    assert procfs.state(child.pid) == "S"
+    assert wait_until(lambda: procfs.state(child.pid) == "S", timeout=10)
     assert psutil.Process(child.pid).name() == "x) Z 1 (y"
     assert psutil.boot_time() + seconds_since_boot == pytest.approx(psutil.Process(child.pid).create_time(), abs=2)
 

@@ -115,11 +115,14 @@ def _learn(
     on_row: Callable[[Row], None] | None,
 ) -> WorkerReport:
     """Build the learner, bring all replicas to one state, and train."""
+    from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
     from shoal.learn.runner import Runner
 
+    if world.device == "cpu":
+        keep_freed_memory()
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     runner = Runner(env, job.config, world)
     if job.start is not None:

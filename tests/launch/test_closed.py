@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -25,7 +26,7 @@ import rsl_rl
 import torchrunx.agent
 import torchrunx.launcher
 import torchrunx.worker
-from support.commands import SMALL, TRAIN, rows_of, start
+from support.commands import SMALL, TRAIN, rows_of, run, start
 from support.ports import Stranger
 from torchrunx.utils.errors import AgentFailedError
 
@@ -36,12 +37,11 @@ from shoal.launch.closed import group_over, replaced
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from support.commands import Ended
-    from support.ports import Listener
+    from support.commands import Ended, Running
 
 # Real launches ------------------------------------------------------------------------------------------------------
 
-ITERATIONS = 6
+ITERATIONS = 20
 LENGTH = ("--max-iterations", str(ITERATIONS), "--logger", "none")
 NO_INTERFACE = {"GLOO_SOCKET_IFNAME": "shoal-none0"}
 """A name that gloo would fail on, if it came to read it."""
@@ -71,6 +71,14 @@ class Visited:
     """Made by a bomb that goes off."""
 
 
+def write_to(launch: Running, stranger: Stranger) -> int:
+    """Let a stranger write to a launch that has begun to learn; return the iterations that it has done by then."""
+    launch.read_until("[1/")
+    stranger.send_letters()
+    (run,) = launch.log_root.glob("*/*")
+    return len(rows_of(run))
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Visited]:
     """Two launches at once: the one with the taken port, and the one without a name."""
@@ -81,18 +89,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Visited]:
         launches = [start(words, homes[0], left_over), start((*on_a_host_of_its_own(), *words), homes[1])]
         bombs = [home / "bomb" for home in homes]
         strangers = [stack.enter_context(Stranger(each.mark, bomb)) for each, bomb in zip(launches, bombs, strict=True)]
-        rows: list[int] = []
-        for launch, stranger in zip(launches, strangers, strict=True):
-            launch.read_until("[1/")
-            stranger.send_letters()
-            (run,) = launch.log_root.glob("*/*")
-            rows.append(len(rows_of(run)))
+        with ThreadPoolExecutor() as pool:
+            rows = list(pool.map(write_to, launches, strangers))
         ended = [launch.end() for launch in launches]
     return [Visited(*each) for each in zip(ended, strangers, rows, bombs, strict=True)]
 
 
 @pytest.mark.spawn
-@pytest.mark.faults
 @pytest.mark.parametrize("number", [0, 1], ids=["port taken", "no name"])
 def test_two_launches_at_once_both_finish(pair: list[Visited], number: int) -> None:
     ended = pair[number].ended
@@ -102,7 +105,6 @@ def test_two_launches_at_once_both_finish(pair: list[Visited], number: int) -> N
 
 
 @pytest.mark.spawn
-@pytest.mark.faults
 def test_what_an_earlier_launcher_left_in_the_shell_is_noted_and_ignored(pair: list[Visited]) -> None:
     names = "RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"
     note = f"{names} are set, but no launcher started this process: ignoring them."
@@ -111,7 +113,6 @@ def test_what_an_earlier_launcher_left_in_the_shell_is_noted_and_ignored(pair: l
 
 
 @pytest.mark.spawn
-@pytest.mark.faults
 def test_a_host_name_that_does_not_resolve_costs_nothing(pair: list[Visited]) -> None:
     if not on_a_host_of_its_own():
         pytest.skip("this machine does not allow a namespace with a host name of its own")
@@ -122,7 +123,6 @@ def test_a_host_name_that_does_not_resolve_costs_nothing(pair: list[Visited]) ->
 
 
 @pytest.mark.spawn
-@pytest.mark.faults
 @pytest.mark.parametrize("number", [0, 1], ids=["port taken", "no name"])
 def test_a_strangers_letters_are_dropped_and_no_bomb_goes_off(pair: list[Visited], number: int) -> None:
     visited = pair[number]
@@ -132,7 +132,6 @@ def test_a_strangers_letters_are_dropped_and_no_bomb_goes_off(pair: list[Visited
 
 
 @pytest.mark.spawn
-@pytest.mark.faults
 @pytest.mark.parametrize("number", [0, 1], ids=["port taken", "no name"])
 def test_only_the_ranks_listen_and_each_on_one_port_of_loopback(pair: list[Visited], number: int) -> None:
     seen = pair[number].stranger.seen
@@ -140,13 +139,32 @@ def test_only_the_ranks_listen_and_each_on_one_port_of_loopback(pair: list[Visit
     assert len(seen) == len({listener.pid for listener in seen}) == 2  # gloo's
 
 
+SPAWNING = """
+from shoal.cli.main import train
+from shoal.launch import spawned
+
+usual = spawned.Agent
+spawned.Agent = lambda log, environ, forks: usual(log, environ, forks=False)
+train()
+"""
+
+
 @pytest.mark.spawn
-@pytest.mark.faults
-def test_behind_no_door_does_a_worker_listen_to_the_network(door: str, heard_on: set[Listener]) -> None:
-    # torchrun's own store does, and is excepted: `docs/security.md` says how to fence it.
-    assert [listener for listener in heard_on if not listener.is_local] == []
-    workers = {"in process": 0, "spawned": 2, "joined": 2, "joined alone": 0}
-    assert len({listener.pid for listener in heard_on}) == workers[door]
+def test_workers_that_are_not_forked_train_as_well(tmp_path: Path) -> None:
+    # A GPU's workers are not; that they are spawned does not depend on the device.
+    words = (
+        *(sys.executable, "-c", SPAWNING, "Cartpole-Swingup"),
+        *SMALL,
+        "--max-iterations",
+        "1",
+        "--nproc-per-node",
+        "2",
+    )
+    ended = run(words, tmp_path)
+    assert ended.code == 0, ended.stdout + ended.stderr
+    assert len(ended.rows) == 1
+    assert (ended.left_processes, ended.left_files) == ([], [])
+    assert ended.record["ended"]["digests"]["0"] == ended.record["ended"]["digests"]["1"]
 
 
 # The line between launcher and agent --------------------------------------------------------------------------------

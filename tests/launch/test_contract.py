@@ -1,4 +1,7 @@
-"""The one contract of all doors: the same training, told in the same files, with nothing left behind."""
+"""The one contract of all doors: the same training, told in the same files, with nothing left behind or open.
+
+One launch through each door is made for all tests.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,57 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from support.commands import SMALL, TRAIN, start, torchrun
+from support.ports import Stranger
 
 if TYPE_CHECKING:
     from support.commands import Ended
+    from support.ports import Listener
 
 pytestmark = pytest.mark.spawn
+
+ITERATIONS = 3
+
+DOORS = {
+    "in process": (TRAIN, ()),
+    "spawned": (TRAIN, ("--nproc-per-node", "2")),
+    "joined": (torchrun(2), ()),
+    "joined alone": (torchrun(1), ()),
+}
+"""The words and the flags that lead through each door."""
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def door(request: pytest.FixtureRequest) -> str:
+    """Each door in turn."""
+    return request.param
+
+
+_heard_on: dict[str, set[Listener]] = {}
+
+
+@pytest.fixture(scope="module")
+def launch(door: str, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """A training of three iterations through a door."""
+    command, flags = DOORS[door]
+    where = tmp_path_factory.mktemp(door.replace(" ", "_"))
+    task_and_length = ("Cartpole-Swingup", "--max-iterations", str(ITERATIONS))
+    # Ranks of one machine meet on loopback, whatever interface the shell names: gloo would fail on this one.
+    running = start((*command, *task_and_length, *SMALL, *flags), where, {"GLOO_SOCKET_IFNAME": "shoal-none0"})
+    with Stranger(running.mark) as onlooker:
+        ended = running.end()
+    # torchrun's own process keeps a store, which is not ours.
+    not_ours = {running.process.pid} if command != TRAIN else set[int]()
+    _heard_on[door] = {listener for listener in onlooker.seen if listener.pid not in not_ours}
+    return ended
+
+
+@pytest.fixture
+def heard_on(door: str, launch: Ended) -> set[Listener]:
+    """What the processes of that training listened on, but for torchrun's own."""
+    assert launch.code == 0
+    return _heard_on[door]
+
 
 WORKERS = {"in process": 1, "spawned": 2, "joined": 2, "joined alone": 1}
 
@@ -116,3 +165,10 @@ def test_the_rank_files_are_named_as_torchrunx_names_them(launch: Ended, door: s
     files = sorted(launch.run.glob("torchrunx/*/*"))
     expected = ["localhost[0].log", "localhost[1].log"] if door == "spawned" else []
     assert [path.name for path in files] == expected
+
+
+def test_behind_no_door_does_a_worker_listen_to_the_network(door: str, heard_on: set[Listener]) -> None:
+    # torchrun's own store does, and is excepted: `docs/security.md` says how to fence it.
+    assert [listener for listener in heard_on if not listener.is_local] == []
+    workers = {"in process": 0, "spawned": 2, "joined": 2, "joined alone": 0}
+    assert len({listener.pid for listener in heard_on}) == workers[door]

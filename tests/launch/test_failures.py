@@ -98,10 +98,6 @@ FAULTS = {
 }
 
 
-LEFT_TO_FAULTS = ("crashes", "dies waiting", "starves", "is stopped", "holds the lock", "rank 0 sleeps")
-"""Ends of the names of launches that are like another one of the table, and run with `pytest -m faults` only."""
-
-
 @dataclass(frozen=True)
 class Failed:
     """A launch that failed, and what had been asked of it."""
@@ -135,8 +131,7 @@ def failed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def launches(*words: str) -> pytest.MarkDecorator:
     """Give a test the launches whose names hold all words."""
     names = [name for name in FAULTS if all(word in name for word in words)]
-    params = [pytest.param(name, marks=pytest.mark.faults if name.endswith(LEFT_TO_FAULTS) else ()) for name in names]
-    return pytest.mark.parametrize("failed", params, indirect=True)
+    return pytest.mark.parametrize("failed", names, indirect=True)
 
 
 @launches()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from support.commands import Ended
 
-pytestmark = [pytest.mark.spawn, pytest.mark.faults]
+pytestmark = pytest.mark.spawn
 
 QUICK = ("--agent.algorithm.num-learning-epochs", "1", "--agent.algorithm.num-mini-batches", "1", "--logger", "none")
 SWINGUP = ("Cartpole-Swingup", *SMALL, *QUICK, "--nproc-per-node", "2", "--agent.save-interval", "10")

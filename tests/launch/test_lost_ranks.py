@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from support.commands import Ended
 
-pytestmark = [pytest.mark.spawn, pytest.mark.faults]
+pytestmark = pytest.mark.spawn
 
 SPAWNED = ("--nproc-per-node", "2")
 

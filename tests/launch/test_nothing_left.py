@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from support.commands import Running
 
-pytestmark = [pytest.mark.spawn, pytest.mark.faults]
+pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")

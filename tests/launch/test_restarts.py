@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from support.commands import Ended
 
-pytestmark = [pytest.mark.spawn, pytest.mark.faults]
+pytestmark = pytest.mark.spawn
 
 RANKS = 2
 QUICK = ("--agent.algorithm.num-learning-epochs", "1", "--agent.algorithm.num-mini-batches", "1", "--logger", "none")

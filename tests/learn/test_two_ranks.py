@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,14 @@ def test_what_is_gathered_comes_by_rank(ranks: list[dict[str, Any]]) -> None:
         assert report["collectives"]["gathered"] == [[0, 0], [1, -1]]
         assert report["collectives"]["strings"] == [["größer", ""], ['"']]
         assert report["collectives"]["no_strings"] == [[], []]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the batch policy is Linux's")
+def test_gloos_event_threads_wake_in_nobodys_place(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        policies = report["collectives"]["policies"]
+        assert policies["gloo_tcp_loop"] == os.SCHED_BATCH
+        assert policies["python"] == os.SCHED_OTHER
 
 
 def test_the_group_is_closed_after_success(ranks: list[dict[str, Any]]) -> None:

@@ -65,6 +65,15 @@ def collectives(world: World) -> dict[str, Any]:
         # Of unlike number and length, not all ASCII, and one with a quote in it.
         "strings": world.gather_strings([["größer", ""], ['"']][world.rank]),
         "no_strings": world.gather_strings([]),
+        "policies": _scheduling_policies(),
+    }
+
+
+def _scheduling_policies() -> dict[str, int]:
+    """Return the kernel's scheduling policy of each thread of this process, by name; equal names count once."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {
+        (task / "comm").read_text(encoding="utf-8").strip(): os.sched_getscheduler(int(task.name)) for task in tasks
     }
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shoal.config import BenchConfig
     from shoal.tasks.registry import TaskSpec
 
-_POLL_S = 0.01
+_POLL_S = 0.05
 _TIME_LIMIT_S = 1800.0
 
 

@@ -9,7 +9,8 @@ torchrunx 0.4.0, and what answers it here:
   a file, and every rank writes its own anyway.
 - The addresses of all these are `socket.getfqdn()`, which waits for a name server. Here it is 127.0.0.1.
 - The agent is started by a shell whose command line, with copied environment variables in it, everybody can read. Here
-  it is a child of this process, which therefore also knows how it ended.
+  it is a child of this process, which therefore also knows how it ended. It is started before torchrunx is imported,
+  which takes this process as long as half of what the agent imports.
 
 `shoal.launch.agent` does the same in the agent's process, and `enter_worker` in each worker's.
 """
@@ -19,16 +20,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import cloudpickle
-import torchrunx.launcher
-import torchrunx.worker
-from torchrunx.utils.comm import LauncherAgentGroup
-from torchrunx.utils.errors import AgentFailedError
 
 from shoal.procfs import how_it_ended
 
@@ -65,6 +60,9 @@ def group_over(line: Connection, how_other_ended: Callable[[], str], *, patience
         patience: How long the other process may be silent [s]; None is for ever. The agent must wait for a launcher
             that somebody has stopped for a while, and learns of its end all the same: the kernel closes the pair.
     """
+    import cloudpickle
+    from torchrunx.utils.comm import LauncherAgentGroup
+    from torchrunx.utils.errors import AgentFailedError
 
     class Group(LauncherAgentGroup[ResultT]):
         """Exchanges objects, as the group does that it replaces, without a process group."""
@@ -105,74 +103,61 @@ class _NoProcess:
         pass
 
 
-class _Agent:
-    """Starts torchrunx's agent as a child of this process, and ends it."""
+class Agent:
+    """torchrunx's agent, a child of this process, and this process's end of the pair that joins them."""
 
-    def __init__(self, log: Path, line: Connection, *, forks: bool) -> None:
-        self.log = log
-        self.forks = forks
-        self.line = line
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, log: Path, environ: Mapping[str, str], *, forks: bool) -> None:
+        """Start the agent.
 
-    def build_command(self, *, env_vars: Mapping[str, str], **_addresses: object) -> dict[str, str]:
-        """Return what `execute` has to know; torchrunx only hands it on."""
-        return dict(env_vars)
-
-    def execute(self, command: dict[str, str] | str, **_where: object) -> tuple[str, str]:
-        """Start the agent, or do what torchrunx asks for in words: to kill it."""
-        if isinstance(command, dict):
-            self._start(command)
-        elif self.process is not None:
-            self.process.terminate()
-        return "", ""
-
-    def _start(self, env_vars: dict[str, str]) -> None:
-        end = self.line.fileno()
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                (sys.executable, "-u", "-m", "shoal.launch.agent", *([FORK] if self.forks else [])),
-                env={**os.environ, **env_vars, LINE: str(end)},
+        Args:
+            log: Where its output goes, and that of workers until they have files of their own.
+            environ: What it finds in its environment, besides all that this process has.
+            forks: Whether it forks its workers; they must not use a GPU then.
+        """
+        self.line, theirs = Pipe()
+        with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its own end closes the pair.
+            self._process = subprocess.Popen(
+                (sys.executable, "-u", "-m", "shoal.launch.agent", *([FORK] if forks else [])),
+                env={**os.environ, **environ, LINE: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(end,),
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
                 # A terminal's Ctrl-C does not reach another session: only this process hears the person.
                 start_new_session=True,
             )
-        self.line.close()  # The agent alone holds it now, so that its end closes the pair.
 
     def how_it_ended(self) -> str:
         """Wait for the end that the closed pair has announced, and say how it was."""
-        if self.process is None:
-            return "it was not started"
         try:
-            return how_it_ended(self.process.wait(_LAST_WORD_S))
+            return how_it_ended(self._process.wait(_LAST_WORD_S))
         except subprocess.TimeoutExpired:
             return "it does not answer"
 
+    def close(self) -> None:
+        """End the agent, if it has not ended."""
+        self.line.close()
+        self._process.terminate()
+
 
 @contextmanager
-def closed_launcher(agent_log: Path, *, agent_timeout: float, forks: bool) -> Iterator[None]:
-    """Let `torchrunx.Launcher.run` open no port while the body runs.
+def closed_launcher(agent: Agent, *, patience: float) -> Iterator[None]:
+    """Let `torchrunx.Launcher.run` open no port while the body runs, and take `agent` for the one that it starts.
 
     Args:
-        agent_log: Where the agent's own output goes, and that of workers until they have files of their own.
-        agent_timeout: How long the agent may be silent [s].
-        forks: Whether the agent forks its workers; they must not use a GPU then.
+        agent: The agent.
+        patience: How long it may be silent [s].
     """
-    ours, theirs = Pipe()
-    agent = _Agent(agent_log, theirs, forks=forks)
-    with ours, theirs, ExitStack() as stack:
-        stack.enter_context(
-            replaced(
-                torchrunx.launcher,
-                LauncherAgentGroup=group_over(ours, agent.how_it_ended, patience=agent_timeout),
-                build_launch_command=agent.build_command,
-                execute_command=agent.execute,
-                get_context=lambda _method: SimpleNamespace(Process=_NoProcess),
-                socket=LOCAL,
-            )
-        )
+    import torchrunx.launcher
+
+    with replaced(
+        torchrunx.launcher,
+        LauncherAgentGroup=group_over(agent.line, agent.how_it_ended, patience=patience),
+        build_launch_command=ignore,
+        execute_command=ignore,  # It would start the agent, and at the end kill it.
+        get_context=lambda _method: SimpleNamespace(Process=_NoProcess),
+        socket=LOCAL,
+    ):
         yield
 
 
@@ -192,10 +177,12 @@ def replaced(module: ModuleType, **substitutes: object) -> Iterator[None]:
 
 
 def ignore(*_asked: object, **_named: object) -> None:
-    """Do nothing, in place of what would stream output to a log server."""
+    """Do nothing, in place of what would start an agent, or stream output to a log server."""
 
 
 def enter_worker(arguments: bytes) -> object:
     """Be one of torchrunx's workers, whose output goes where its agent's goes until it has a file of its own."""
+    import torchrunx.worker
+
     with replaced(torchrunx.worker, log_records_to_socket=ignore, redirect_stdio_to_logger=ignore):
         return torchrunx.worker.worker_entrypoint(arguments)

@@ -13,12 +13,14 @@ import platform
 import signal
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
 from shoal.heartbeat import place_of, read_beat
+from shoal.launch.closed import Agent, closed_launcher
 from shoal.launch.guard import MARK, guarded_scratch, marked, signal_all
 from shoal.launch.memory import MemoryWatch
 from shoal.launch.notes import failure_of, first_failure, read_notes, was_asked_for, way_on
@@ -99,30 +101,28 @@ class _Launch:
         """Start the workers and wait for them. What torchrunx raises is kept without its frames, which hold sockets."""
         # What is started here inherits the mask: a Ctrl-C must not make a half-started agent print its traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        import torchrunx
-
-        from shoal.launch.closed import closed_launcher
-
-        launcher = torchrunx.Launcher(
-            hostnames=["127.0.0.1"],
-            workers_per_host=len(self.ranks),
-            backend=None,  # Workers open their group themselves, after their graphs are captured.
-            agent_timeout=int(START_S),
-            # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
-            extra_env_vars={
-                "TMPDIR": str(self.scratch),
-                USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
-                MARK: str(self.scratch),
-            },
-        )
-        launcher.set_logging_handlers(None)
-        logging.getLogger("torchrunx").setLevel(logging.WARNING)
-        if self.stop.first is not None:
-            return  # It came while torch was imported, which takes seconds.
+        # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
+        environ = {
+            "TMPDIR": str(self.scratch),
+            USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
+            MARK: str(self.scratch),
+        }
+        forks = set(self.job.devices) == {"cpu"}
         try:
-            forks = set(self.job.devices) == {"cpu"}
-            with closed_launcher(self.scratch / AGENT_LOG, agent_timeout=START_S, forks=forks):
-                launcher.run(enter, self.job.to_json())
+            with closing(Agent(self.scratch / AGENT_LOG, environ, forks=forks)) as agent:
+                import torchrunx
+
+                launcher = torchrunx.Launcher(
+                    hostnames=["127.0.0.1"],
+                    workers_per_host=len(self.ranks),
+                    backend=None,  # Workers open their group themselves, after their graphs are captured.
+                )
+                launcher.set_logging_handlers(None)
+                logging.getLogger("torchrunx").setLevel(logging.WARNING)
+                if self.stop.first is not None:
+                    return  # It came while torch was imported, which takes seconds.
+                with closed_launcher(agent, patience=START_S):
+                    launcher.run(enter, self.job.to_json())
         except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
             self.launch_error = error.with_traceback(None)
 

@@ -5,6 +5,7 @@ Opened after the environment has captured its graphs, because NCCL's watchdog th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +51,8 @@ _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ON_ONE_MACHINE = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}"}
 """Variables that let gloo and NCCL listen on loopback only. Left alone, gloo takes the address that the host's name
 resolves to, waiting for a name server if it must, and NCCL the first interface that others can reach."""
+_GLOO_EVENTS = "gloo_tcp_loop"
+"""What gloo calls its threads that wait for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,20 @@ class World:
         return [json.loads(bytes(each[: int(n.item())].tolist())) for each, n in texts]
 
 
+def _let_gloo_finish() -> None:
+    """Keep gloo's event threads from taking the core of the thread that they then wait for.
+
+    A message that arrives wakes the event thread, often on the core, and in the place, of the thread that is sending
+    under gloo's lock. The event thread does not sleep until it gets the lock: it asks again and again, until the
+    scheduler's slice of some milliseconds is over. Under the batch policy it replaces nobody when it wakes. Seen with
+    torch 2.15 and Linux 6.18; the figures are in docs/benchmarks.md.
+    """
+    for comm in Path("/proc/self/task").glob("*/comm"):  # None where the kernel is not Linux.
+        with contextlib.suppress(OSError):  # A thread that has just ended; a sandbox that forbids it.
+            if comm.read_text(encoding="utf-8", errors="replace").strip() == _GLOO_EVENTS:
+                os.sched_setscheduler(int(comm.parent.name), os.SCHED_BATCH, os.sched_param(0))
+
+
 @contextmanager
 def process_group(
     world: World,
@@ -151,6 +169,8 @@ def process_group(
         device_id=torch.device(world.device) if backend == "nccl" else None,
     )
     world.beat.enter(before)
+    if backend == "gloo":
+        _let_gloo_finish()
     with marked_collectives(world.beat, world.device):
         yield world
         dist.barrier()
