@@ -152,15 +152,8 @@ train()
 @pytest.mark.spawn
 def test_workers_that_are_not_forked_train_as_well(tmp_path: Path) -> None:
     # A GPU's workers are not; that they are spawned does not depend on the device.
-    words = (
-        *(sys.executable, "-c", SPAWNING, "Cartpole-Swingup"),
-        *SMALL,
-        "--max-iterations",
-        "1",
-        "--nproc-per-node",
-        "2",
-    )
-    ended = run(words, tmp_path)
+    command = (sys.executable, "-c", SPAWNING, "Cartpole-Swingup")
+    ended = run((*command, *SMALL, "--max-iterations", "1", "--nproc-per-node", "2"), tmp_path)
     assert ended.code == 0, ended.stdout + ended.stderr
     assert len(ended.rows) == 1
     assert (ended.left_processes, ended.left_files) == ([], [])

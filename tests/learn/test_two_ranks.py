@@ -50,7 +50,7 @@ def test_gloos_event_threads_wake_in_nobodys_place(ranks: list[dict[str, Any]]) 
     for report in ranks:
         policies = report["collectives"]["policies"]
         assert policies["gloo_tcp_loop"] == os.SCHED_BATCH
-        assert policies["python"] == os.SCHED_OTHER
+        assert policies["this"] == os.SCHED_OTHER
 
 
 def test_the_group_is_closed_after_success(ranks: list[dict[str, Any]]) -> None:

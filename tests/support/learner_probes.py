@@ -70,11 +70,11 @@ def collectives(world: World) -> dict[str, Any]:
 
 
 def _scheduling_policies() -> dict[str, int]:
-    """Return the kernel's scheduling policy of each thread of this process, by name; equal names count once."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {
-        (task / "comm").read_text(encoding="utf-8").strip(): os.sched_getscheduler(int(task.name)) for task in tasks
-    }
+    """Return the kernel's scheduling policy of this thread, and of each that has a name of its own."""
+    policies = {"this": os.sched_getscheduler(0)}
+    for task in Path("/proc/self/task").iterdir():
+        policies[(task / "comm").read_text(encoding="utf-8").strip()] = os.sched_getscheduler(int(task.name))
+    return policies
 
 
 def statistics(world: World) -> dict[str, Any]:
