@@ -1,6 +1,7 @@
 """Cart-poles with a fault, for tests that inject one: `train tests/support/faulty_tasks.py:RaisesOnRank1`.
 
-Each strikes in the second iteration, on the rank that SHOAL_TEST_FAULTY_RANK names (1 by default).
+Each strikes in the second iteration, on the rank that SHOAL_TEST_FAULTY_RANK names (1 by default). The variable
+SHOAL_TEST_STRIKE_AT names another step, and SHOAL_TEST_STRUCK a file that appears in the moment of the fault.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Faulty(Swingup):
     agent = AgentConfig(num_steps_per_env=8)
     num_envs = 16
     max_iterations = 200
-    strike_at = 12
+    strike_at = int(os.environ.get("SHOAL_TEST_STRIKE_AT", "12"))
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.steps = 0
@@ -46,6 +47,8 @@ class _Faulty(Swingup):
     def step(self) -> None:
         self.steps += 1
         if self.steps == self.strike_at and is_faulty():
+            if "SHOAL_TEST_STRUCK" in os.environ:
+                Path(os.environ["SHOAL_TEST_STRUCK"]).touch()
             self.strike()
         super().step()
 
