@@ -66,7 +66,7 @@ class Killer:
 
     def _wait_for(self, phase: str, scratch: Path) -> None:
         if phase == "start-up":
-            time.sleep(self.rng.uniform(0, 3))
+            time.sleep(self.rng.uniform(0, 2))
             return
         before = self._checkpoints()
         self._until(lambda: self._checkpoints() > before, "no checkpoint came")
