@@ -17,7 +17,7 @@ from support.terminal import Terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.commands import Running
+    from support.commands import Ended, Running
 
 pytestmark = pytest.mark.spawn
 
@@ -90,14 +90,20 @@ def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path: Path) -> Non
     assert_saved(tmp_path / "logs")
 
 
-def test_a_lost_agent_is_named_after_the_ranks_have_saved(tmp_path: Path) -> None:
-    running = training(tmp_path)
+def end_without_its_agent(running: Running) -> Ended:
+    """Kill torchrunx's agent of a launch, which then ends soon, and as one that is worth another try."""
     agent = agent_of(running)
     assert agent is not None
     running.signal_process(agent, signal.SIGKILL)
     ended = running.end()
     assert ended.code == 75, ended.stdout + ended.stderr
     assert ended.seconds_after_signal < SOON_S
+    return ended
+
+
+def test_a_lost_agent_is_named_after_the_ranks_have_saved(tmp_path: Path) -> None:
+    running = training(tmp_path)
+    ended = end_without_its_agent(running)
     assert re.search(r"Lost torchrunx's agent on .* \(killed by SIGKILL\)\.", ended.last_line)
     assert ended.last_line.endswith(f"Pass --resume to go on from iteration {len(ended.rows)}.")
     assert_saved(running.log_root)
@@ -107,12 +113,7 @@ def test_a_lost_agent_is_named_after_the_ranks_have_saved(tmp_path: Path) -> Non
 def test_an_agent_that_is_lost_while_it_starts_is_noticed_at_once(tmp_path: Path) -> None:
     running = start((*TRAIN, *SWINGUP, *SPAWNED), tmp_path)
     assert wait_until(lambda: agent_of(running) is not None, timeout=120)
-    agent = agent_of(running)
-    assert agent is not None
-    running.signal_process(agent, signal.SIGKILL)
-    ended = running.end()
-    assert ended.code == 75, ended.stdout + ended.stderr
-    assert ended.seconds_after_signal < SOON_S
+    ended = end_without_its_agent(running)
     assert ended.last_line.endswith("did not start: killed by SIGKILL.")
     assert (ended.left_processes, ended.left_files) == ([], [])
 
