@@ -113,6 +113,8 @@ def main() -> None:
     if asked.as_rank is not None:
         train_as_rank(asked.as_rank, asked.out)
         return
+    # What a shell starts in the background ignores Ctrl-C, and so would all that is tried here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows: list[Seen] = []
     for number, (system, processes, words, fault) in enumerate(trials(asked.mjlab)):
         if not all(word in f"{system}, {processes}: {fault.name}" for word in asked.only):

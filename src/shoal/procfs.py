@@ -1,10 +1,13 @@
-"""What the kernel tells of a process by its number: its state, when it started, and how it ended."""
+"""What the kernel tells of a process by its number: its state, when it started, how it ended, and whose child it is."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _START = 19
 """Place of the start, the 22nd field of the file, among those that follow the name."""
 
@@ -37,6 +40,15 @@ def started_at(pid: int) -> int:
 def how_it_ended(code: int) -> str:
     """Say what an exit code tells, which is the negative number of a signal if one killed the process."""
     return f"killed by {_signal_name(-code)}" if code < 0 else f"it left with exit code {code}"
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have this process signalled when the thread of process `parent` that started it ends. End now if it has."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it.
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # It went before the system could be told to take us along.
+        os._exit(1)
 
 
 def _signal_name(number: int) -> str:

@@ -329,14 +329,32 @@ def test_nvml_is_read_into_an_inventory_and_let_go() -> None:
         (
             "nvmlDeviceGetHandleByIndex",
             pynvml.NVML_ERROR_GPU_IS_LOST,
-            "the NVIDIA driver answers: GPU is lost",
+            "the NVIDIA driver says of GPU 0: GPU is lost, the NVIDIA driver says of GPU 1: GPU is lost",
         ),
     ],
 )
 def test_a_driver_that_fails_leaves_no_gpus_and_says_why(function: str, number: int, problem: str) -> None:
     nvml = FakeNvml(machine_of(2), raises={function: number})
-    assert _ask(nvml) == Inventory(problem=problem)
+    inventory = _ask(nvml)
+    assert (inventory.gpus, inventory.problem) == ((), problem)
     assert not nvml.is_open
+
+
+def test_a_gpu_that_is_lost_does_not_hide_the_others() -> None:
+    there = machine_of(3)
+
+    def by_index(index: int) -> object:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return there.gpus[index]
+
+    inventory = _ask(FakeNvml(there, answers={"nvmlDeviceGetHandleByIndex": by_index}))
+    assert inventory.gpus == (there.gpus[0], there.gpus[2])
+    visible = resolve(inventory, None)
+    note = "The NVIDIA driver says of GPU 1: GPU is lost. Training does without."
+    assert plan_workers("all", None, visible).notes == (note,)
+    with pytest.raises(UsageError, match=f"but 2 are visible .*: pass --gpu-ids 0 1. {note}"):
+        plan_workers((0, 1, 2), None, visible)
 
 
 def test_this_machine_is_counted_or_says_why_not() -> None:

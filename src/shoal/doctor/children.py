@@ -7,7 +7,6 @@ output to itself and sends all else to standard error.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 START_S = 180.0
 """How long a child may take to import its libraries and do its work [s]; importing torch on a busy disk is slow."""
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LAST_WORDS = 300  # characters
 
 
@@ -67,7 +65,7 @@ def start_child(module: str, asked: Mapping[str, Any], environ: Mapping[str, str
     """Start `python -m shoal.doctor.<module>` with what is asked of it, as JSON."""
     stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  It lives with the child.
     process = subprocess.Popen(
-        [sys.executable, "-m", f"shoal.doctor.{module}", json.dumps(dict(asked))],
+        [sys.executable, "-m", f"shoal.doctor.{module}", json.dumps(dict(asked)), str(os.getpid())],
         env={**os.environ, **(environ or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -85,9 +83,7 @@ def how_it_ended(child: Child) -> str:
 
 def begin() -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], None]]:
     """Begin to be a child: return what is asked, and what writes an answer to the parent, without whom we end."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it.
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    procfs.end_with_parent(int(sys.argv[2]), signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

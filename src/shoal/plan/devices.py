@@ -88,17 +88,31 @@ def _ask(nvml: ModuleType) -> Inventory:
     except nvml.NVMLError as error:
         return Inventory(problem=f"the NVIDIA driver answers: {error}")
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(_physical_gpu(nvml, handle) for handle in handles)
+        asked = [_physical_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
         release = re.match(r"[0-9]+", nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
         return Inventory(problem=f"the NVIDIA driver answers: {error}")
     finally:
         nvml.nvmlShutdown()
-    return Inventory(gpus=gpus, driver_release=int(release[0]) if release else None)
+    silent = [
+        f"the NVIDIA driver says of GPU {index}: {gpu}" for index, gpu in enumerate(asked) if isinstance(gpu, str)
+    ]
+    return Inventory(
+        gpus=tuple(gpu for gpu in asked if isinstance(gpu, PhysicalGpu)),
+        driver_release=int(release[0]) if release else None,
+        problem=", ".join(silent) or None,
+    )
 
 
-def _physical_gpu(nvml: ModuleType, handle: object) -> PhysicalGpu:
+def _physical_gpu(nvml: ModuleType, index: int) -> PhysicalGpu | str:
+    """Ask for one GPU; return the driver's words when it cannot be had, as one that has fallen off the bus."""
+    try:
+        return _described(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+    except nvml.NVMLError as error:
+        return str(error)
+
+
+def _described(nvml: ModuleType, handle: object) -> PhysicalGpu:
     return PhysicalGpu(
         name=nvml.nvmlDeviceGetName(handle),
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -237,7 +251,9 @@ def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> Worke
     return WorkerDevices(
         devices=tuple(f"cuda:{indices[worker % len(indices)]}" for worker in range(workers)),
         backend=several if workers > 1 else None,
-        notes=tuple(note for note in (_ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo) if note),
+        notes=tuple(
+            note for note in (_what_is_lost(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo) if note
+        ),
     )
 
 
@@ -278,8 +294,8 @@ def _trouble(indices: tuple[int, ...], gpus: VisibleGpus) -> str | None:
         )
     missing = [index for index in indices if index >= len(gpus)]
     if missing:
-        hidden = f" {_what_hides(gpus)}." if gpus.hidden_count else ""
-        return f"{_were(missing)} asked for, but {visible}: pass {choice}.{hidden}"
+        reasons = (f"{_what_hides(gpus)}." if gpus.hidden_count else None, _what_is_lost(gpus))
+        return " ".join((f"{_were(missing)} asked for, but {visible}: pass {choice}.", *filter(None, reasons)))
     repeated = [index for index, times in Counter(indices).items() if times > 1]
     if repeated:
         once = tuple(dict.fromkeys(indices))
@@ -299,6 +315,11 @@ def _why_none(gpus: VisibleGpus) -> str:
     if gpus.hidden_count:
         return _what_hides(gpus)
     return gpus.problem or "this machine has no NVIDIA GPU"
+
+
+def _what_is_lost(gpus: VisibleGpus) -> str | None:
+    """Tell of GPUs that the machine has and that cannot be had, beside those that can."""
+    return f"{gpus.problem[0].upper()}{gpus.problem[1:]}. Training does without." if gpus.problem else None
 
 
 def _what_hides(gpus: VisibleGpus) -> str:

@@ -88,7 +88,7 @@ class Inventory:
     """First part of the driver's version, such as 580. None when it is unknown: then the newest rules
     hold."""
     problem: str | None = None
-    """Why no GPU could be counted, as a clause. None when counting worked, even if it found nothing."""
+    """Why there are no GPUs, or not all of them, as a clause. None when all there are could be counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,10 @@ is killed while it compiles does not lock its peers out.
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import shutil
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +37,26 @@ def exclusive_kernel_cache() -> Iterator[None]:
         logger.info("Another worker is compiling Warp kernels into %s: waiting for it.", directory)
         lock.acquire()
     try:
-        yield
+        with _temporary_files_in(directory / "temporary"):
+            yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _temporary_files_in(root: Path) -> Iterator[None]:
+    """Let Warp's compiler keep its temporary files there: it removes them at the end of a process, if that is no kill.
+
+    What dead processes of this machine have left is removed.
+    """
+    host = platform.node()
+    for left in root.glob(f"{host}.*"):
+        if not Path("/proc", left.name.removeprefix(f"{host}.")).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    mine = root / f"{host}.{os.getpid()}"
+    mine.mkdir(parents=True, exist_ok=True)
+    usual, tempfile.tempdir = tempfile.tempdir, str(mine)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = usual
