@@ -15,14 +15,16 @@ from shoal.config.algorithm import (
 )
 from shoal.config.bench import BenchConfig
 from shoal.config.doctor import DoctorConfig
-from shoal.config.env import EnvConfig
+from shoal.config.env import EnvConfig, MujocoConfig
+from shoal.config.export import ExportConfig
 from shoal.config.models import CnnConfig, DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
-from shoal.config.play import PlayConfig
+from shoal.config.play import AgentKind, PlayConfig
 from shoal.config.train import TrainConfig
 
 __all__ = [
     "AgentConfig",
+    "AgentKind",
     "BaseAgentConfig",
     "BenchConfig",
     "CnnConfig",
@@ -31,7 +33,9 @@ __all__ = [
     "DistributionConfig",
     "DoctorConfig",
     "EnvConfig",
+    "ExportConfig",
     "ModelConfig",
+    "MujocoConfig",
     "PlayConfig",
     "PpoConfig",
     "RndConfig",

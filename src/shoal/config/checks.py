@@ -44,6 +44,11 @@ def at_least(low: float) -> Rule:
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
+def even_within(low: int, high: int) -> Rule:
+    """Ask for an even number of the closed interval from `low` to `high`."""
+    return Rule(f"be even and lie in [{low}, {high}]", lambda value: value % 2 == 0 and low <= value <= high)
+
+
 def one_of(literal: object) -> Rule:
     """Ask for one of the values of a `Literal`."""
     values = get_args(literal)
@@ -56,6 +61,10 @@ def each(rule: Rule) -> Rule:
         f"have one or more entries, of which each must {rule.must}",
         lambda values: len(values) > 0 and all(rule.holds(value) for value in values),
     )
+
+
+FILM_SIZE = each(even_within(16, 4096))
+"""Of a film [pixels]: colours are stored for squares of two by two, and H.264 goes no further everywhere."""
 
 
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:

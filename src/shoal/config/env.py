@@ -6,8 +6,13 @@ A task adds its own settings in a subclass, beside its kernels and not here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.config.checks import above, check
+from shoal.config.checks import above, at_least, check, one_of, within
+from shoal.errors import UsageError
+
+EngineName = Literal["auto", "warp", "native"]
+OnNan = Literal["reset", "stop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +31,53 @@ class EnvConfig:
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         check(self, "env.", {"episode_length_s": above(0)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MujocoConfig(EnvConfig):
+    """What every task with a MuJoCo model can be told.
+
+    It has no slots, so that a task which exists without MuJoCo too can inherit both configurations.
+    """
+
+    engine: EngineName = "auto"
+    """What simulates: `warp` is MuJoCo Warp, `native` MuJoCo's own C engine on the cores of this worker. `auto` is
+    `warp` on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
+    decimation: int = 4
+    """Physics steps for each action."""
+    on_nan: OnNan = "reset"
+    """What happens where a state or a reward is not finite any more: `reset` begins a new episode there and counts
+    it; `stop` stops the training before the next gradient."""
+    lost_limit: float = 0.01
+    """With `reset`, training stops all the same when more than this share of all environments is lost in one
+    iteration."""
+    nconmax: int | None = None
+    """Contacts that MuJoCo Warp has room for, for each environment in the mean. None leaves its own guess."""
+    njmax: int | None = None
+    """Constraints that MuJoCo Warp has room for in each environment. None leaves its own guess."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        EnvConfig.__post_init__(self)
+        check(self, "env.", {"engine": one_of(EngineName), "on_nan": one_of(OnNan)})
+        check(self, "env.", dict.fromkeys(("decimation", "nconmax", "njmax"), at_least(1)))
+        check(self, "env.", {"lost_limit": within(0, 1)})
+
+    def engine_on(self, device: str) -> Literal["warp", "native"]:
+        """Return the engine that simulates on a device.
+
+        Args:
+            device: ``cpu``, or ``cuda:<index>``.
+
+        Raises:
+            UsageError: The engine that was asked for does not run there.
+        """
+        if self.engine == "auto":
+            return "native" if device == "cpu" else "warp"
+        if self.engine == "native" and device != "cpu":
+            message = (
+                f"--env.engine native was asked for on {device}, but MuJoCo's C engine runs on the CPU: "
+                "pass --gpu-ids None, or --env.engine warp."
+            )
+            raise UsageError(message)
+        return self.engine

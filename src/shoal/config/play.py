@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from shoal.config.agent import AgentConfig
+from shoal.config.checks import FILM_SIZE, at_least, check
 from shoal.config.env import EnvConfig
 from shoal.errors import UsageError
+
+AgentKind = Literal["trained", "zero", "random"]
+"""Who acts when nobody learns."""
+
+HIGHEST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayConfig:
-    """Episodes of one trained policy."""
+    """Episodes of one policy."""
 
     task: str
     """What was trained: a registered name, or `path/to/file.py:Class`."""
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, or `latest` of this task's experiment."""
+    agent_kind: AgentKind = "trained"
+    """Who acts: the policy of a checkpoint, or, without any, `zero` or `random` actions, these even in [-1, 1]."""
     episodes: int = 10
     """Episodes to run, each in an environment of its own, so that short ones are not counted more often."""
+    viewer: Literal["web", "native"] | None = None
+    """Show the policy until Ctrl-C, instead of counting episodes: on a page for the browser, or in a window of MuJoCo's
+    where there is a display."""
+    num_envs: int = 4
+    """Environments that the page shows side by side. The window shows one."""
+    viewer_host: str = "127.0.0.1"
+    """Where the page is served. By default it can be reached from this machine only."""
+    viewer_port: int = 8080
+    """Port of the page. If it is taken, the next one that is free."""
     seed: int = 1
     """Seed of the environments; not the seed of any training by default."""
+    video: str | None = None
+    """Film the first of the environments, into this mp4."""
+    video_length: int | None = None
+    """Steps of the film, over several episodes if need be. Default: as many as an episode may last."""
+    video_size: tuple[int, int] = (1280, 720)
+    """Width and height of the film [pixels]."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """The GPU to run on, as an index into what is visible, or `None` for the CPU.
     `auto` is GPU 0 if one is visible, else the CPU."""
@@ -39,6 +63,22 @@ class PlayConfig:
         """
         if self.episodes < 1:
             message = f"--episodes is {self.episodes}, but must be at least 1: pass --episodes 10."
+            raise UsageError(message)
+        check(self, "", {"video_length": at_least(1), "video_size": FILM_SIZE})
+        if self.video is not None and not self.video.endswith(".mp4"):
+            message = f"--video is {self.video}, but a film is an mp4: pass --video film.mp4."
+            raise UsageError(message)
+        if self.agent_kind != "trained" and self.checkpoint != "latest":
+            message = (
+                f"--checkpoint {self.checkpoint} and --agent {self.agent_kind} exclude each other, because "
+                f"{self.agent_kind} actions come from no checkpoint: pass one of them."
+            )
+            raise UsageError(message)
+        if self.num_envs < 1:
+            message = f"--num-envs is {self.num_envs}, but must be at least 1: pass --num-envs 4."
+            raise UsageError(message)
+        if not 1 <= self.viewer_port <= HIGHEST_PORT:
+            message = f"--viewer-port is {self.viewer_port}, but must be from 1 to {HIGHEST_PORT}: pass 8080."
             raise UsageError(message)
         if self.seed < 0:
             message = f"--seed is {self.seed}, but must not be negative: pass --seed 1."

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import at_least, check
+from shoal.config.checks import FILM_SIZE, at_least, check
 from shoal.config.env import EnvConfig
 from shoal.errors import UsageError
 
@@ -24,6 +24,8 @@ _LEAST = {
     "check_replicas_every": 0,
     "max_restarts": 0,
     "min_workers": 1,
+    "video_length": 1,
+    "video_interval": 1,
 }
 """The least value of fields that are numbers."""
 
@@ -77,6 +79,16 @@ class TrainConfig:
     compiled [s]; 0 for ever. One that takes longer is taken for stuck, and ends the run with exit code 75."""
     stall_timeout: float = 300.0
     """The same from its second iteration on [s]; 0 for ever, as a debugger needs it."""
+    video: bool = False
+    """Film one environment of rank 0 now and then, into `<run>/videos`."""
+    video_length: int = 200
+    """Steps of each film."""
+    video_interval: int = 2000
+    """Steps from the beginning of one film to the beginning of the next."""
+    video_size: tuple[int, int] = (1280, 720)
+    """Width and height of each film [pixels]."""
+    export: bool = True
+    """Write the policy as ONNX, and as a program of torch.export, to `<run>/exports` when all iterations are done."""
     dry_run: bool = False
     """Print the plan and stop."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -96,7 +108,14 @@ class TrainConfig:
                 flag = "--" + name.replace("_", "-")
                 message = f"{flag} is {value}, but must be at least {least}: pass {flag} {least} or more."
                 raise UsageError(message)
-        check(self, "", {"startup_timeout": at_least(0), "stall_timeout": at_least(0)})
+        if self.video_length > self.video_interval:
+            message = (
+                f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one film "
+                "ends before the next begins: pass a shorter length or a longer interval."
+            )
+            raise UsageError(message)
+        times = {"startup_timeout": at_least(0), "stall_timeout": at_least(0)}
+        check(self, "", {**times, "video_size": FILM_SIZE})
         if self.resume is not None and self.checkpoint is not None:
             message = (
                 "--resume and --checkpoint exclude each other: --resume continues a run in its own directory, "

@@ -53,6 +53,8 @@ class WarpVecEnv(VecEnv):
         self._time_outs = to_torch(task.time_out)
         self._episode_sums = to_torch(task.finished_sums)
         self._episode_length = to_torch(task.episode_length)
+        columns = to_torch(task.measured).unbind(dim=1) if task.metrics else ()
+        self._log = {f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)}
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = tuple(
             TensorDict(
@@ -94,7 +96,7 @@ class WarpVecEnv(VecEnv):
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
-                num_terms); ``log``.
+                num_terms); ``log``, what the task measures, each of shape (num_envs,).
         """
         if actions.shape != self._actions.shape:
             message = (
@@ -104,8 +106,15 @@ class WarpVecEnv(VecEnv):
             raise ShoalError(message)
         self._actions.copy_(actions.detach())
         self.task.step()
-        extras = {"time_outs": self._time_outs, "episode_sums": self._episode_sums, "log": {}}
+        extras = {"time_outs": self._time_outs, "episode_sums": self._episode_sums, "log": self._log}
         return self.get_observations(), self._rewards, self._dones, extras
+
+    def take_trouble(self) -> tuple[int, dict[str, str]]:
+        """Return how many environments were lost since the last call, and what else went wrong, a sentence by kind.
+
+        It waits for the device, and so belongs between two rollouts.
+        """
+        return int(self.task.take_losses().sum()), self.task.trouble()
 
     def reset(self, seed: int | None = None) -> TensorDict:
         """Begin a new episode in every environment, and return its first observations.

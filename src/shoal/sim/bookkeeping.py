@@ -4,7 +4,8 @@ They read and write arrays by row and know nothing of any task. `shoal.sim.kerne
 """
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ def close_step(
     terms: wp.array2d[wp.float32],
     weights: wp.array[wp.float32],
     max_episode_length: wp.int32,
+    reset_lost: wp.bool,
+    lost: wp.array[wp.bool],
     terminated: wp.array[wp.bool],
     episode_length: wp.array[wp.int32],
     episode_sums: wp.array2d[wp.float32],
@@ -30,22 +33,30 @@ def close_step(
     done: wp.array[wp.bool],
     time_out: wp.array[wp.bool],
     finished_sums: wp.array2d[wp.float32],
+    losses: wp.array[wp.int32],
 ) -> None:
     """Count the step, add up its reward, and close the episodes that it ended.
 
     A failure in the last step of an episode is a failure: a time-out promises that the task went on, and the
-    learner would add the value of a state that was never reached.
+    learner would add the value of a state that was never reached. An environment that is lost, because its state
+    or its reward is not finite, earns nothing in its last step, and fails; or, unless `reset_lost`, earns NaN.
     """
     env = wp.tid()
-    length = episode_length[env] + 1
-    failed = terminated[env]
-    cut_off = length >= max_episode_length and not failed
-    ended = failed or cut_off
     total = wp.float32(0.0)
     for term in range(weights.shape[0]):
-        share = weights[term] * terms[env, term]
-        total += share
-        term_sum = episode_sums[env, term] + share
+        total += weights[term] * terms[env, term]
+    is_lost = lost[env] or (reset_lost and not wp.isfinite(total))
+    length = episode_length[env] + 1
+    failed = terminated[env] or is_lost
+    cut_off = length >= max_episode_length and not failed
+    ended = failed or cut_off
+    if is_lost:
+        losses[env] = losses[env] + 1
+        total = wp.where(reset_lost, wp.float32(0.0), wp.NAN)
+    for term in range(weights.shape[0]):
+        term_sum = episode_sums[env, term]
+        if not is_lost:
+            term_sum += weights[term] * terms[env, term]
         if ended:
             finished_sums[env, term] = term_sum
             term_sum = 0.0
@@ -56,5 +67,42 @@ def close_step(
     if ended:
         length = 0
     episode_length[env] = length
-    # So that a kernel may set the flag of those that failed, and need not clear it for the others.
+    # So that a kernel may set the flags of those that failed, and need not clear them for the others.
     terminated[env] = False
+    lost[env] = False
+
+
+@wp.kernel(enable_backward=False)
+def spread_row_where(mask: wp.array[wp.bool], row: wp.array2d[wp.float32], rows: wp.array2d[wp.float32]) -> None:
+    """Give every row where `mask` is set the values of `row`, (1, columns). One thread for each number."""
+    env, column = wp.tid()
+    if mask[env]:
+        rows[env, column] = row[0, column]
+
+
+@wp.kernel(enable_backward=False)
+def copy_rows_where(
+    one: wp.array[wp.bool], other: wp.array[wp.bool], source: wp.array2d[wp.float32], target: wp.array2d[wp.float32]
+) -> None:
+    """Copy the rows where either mask is set. One thread for each number."""
+    env, column = wp.tid()
+    if one[env] or other[env]:
+        target[env, column] = source[env, column]
+
+
+@wp.kernel(enable_backward=False)
+def find_lost(
+    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], limit: wp.float32, lost: wp.array[wp.bool]
+) -> None:
+    """Mark environments whose state is not finite, or so large that the next step will not be.
+
+    A comparison with NaN is false, and so is that of its size with the limit.
+    """
+    env = wp.tid()
+    sound = wp.bool(True)
+    for column in range(qpos.shape[1]):
+        sound = sound and wp.abs(qpos[env, column]) < limit
+    for column in range(qvel.shape[1]):
+        sound = sound and wp.abs(qvel[env, column]) < limit
+    if not sound:
+        lost[env] = True

@@ -1,7 +1,7 @@
 """A sequence of kernel launches, recorded once and replayed for each step.
 
 On a GPU the record is a CUDA graph; on the CPU it is Warp's own list of launches, replayed in C++. What is
-launched is not decided here, and neither is when.
+launched is not decided here, and neither is when. A step that computes on the host in between is a `Script`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,72 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import warp as wp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 logger = logging.getLogger(__name__)
+
+Stage: TypeAlias = "Callable[[], None] | HostCall"
+"""A part of a step: a function that launches kernels and does nothing else, or a `HostCall`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A part of a step that computes on the host, and is called each time. It has waited for nothing it needs."""
+
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Compute."""
+        self.run()
+
+
+class Script:
+    """Replays a step whose stages are recorded as far as possible: all that lie between two host calls as one."""
+
+    def __init__(self, stages: Sequence[Stage], device: wp.Device) -> None:
+        """Record.
+
+        Args:
+            stages: What is done, in order. See `Program` for what launches.
+            device: Where the kernels run.
+        """
+        self._parts: list[HostCall | Program] = []
+        launching: list[Callable[[], None]] = []
+        for stage in (*stages, None):
+            if stage is not None and not isinstance(stage, HostCall):
+                launching.append(stage)
+                continue
+            if launching:
+                self._parts.append(Program(partial(_run_all, launching), device))
+                launching = []
+            if stage is not None:
+                self._parts.append(stage)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether everything is recorded that can be."""
+        return all(part.is_recorded for part in self._parts if isinstance(part, Program))
+
+    def replay(self) -> None:
+        """Run the recorded kernels and the host calls."""
+        for part in self._parts:
+            if isinstance(part, Program):
+                part.replay()
+            else:
+                part()
+
+
+def _run_all(stages: Iterable[Stage]) -> None:
+    for stage in stages:
+        stage()
 
 
 class Program:

@@ -16,7 +16,8 @@ not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and 
 
 **Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
 mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
-1 returns the episode's length in seconds.
+1 returns the episode's length in seconds. A task with `reward_per_step` leaves the time step out, for returns that
+are to be compared with those of others who do.
 
 **Observations alternate between two sets of arrays**, with one record for each. rsl_rl keeps a reference to
 the observations it acted on, and copies them only after the next step. They are valid until the step after
@@ -26,6 +27,7 @@ next.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -36,12 +38,27 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.sim import rehearsal
 from shoal.sim.bookkeeping import close_step, seed_environments
-from shoal.sim.graphs import Program, torch_stream
+from shoal.sim.graphs import Script, Stage, torch_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import mujoco
+    import numpy as np
+
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A number that a policy is told to follow, such as a speed."""
+
+    low: float
+    """The least that makes sense."""
+    high: float
+    """The most that makes sense."""
+    unit: str = ""
+    """What it is counted in, such as ``"m/s"``."""
 
 
 class KernelTask(ABC, Generic[ConfigT]):
@@ -52,17 +69,27 @@ class KernelTask(ABC, Generic[ConfigT]):
     What else a task in a user's own file may declare is said in `shoal.tasks.registry`.
     """
 
+    resets_lost: bool = False
+    """Whether an environment whose state or reward is not finite is reset. If not, its reward is NaN."""
+
     config: ConfigT
     """On the class: the defaults. On a task: the configuration it was built with."""
 
     observations: ClassVar[Mapping[str, int]]
-    """Columns of each observation group, such as ``{"policy": 5}``."""
+    """Columns of each observation group, such as ``{"policy": 5}``. A task may set it anew in `open`."""
 
     num_actions: ClassVar[int]
-    """Columns of the actions."""
+    """Columns of the actions. A task may set it anew in `open`."""
 
     reward_terms: ClassVar[tuple[str, ...]]
     """Names of the columns of `terms`."""
+
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of `measured`: what is logged, as means, beside the reward terms."""
+    commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
+    """What the policy is told to follow: names and ranges of the columns of `command_array`, in their order."""
+    reward_per_step: ClassVar[bool] = False
+    """Whether the weighted sum of the terms is the reward of a step as it is, and not a rate for each second."""
 
     def __init__(self, config: ConfigT, *, num_envs: int, device: str, seed: int) -> None:
         """Allocate, rehearse and record the task, and begin the first episodes.
@@ -85,14 +112,16 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.num_envs = num_envs
         self.seed = seed
         self.device: wp.Device = wp.get_device(device)
-        self.max_episode_length = max(1, round(config.episode_length_s / self.step_dt))
         self._arrays: dict[str, wp.array] = {}
         self._newest = 0
         with wp.ScopedDevice(self.device):
+            self.open()
+            self.max_episode_length = max(1, round(config.episode_length_s / self.step_dt))
             self._allocate_shared()
             self.allocate()
+            self.settle()
             rehearsal.rehearse(self)
-            self._programs = [Program(partial(self.launch_step, index), self.device) for index in range(2)]
+            self._scripts = [Script(self.stages(index), self.device) for index in range(2)]
             rehearsal.compare_records(self)
         self.restart(seed)
 
@@ -105,18 +134,29 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Reward terms of this step, unweighted. Shape (num_envs, num_terms)."""
         self.terminated = self.array("terminated", dtype=wp.bool)
         """Written by `simulate`: the episode failed. Cleared by the base class."""
+        self.lost = self.array("lost", dtype=wp.bool)
+        """Set where the state is not finite any more. Cleared by the base class."""
+        self.losses = self.array("losses", dtype=wp.int32)
+        """How often each environment was lost since `take_losses` last asked."""
         self.done = self.array("done", dtype=wp.bool)
         """The episode ended with this step, and `reset` begins a new one."""
         self.time_out = self.array("time_out", dtype=wp.bool)
         """The episode ended because its time was up, and not because it failed."""
         self.reward = self.array("reward")
-        """Weighted sum of the terms, times `step_dt`."""
+        """Weighted sum of the terms, times `step_dt` unless `reward_per_step`."""
         self.episode_length = self.array("episode_length", dtype=wp.int32)
         """Steps since the episode began."""
         self.episode_sums = self.array("episode_sums", terms)
         """What each term has added to the return of the episode that runs."""
         self.finished_sums = self.array("finished_sums", terms)
         """The same of the last episode that ended; new where `done`."""
+        if self.metrics:
+            self.measured = self.array("measured", len(self.metrics))
+            """What the author's kernels measure each step. Shape (num_envs, number of metrics)."""
+        if self.commands:
+            self.command_array = self.array("commands", len(self.commands))
+            """What the policy is told to follow. The kernels draw it, in `reset` at least, and read it where it stands:
+            a viewer writes what its user wants before each step. Shape (num_envs, num_commands)."""
         self.rng = self.array("rng", dtype=wp.uint32)
         """State of each environment's random numbers."""
         self.observation_sets = tuple(
@@ -126,9 +166,16 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Both sets of observation arrays, each by group."""
         self.obs: Mapping[str, wp.array] = self.observation_sets[0]
         """The set that `observe` writes, by group."""
-        weights = [getattr(self.config, f"{term}_weight") * self.step_dt for term in self.reward_terms]
+        per_step = 1.0 if self.reward_per_step else self.step_dt
+        weights = [getattr(self.config, f"{term}_weight") * per_step for term in self.reward_terms]
         self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
         """What one step of a term that is 1 adds to the return. Shape (num_terms,)."""
+
+    def open(self) -> None:
+        """Do what comes before all else, and what `step_dt` needs."""
+
+    def settle(self) -> None:
+        """Do what follows `allocate`, before the first kernel runs."""
 
     # What the author writes.
 
@@ -160,6 +207,30 @@ class KernelTask(ABC, Generic[ConfigT]):
     @abstractmethod
     def observe(self) -> None:
         """Launch what fills the arrays of `self.obs` from the state, every column for every environment."""
+
+    def scene(self) -> mujoco.MjModel:
+        """Return a model of what can be seen of one environment: films and viewers draw it.
+
+        Raises:
+            UsageError: The task has no picture.
+        """
+        message = f"The task {type(self).__name__} cannot be shown, because it has no scene(): it can only be trained."
+        raise UsageError(message)
+
+    def positions(self) -> wp.array:
+        """Return the joint positions ``qpos`` of the scene in every environment. Shape (num_envs, the scene's nq).
+
+        Whoever has a scene has these.
+        """
+        raise NotImplementedError
+
+    def deployment(self) -> dict[str, Any]:
+        """Return what a controller must know besides the network, by name; exports carry it.
+
+        Finite numbers, strings, and lists of them. A task adds what its actions mean, in the order of their columns:
+        ``joint_names``, ``default_joint_pos`` [rad or m], ``action_scale``.
+        """
+        return {"control_period_s": self.step_dt}
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment, known to the task by `name`.
@@ -213,6 +284,21 @@ class KernelTask(ABC, Generic[ConfigT]):
         return MappingProxyType(self._arrays)
 
     @property
+    def host_state(self) -> Mapping[str, np.ndarray]:
+        """What a simulator keeps in arrays of its own, by name and live. A task is restored with both."""
+        return {}
+
+    def take_losses(self) -> np.ndarray:
+        """Return how often each environment was lost since the last call. Shape (num_envs,). Waits for the device."""
+        losses = self.losses.numpy().copy()
+        self.losses.zero_()
+        return losses
+
+    def trouble(self) -> dict[str, str]:
+        """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
+        return {}
+
+    @property
     def newest(self) -> int:
         """Index in `observation_sets` of the observations that the last step, or the last restart, wrote."""
         return self._newest
@@ -220,7 +306,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     @property
     def is_recorded(self) -> bool:
         """Whether a step costs one launch."""
-        return all(program.is_recorded for program in self._programs)
+        return all(script.is_recorded for script in self._scripts)
 
     def step(self) -> None:
         """Advance all environments by one step with the actions in `self.actions`. A GPU is not waited for."""
@@ -236,13 +322,12 @@ class KernelTask(ABC, Generic[ConfigT]):
         with torch_stream(self.device):
             if seed is not None:
                 self.seed_rng(seed)
-            for array in (self.terminated, self.time_out, self.episode_length, self.episode_sums):
+            for array in (self.terminated, self.lost, self.time_out, self.episode_length, self.episode_sums):
                 array.zero_()
             self.done.fill_(value=True)
             self.reset()
             self.done.zero_()
-            self.obs = self.observation_sets[self._newest]
-            self.observe()
+            self.observe_into(self._newest)
 
     # How a step is made; `shoal.sim.rehearsal` takes it apart.
 
@@ -253,14 +338,22 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def replay(self, index: int) -> None:
         """Replay the record of a step whose observations go to set `index`."""
-        self._programs[index].replay()
+        self._scripts[index].replay()
 
-    def launch_step(self, index: int) -> None:
-        """Launch all kernels of one step, one by one, with the observations going to set `index`."""
-        self.simulate()
+    def stages(self, index: int) -> list[Stage]:
+        """Return what one step does, in order, with the observations going to set `index`."""
+        return [self.simulate, self.close, self.reset, partial(self.observe_into, index)]
+
+    def run_stages(self, index: int) -> None:
+        """Do the same as `replay`, stage by stage and kernel by kernel."""
+        for stage in self.stages(index):
+            stage()
+
+    def close(self) -> None:
+        """Launch what counts the step and closes episodes."""
         self.launch(
             close_step,
-            inputs=[self.terms, self.weights, self.max_episode_length, self.terminated],
+            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_lost, self.lost, self.terminated],
             outputs=[
                 self.episode_length,
                 self.episode_sums,
@@ -268,8 +361,11 @@ class KernelTask(ABC, Generic[ConfigT]):
                 self.done,
                 self.time_out,
                 self.finished_sums,
+                self.losses,
             ],
         )
-        self.reset()
+
+    def observe_into(self, index: int) -> None:
+        """Launch what writes the observations of set `index`."""
         self.obs = self.observation_sets[index]
         self.observe()

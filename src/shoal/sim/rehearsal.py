@@ -26,6 +26,9 @@ Snapshot = dict[str, np.ndarray]
 _TOLERANCE = 1e-4
 """Relative and absolute. Sums made with atomics on a GPU differ in their last digits from launch to launch."""
 
+_HOST = "host/"
+"""What the names of the simulator's own arrays begin with in a snapshot."""
+
 
 def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
     """Hold what a task class declares against what the base class needs.
@@ -118,7 +121,7 @@ def compare_records(task: KernelTask[Any]) -> None:
         return
     before = snapshot(task)
     for index in range(2):
-        task.launch_step(index)
+        task.run_stages(index)
         launched = snapshot(task)
         restore(task, before)
         task.replay(index)
@@ -137,13 +140,16 @@ def compare_records(task: KernelTask[Any]) -> None:
 def snapshot(task: KernelTask[Any]) -> Snapshot:
     """Return a copy of every array of a task, in the host's memory."""
     wp.synchronize_device(task.device)
-    return {name: array.numpy().copy() for name, array in task.arrays.items()}
+    arrays = {name: array.numpy().copy() for name, array in task.arrays.items()}
+    return arrays | {f"{_HOST}{name}": array.copy() for name, array in task.host_state.items()}
 
 
 def restore(task: KernelTask[Any], before: Snapshot) -> None:
     """Put every array of a task back to what `snapshot` found."""
     for name, array in task.arrays.items():
         array.assign(before[name])
+    for name, array in task.host_state.items():
+        array[...] = before[f"{_HOST}{name}"]
     wp.synchronize_device(task.device)
 
 

@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "shoal.tasks"
 
-_SHIPPED = ("shoal.tasks.cartpole.specs:SPECS",)
+_SHIPPED = (
+    "shoal.tasks.cartpole.specs:SPECS",
+    "shoal.tasks.quadruped.specs:SPECS",
+    "shoal.tasks.gymnasium_v5.specs:SPECS",
+)
 """Tasks of this package. Named, not imported: the families stand on a higher floor."""
+
+_PACKAGES = {"gymnasium": "gymnasium"}
+"""What is imported of each extra that tasks need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +56,14 @@ class TaskSpec:
     builder: str
     """Where the task is built: `module:attribute`, or `/path/to/file.py:attribute`. Called as
     `builder(config, num_envs=..., device=..., seed=...)`."""
+    check: str | None = None
+    """What looks at the environment's configuration before anything is started, `module:function`. Called with the
+    configuration; raises a `UsageError` where the task could not be built. Quick where nothing unusual is asked."""
     twin: str | None = None
     """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
     Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
+    extra: str | None = None
+    """The extra of Shoal without which the task cannot be built, see `require_extra`."""
 
     @property
     def experiment(self) -> str:
@@ -72,9 +84,34 @@ class TaskSpec:
         """Import the task's module, simulator and all, and return its builder."""
         return _load(self.builder)
 
+    def check_env(self, config: EnvConfig) -> None:
+        """See that the task can be built.
+
+        Raises:
+            UsageError: What it needs is not installed, or what was asked for does not exist.
+        """
+        if self.extra is not None:
+            require_extra(self.extra)
+        if self.check is not None:
+            _load(self.check)(config)
+
     def load_twin(self) -> Callable[..., Any] | None:
         """Import the task's twin, if it has one."""
         return None if self.twin is None else _load(self.twin)
+
+
+def require_extra(extra: str) -> Path:
+    """Return the directory of the package that an extra of Shoal installs, without importing it.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    package = _PACKAGES[extra]
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        message = f"The task needs the package {package}, which is not installed: run `uv add 'shoal[{extra}]'`."
+        raise UsageError(message)
+    return Path(found.origin).parent
 
 
 def resolve(task: str) -> TaskSpec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.config.checks import above, at_least, check
-from shoal.config.env import EnvConfig
+from shoal.config.env import EnvConfig, MujocoConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,3 +134,13 @@ class SwingupConfig(CartpoleConfig):
         """Refuse values out of range."""
         CartpoleConfig.__post_init__(self)
         check(self, "env.", dict.fromkeys(("centred_margin", "slow_margin"), above(0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwingupMujocoConfig(SwingupConfig, MujocoConfig):
+    """The same cart-pole, simulated by MuJoCo."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        SwingupConfig.__post_init__(self)
+        MujocoConfig.__post_init__(self)

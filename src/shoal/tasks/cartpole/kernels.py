@@ -97,6 +97,16 @@ def near_zero(value: wp.float32, margin: wp.float32) -> wp.float32:
 
 
 @wp.func
+def swung_up(state: wp.vec4, action: wp.float32, centred_margin: wp.float32, slow_margin: wp.float32) -> wp.float32:
+    """Return the smooth reward for an upright and slow pole over a centred cart, at little force."""
+    upright = 0.5 * (1.0 + wp.cos(state[1]))
+    centred = 0.5 * (1.0 + near_zero(state[0], centred_margin))
+    little_force = 0.2 * (5.0 - action * action)
+    slow = 0.5 * (1.0 + near_zero(state[3], slow_margin))
+    return upright * centred * little_force * slow
+
+
+@wp.func
 def loaded(state: wp.array2d[wp.float32], env: wp.int32) -> wp.vec4:
     """Return one environment's row of `state`."""
     return wp.vec4(state[env, 0], state[env, 1], state[env, 2], state[env, 3])
@@ -147,11 +157,7 @@ def simulate_swingup(
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
     after = pushed(loaded(state, env), action, plant)
     store(state, env, after)
-    upright = 0.5 * (1.0 + wp.cos(after[1]))
-    centred = 0.5 * (1.0 + near_zero(after[0], centred_margin))
-    little_force = 0.2 * (5.0 - action * action)
-    slow = 0.5 * (1.0 + near_zero(after[3], slow_margin))
-    terms[env, 0] = upright * centred * little_force * slow
+    terms[env, 0] = swung_up(after, action, centred_margin, slow_margin)
     terminated[env] = wp.abs(after[0]) > rail_half_length
 
 
@@ -183,3 +189,52 @@ def observe_cartpole(state: wp.array2d[wp.float32], scales: wp.vec3, observation
     observation[env, 2] = wp.cos(state[env, 1])
     observation[env, 3] = state[env, 2] * scales[1]
     observation[env, 4] = state[env, 3] * scales[2]
+
+
+# The same around MuJoCo, whose state is in two arrays.
+
+
+@wp.kernel(enable_backward=False)
+def actuate_cartpole(actions: wp.array2d[wp.float32], force_limit: wp.float32, ctrl: wp.array2d[wp.float32]) -> None:
+    """Ask MuJoCo for the force that an action means [N]."""
+    env = wp.tid()
+    ctrl[env, 0] = force_limit * wp.clamp(actions[env, 0], -1.0, 1.0)
+
+
+@wp.kernel(enable_backward=False)
+def gather_cartpole(qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], state: wp.array2d[wp.float32]) -> None:
+    """Make rows of `state` of MuJoCo's positions and speeds."""
+    env = wp.tid()
+    store(state, env, wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1]))
+
+
+@wp.kernel(enable_backward=False)
+def scatter_cartpole(
+    done: wp.array[wp.bool],
+    state: wp.array2d[wp.float32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
+) -> None:
+    """Give MuJoCo the first states of new episodes."""
+    env = wp.tid()
+    if done[env]:
+        for joint in range(2):
+            qpos[env, joint] = state[env, joint]
+            qvel[env, joint] = state[env, 2 + joint]
+
+
+@wp.kernel(enable_backward=False)
+def judge_swingup(
+    actions: wp.array2d[wp.float32],
+    state: wp.array2d[wp.float32],
+    rail_half_length: wp.float32,
+    centred_margin: wp.float32,
+    slow_margin: wp.float32,
+    terms: wp.array2d[wp.float32],
+    terminated: wp.array[wp.bool],
+) -> None:
+    """Reward as `simulate_swingup` does."""
+    env = wp.tid()
+    action = wp.clamp(actions[env, 0], -1.0, 1.0)
+    terms[env, 0] = swung_up(loaded(state, env), action, centred_margin, slow_margin)
+    terminated[env] = wp.abs(state[env, 0]) > rail_half_length

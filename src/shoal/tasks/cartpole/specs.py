@@ -6,7 +6,7 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 from __future__ import annotations
 
 from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
-from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
+from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
 from shoal.tasks.registry import TaskSpec
 
 _ACTOR = ModelConfig(
@@ -16,6 +16,13 @@ _ACTOR = ModelConfig(
     distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
 )
 _CRITIC = ModelConfig(hidden_dims=(64, 64), activation="elu", obs_normalization=True)
+
+_SWINGUP = AgentConfig(
+    num_steps_per_env=64,
+    actor=_ACTOR,
+    critic=_CRITIC,
+    algorithm=PpoConfig(entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005),
+)
 
 SPECS = (
     TaskSpec(
@@ -32,15 +39,19 @@ SPECS = (
         name="Cartpole-Swingup",
         summary="Swing a hanging pole up, and keep it upright in the middle of the rail.",
         env=SwingupConfig(),
-        agent=AgentConfig(
-            num_steps_per_env=64,
-            actor=_ACTOR,
-            critic=_CRITIC,
-            algorithm=PpoConfig(entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005),
-        ),
+        agent=_SWINGUP,
         num_envs=512,
         max_iterations=150,
         builder="shoal.tasks.cartpole.task:Swingup",
         twin="shoal.tasks.cartpole.twin:MujocoTwin",
+    ),
+    TaskSpec(
+        name="Cartpole-Swingup-Mujoco",
+        summary="The same, simulated by MuJoCo: MuJoCo Warp on a GPU, MuJoCo's C engine on the CPU.",
+        env=SwingupMujocoConfig(),
+        agent=_SWINGUP,
+        num_envs=512,
+        max_iterations=150,
+        builder="shoal.tasks.cartpole.mujoco_task:SwingupMujoco",
     ),
 )

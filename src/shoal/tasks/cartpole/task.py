@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import warp as wp
 
 from shoal.sim.kernel_task import KernelTask
 from shoal.tasks.cartpole import kernels
 from shoal.tasks.cartpole.config import BalanceConfig, CartpoleConfig, SwingupConfig
+
+if TYPE_CHECKING:
+    import mujoco
 
 CartpoleConfigT = TypeVar("CartpoleConfigT", bound=CartpoleConfig)
 
@@ -42,6 +45,16 @@ class Cartpole(KernelTask[CartpoleConfigT]):
         self.scales = wp.vec3(
             1.0 / config.rail_half_length, 1.0 / config.cart_speed_scale, 1.0 / config.pole_speed_scale
         )
+
+    def scene(self) -> mujoco.MjModel:
+        """Return the cart-pole with shapes."""
+        from shoal.tasks.cartpole import twin  # Only who looks at it needs MuJoCo.
+
+        return twin.scene(self.config)
+
+    def positions(self) -> wp.array:
+        """Return x [m] and theta [rad]. Shape (num_envs, 2)."""
+        return self.state[:, :2]  # pyright: ignore[reportReturnType]  No index array is used.
 
     def reset(self) -> None:
         """Begin new episodes where done."""

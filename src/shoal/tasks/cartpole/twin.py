@@ -54,6 +54,21 @@ def model_xml(config: CartpoleConfig) -> str:
     )
 
 
+def scene(config: CartpoleConfig) -> mujoco.MjModel:
+    """Return the same cart-pole with shapes, a rail and a light: what films and viewers draw."""
+    spec = mujoco.MjSpec.from_string(model_xml(config))
+    shapes, rail = mujoco.mjtGeom, config.rail_half_length
+    grey, blue, orange = (0.45, 0.47, 0.5, 1.0), (0.2, 0.35, 0.6, 1.0), (0.9, 0.5, 0.2, 1.0)
+    top = (0.0, 0.0, 2.0 * config.pole_half_length)
+    world, cart, pole = spec.worldbody, spec.body("cart"), spec.body("pole")
+    world.add_light(pos=(0.0, -2.0, 4.0), dir=(0.0, 0.4, -1.0), type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+    world.add_camera(name="film", pos=(0.0, -2.2 * rail, 0.0), xyaxes=(1.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    world.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(-rail, 0.0, 0.0, rail, 0.0, 0.0), size=(0.02, 0, 0), rgba=grey)
+    cart.add_geom(type=shapes.mjGEOM_BOX, size=(0.15, 0.08, 0.06), rgba=blue)
+    pole.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(0.0, 0.0, 0.0, *top), size=(0.03, 0, 0), rgba=orange)
+    return spec.compile()
+
+
 class MujocoTwin:
     """`num_envs` cart-poles, stepped one after the other on the calling thread.
 
@@ -65,7 +80,7 @@ class MujocoTwin:
         """Compile the model, with all cart-poles at rest in the middle and upright."""
         self.config = config
         self.num_envs = num_envs
-        self.model = mujoco.MjModel.from_xml_string(model_xml(config))  # pyright: ignore[reportAttributeAccessIssue]
+        self.model = mujoco.MjModel.from_xml_string(model_xml(config))
         self._batch = Batch(self.model, nsim=num_envs, nthread=1)
         self._positions = self._batch.bind("qpos")
         self._speeds = self._batch.bind("qvel")

@@ -1,0 +1,63 @@
+"""A camera that needs no display: pictures of one environment, by MuJoCo's classic renderer.
+
+MuJoCo reads MUJOCO_GL when it is first imported, so only a process that was started with it takes pictures:
+`shoal.sim.film` does, and `shoal.plan.films` chooses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import mujoco
+from mujoco.rendering.classic.renderer import Renderer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CAMERA = "film"
+"""The camera that a scene may have for its films."""
+
+
+class Camera:
+    """Sees a scene through its own camera of that name, or else from a fixed direction, wherever the model goes."""
+
+    def __init__(self, scene: mujoco.MjModel, size: tuple[int, int]) -> None:
+        """Open a renderer.
+
+        Args:
+            scene: What is seen.
+            size: Width and height of a picture [pixels].
+        """
+        width, height = size
+        screen = scene.vis.global_
+        screen.offwidth, screen.offheight = max(screen.offwidth, width), max(screen.offheight, height)
+        self._scene = scene
+        self._data = mujoco.MjData(scene)
+        self._renderer = Renderer(scene, height=height, width=width)
+        self._free: mujoco.MjvCamera | None = None
+        if mujoco.mj_name2id(scene, mujoco.mjtObj.mjOBJ_CAMERA.value, CAMERA) < 0:
+            self._free = mujoco.MjvCamera()
+            mujoco.mjv_defaultFreeCamera(scene, self._free)
+
+    def picture(self, positions: np.ndarray) -> np.ndarray:
+        """Draw the scene.
+
+        Args:
+            positions: The joint positions ``qpos``. Shape (nq,).
+
+        Returns:
+            Colours as bytes. Shape (height, width, 3).
+        """
+        self._data.qpos[:] = positions
+        mujoco.mj_fwdPosition(self._scene, self._data)
+        if self._free is not None:
+            # Its height stays: a picture that hops along with the model shows no hopping.
+            self._free.lookat[:2] = self._data.subtree_com[0, :2]
+        self._renderer.update_scene(self._data, self._free or CAMERA)
+        return self._renderer.render()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._renderer.close()

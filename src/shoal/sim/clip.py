@@ -1,0 +1,74 @@
+"""What a film is made from: a scene, and where the joints of one environment stood, step after step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import mujoco
+
+MOST_FRAMES_A_SECOND = 60
+"""Screens show no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """A film before it is drawn. It travels to the process that draws it as a file."""
+
+    scene: np.ndarray
+    """The scene as MuJoCo saves it. Bytes, shape (size,)."""
+    positions: np.ndarray
+    """The joint positions ``qpos`` after each step. Shape (steps, nq)."""
+    step_dt: float
+    """Simulated time between two steps [s]."""
+    size: tuple[int, int]
+    """Width and height of the film [pixels]."""
+
+    @property
+    def stride(self) -> int:
+        """Steps between two frames, so that a film in real time has no more frames a second than a screen shows.
+
+        Up to 60 steps a second each step is a frame; above, the film has between 30 and 60 frames a second.
+        """
+        return max(1, math.ceil(1 / (self.step_dt * MOST_FRAMES_A_SECOND) - 1e-6))  # 1/60 s are 60 a second.
+
+    @property
+    def frames_a_second(self) -> float:
+        """At which the film lasts as long as what it shows."""
+        return 1 / (self.step_dt * self.stride)
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write all of it into a binary file."""
+        np.savez(file, scene=self.scene, positions=self.positions, step_dt=self.step_dt, size=self.size)
+
+    @classmethod
+    def read(cls, file: IO[bytes]) -> Self:
+        """Read what `write` wrote."""
+        with np.load(file) as told:
+            width, height = map(int, told["size"])
+            return cls(
+                scene=told["scene"],
+                positions=told["positions"],
+                step_dt=float(told["step_dt"]),
+                size=(width, height),
+            )
+
+
+def save_scene(scene: mujoco.MjModel) -> np.ndarray:
+    """Return a model, with its meshes and textures, as bytes of shape (size,)."""
+    import mujoco  # Already imported by whoever made the scene.
+
+    saved = np.empty(mujoco.mj_sizeModel(scene), dtype=np.uint8)
+    mujoco.mj_saveModel(scene, None, saved)
+    return saved
+
+
+def load_scene(saved: np.ndarray) -> Any:  # noqa: ANN401  MuJoCo's types are not told.
+    """Return the model that `save_scene` saved."""
+    import mujoco
+
+    return mujoco.MjModel.from_binary_path("scene.mjb", {"scene.mjb": saved.tobytes()})

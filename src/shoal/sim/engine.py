@@ -1,0 +1,213 @@
+"""The face that both physics engines show to a task: fields of `MjData` and `MjModel` by name, as Warp arrays.
+
+Field names are MuJoCo's, and so is their meaning. A field has one row for each environment: `qpos` has the shape
+(num_envs, nq), `xpos` the shape (num_envs, nbody) of `wp.vec3`. What MuJoCo stores as rows of 3, 4, 6, 9 or 10 numbers
+is a vector or matrix of as many; a quaternion is a `wp.vec4`, with its real part first.
+
+After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. After a
+reset they describe the new state. `qpos`, `qvel` and the other fields of the state are always current.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import mujoco
+import numpy as np
+import warp as wp
+from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
+
+from shoal.errors import ShoalError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATE = ("qpos", "qvel", "act", "qacc_warmstart")
+"""What a physics step changes and the next one starts from, beside the time."""
+
+CONTROLS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
+"""What a physics step reads and leaves alone."""
+
+vec10 = wp.types.vector(length=10, dtype=wp.float32)
+_DTYPES: dict[tuple[int, ...], Any] = {
+    (): wp.float32,
+    (3,): wp.vec3,
+    (4,): wp.vec4,
+    (6,): wp.spatial_vector,
+    (9,): wp.mat33,
+    (10,): vec10,
+}
+
+KINEMATIC = frozenset(
+    {f"{kind}_{what}" for kind in ("geom", "site") for what in ("xpos", "xmat", "xquat")}
+    | {"xpos", "xquat", "xmat", "xipos", "xiquat", "ximat", "xanchor", "xaxis"}
+)
+"""What forward kinematics give."""
+
+_AT_POSITIONS = KINEMATIC | {"subtree_com", "cdof", "cinert", "ten_length", "actuator_length", "cam_xpos", "cam_xmat"}
+_AT_SPEEDS = frozenset({"cvel", "cdof_dot", "ten_velocity", "actuator_velocity", "subtree_linvel", "subtree_angmom"})
+
+AFTER_CONSTRAINTS = frozenset({"cacc", "cfrc_int", "cfrc_ext"})
+"""What MuJoCo computes only for those who ask, by `mj_rnePostConstraint`."""
+
+_NAMED_AT_MOST = 5
+
+
+class Engine(ABC):
+    """`num_envs` simulations of one model on one device."""
+
+    name: ClassVar[str]
+    """What `--env.engine` calls it."""
+
+    title: ClassVar[str]
+    """What it is called in sentences."""
+
+    is_on_host: bool
+    """Whether `step`, `reset` and `forward` do more than launch kernels, and so cannot be recorded."""
+
+    def __init__(self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device) -> None:
+        """Remember what is simulated.
+
+        Args:
+            model: The model. It is not written to.
+            num_envs: How many simulations.
+            decimation: Physics steps for each `step`.
+            device: Where the arrays live.
+        """
+        self.model = model
+        self.num_envs = num_envs
+        self.decimation = decimation
+        self.device = device
+        self.fields: dict[str, wp.array] = {}
+        """The fields of `MjData` that were asked for."""
+        self.parameters: dict[str, wp.array] = {}
+        """The fields of `MjModel` that were asked for."""
+        self._template = mujoco.MjData(model)
+        mujoco.mj_resetData(model, self._template)
+
+    def data(self, name: str) -> wp.array:
+        """Return a field of `MjData`. Shape (num_envs,) or (num_envs, rows), see above.
+
+        Kernels may write controls at any time, and the state in `MujocoTask.place` and `MujocoTask.disturb`.
+
+        Raises:
+            ShoalError: There is no such field, or it cannot be had.
+        """
+        if name not in self.fields:
+            if name not in DATA_FIELDS:
+                hint = " Ask for it by parameter()." if name in MODEL_FIELDS else did_you_mean(name, DATA_FIELDS)
+                message = f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}"
+                raise ShoalError(message)
+            self.fields[name] = self._open(name)
+        return self.fields[name]
+
+    def parameter(self, name: str) -> wp.array:
+        """Return a field of `MjModel`, with values of its own for each environment. They begin as the model's.
+
+        Kernels may write it in `MujocoTask.randomize`.
+
+        Raises:
+            ShoalError: There is no such field, or it cannot differ between environments.
+        """
+        if name not in self.parameters:
+            if name not in MODEL_FIELDS:
+                hint = " Ask for it by data()." if name in DATA_FIELDS else did_you_mean(name, MODEL_FIELDS)
+                message = f"parameter('{name}') was asked for, but MuJoCo's MjModel has no field of that name.{hint}"
+                raise ShoalError(message)
+            self.parameters[name] = self._open_parameter(name)
+        return self.parameters[name]
+
+    def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
+        """Return a new array for a field, every environment of which begins as `row`.
+
+        Raises:
+            ShoalError: The field holds other things than floating-point numbers.
+        """
+        row = np.asarray(row)
+        if row.dtype.kind != "f":
+            message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
+            raise ShoalError(message)
+        rows = np.broadcast_to(row, (self.num_envs, *row.shape))
+        return wp.array(rows, dtype=_DTYPES[row.shape[1:]], device=self.device)
+
+    @property
+    def derived(self) -> set[str]:
+        """The fields that were asked for and follow from the state."""
+        return self.fields.keys() - {*STATE, *CONTROLS}
+
+    def stage(self) -> int | None:
+        """Return how far `forward` has to go for the derived fields; None for nowhere."""
+        return max((self._stage_of(name) for name in self.derived), default=None)
+
+    def _stage_of(self, name: str) -> int:
+        if name in _AT_POSITIONS:
+            return int(mujoco.mjtStage.mjSTAGE_POS)
+        if name in _AT_SPEEDS:
+            return int(mujoco.mjtStage.mjSTAGE_VEL)
+        if name == "sensordata":
+            return max((int(stage) for stage in self.model.sensor_needstage), default=0)
+        return int(mujoco.mjtStage.mjSTAGE_ACC)
+
+    @abstractmethod
+    def _open(self, name: str) -> wp.array:
+        """Return the array of a field of `MjData` that is asked for the first time."""
+
+    @abstractmethod
+    def _open_parameter(self, name: str) -> wp.array:
+        """Return the array of a field of `MjModel` that is asked for the first time."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin: every field and parameter has been asked for.
+
+        Raises:
+            ShoalError: One of them cannot be had.
+        """
+
+    @abstractmethod
+    def step(self) -> None:
+        """Advance all environments by `decimation` physics steps with the present controls."""
+
+    @abstractmethod
+    def reset(self, done: wp.array) -> None:
+        """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
+
+    @abstractmethod
+    def forward(self, done: wp.array, moved: wp.array) -> None:
+        """Take over the state that kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+
+        `moved` is cleared.
+        """
+
+    @abstractmethod
+    def take_parameters(self) -> None:
+        """Take over what kernels wrote to the parameters, and derive the constants that follow from them."""
+
+    @abstractmethod
+    def bare(self) -> Callable[[], None]:
+        """Return what makes the same physics steps from here on, and nothing else: what a benchmark compares with."""
+
+    @property
+    @abstractmethod
+    def host_state(self) -> dict[str, np.ndarray]:
+        """Arrays of the host that the next step starts from; live, by name. Empty where all state is in `fields`."""
+
+    @abstractmethod
+    def trouble(self) -> dict[str, str]:
+        """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
+
+
+def rows_of(array: wp.array) -> wp.array:
+    """Return the same memory as rows of numbers, one row for each environment. Shape (num_envs, n)."""
+    count = array.size * wp.types.type_size_in_bytes(array.dtype) // wp.types.type_size_in_bytes(wp.float32)
+    shape = (array.shape[0], count // array.shape[0])
+    return wp.array(ptr=array.ptr, dtype=wp.float32, shape=shape, device=array.device)
+
+
+def some_of(envs: np.ndarray) -> str:
+    """Name environments by their indices, (n,), and not more of them than can be read."""
+    if len(envs) == 1:
+        return f"environment {envs[0]}"
+    shown = ", ".join(str(env) for env in envs[:_NAMED_AT_MOST])
+    return f"{len(envs):,} environments ({shown}{', ...' if len(envs) > _NAMED_AT_MOST else ''})"

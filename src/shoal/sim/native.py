@@ -1,0 +1,189 @@
+"""MuJoCo's own C engine for many environments on this rank's share of the cores.
+
+MuJoCo computes in 64 bits and keeps the state. Kernels and torch see 32-bit copies of the fields that the task asked
+for, each refreshed once a step in one vectorised copy. Only controls flow back, and the state of environments that
+were reset or marked as moved: all else is MuJoCo's to the last bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch, SimulationError
+
+from shoal.errors import ShoalError, TrainingFailedError
+from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, Engine, some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import warp as wp
+
+    _Pair = tuple[np.ndarray, np.ndarray]
+
+logger = logging.getLogger(__name__)
+
+_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+_FULL = {mujoco.mjtWarning.mjWARN_CONTACTFULL: "contacts", mujoco.mjtWarning.mjWARN_CNSTRFULL: "constraints"}
+
+
+class NativeEngine(Engine):
+    """Environments in one `mujoco.batch.Batch`."""
+
+    name = "native"
+    title = "MuJoCo C"
+    is_on_host = True
+
+    def __init__(
+        self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device, threads: int
+    ) -> None:
+        """Remember what is simulated.
+
+        Args:
+            model: The model.
+            num_envs: How many simulations.
+            decimation: Physics steps for each `step`.
+            device: The CPU.
+            threads: How many cores to use.
+        """
+        model = copy(model)
+        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # Lost environments are the task's business.
+        super().__init__(model, num_envs=num_envs, decimation=decimation, device=device)
+        self._threads = min(threads, num_envs)
+        # MuJoCo's array and ours, of each field and parameter that its batch serves.
+        self._state: list[_Pair] = []
+        self._controls: list[_Pair] = []
+        self._derived: list[_Pair] = []
+        self._expanded: list[_Pair] = []
+        self._wrenches: dict[str, np.ndarray] = {}
+        """Our arrays of the fields that it does not."""
+
+    def _open(self, name: str) -> wp.array:
+        return self._allocate(name, getattr(self._template, name))
+
+    def _open_parameter(self, name: str) -> wp.array:
+        return self._allocate(name, getattr(self.model, name))
+
+    def start(self) -> None:
+        """Make the batch, and take hold of its arrays."""
+        asked = {name: array.numpy() for name, array in self.fields.items()}
+        self._wrenches = {name: ours for name, ours in asked.items() if name in AFTER_CONSTRAINTS}
+        # These are computed from one simulation's own MjData, which only a persistent batch keeps.
+        self._batch = Batch(self.model, nsim=self.num_envs, nthread=self._threads, persistent=bool(self._wrenches))
+        self._told = self._batch.warning[:, :, 1].copy()
+        self._stage = self.stage()
+        # MuJoCo's own way to warn is a file in the working directory. `trouble` tells.
+        mujoco.set_mju_user_warning(lambda message: logger.debug("MuJoCo: %s", message))
+        for name in asked.keys() - self._wrenches:
+            theirs = _asked_of(self._batch.bind, name)
+            kind = self._state if name in STATE else self._controls if name in CONTROLS else self._derived
+            kind.append((theirs, asked[name].reshape(theirs.shape)))
+        for name, array in self.parameters.items():
+            theirs = _asked_of(self._batch.expand, name)
+            self._expanded.append((theirs, array.numpy().reshape(theirs.shape)))
+
+    def step(self) -> None:
+        """Advance all environments."""
+        for theirs, ours in self._controls:
+            np.copyto(theirs, ours)
+        self._run(lambda: self._batch.step(nstep=self.decimation))
+        for theirs, ours in self._state + self._derived:
+            np.copyto(ours, theirs, casting="same_kind")
+        if self._wrenches:
+            self._compute_wrenches(range(self.num_envs))
+
+    def reset(self, done: wp.array) -> None:
+        """Set environments to the model's own state."""
+        ids = np.flatnonzero(done.numpy())
+        if ids.size:
+            self._run(lambda: self._batch.reset(ids, stage=_NO_STAGE))
+            for theirs, ours in self._state + self._controls:
+                ours[ids] = theirs[ids]
+
+    def forward(self, done: wp.array, moved: wp.array) -> None:
+        """Take over the state of some environments, and derive the rest."""
+        mask = moved.numpy()
+        ids = np.flatnonzero(done.numpy() | mask)
+        if not ids.size:
+            return
+        mask.fill(False)  # noqa: FBT003  numpy names no such argument.
+        for theirs, ours in self._state + self._controls:
+            theirs[ids] = ours[ids]
+        if self._stage is None:
+            return
+        stage = self._stage
+        self._run(lambda: self._batch.forward(ids, stage=stage))
+        for theirs, ours in self._derived:
+            ours[ids] = theirs[ids]
+        self._compute_wrenches(ids.tolist())
+
+    def _compute_wrenches(self, ids: Iterable[int]) -> None:
+        """Compute, for some environments, what MuJoCo computes only for those who ask."""
+        for sim in ids if self._wrenches else ():
+            self._batch.get_data(sim, self._template)
+            mujoco.mj_rnePostConstraint(self.model, self._template)
+            for name, ours in self._wrenches.items():
+                ours[sim] = getattr(self._template, name)
+
+    def take_parameters(self) -> None:
+        """Take over the parameters of all environments."""
+        for theirs, ours in self._expanded:
+            np.copyto(theirs, ours)
+        if self._expanded:
+            self._run(self._batch.set_const)
+
+    def bare(self) -> Callable[[], None]:
+        """Return the steps of a batch of the model itself, with the present states and controls."""
+        batch = Batch(self.model, nsim=self.num_envs, nthread=self._threads)
+        batch.state[...] = self._batch.state
+        return partial(batch.step, nstep=self.decimation)
+
+    @property
+    def host_state(self) -> dict[str, np.ndarray]:
+        """The state of all simulations, in MuJoCo's own order."""
+        return {"state": self._batch.state}
+
+    def trouble(self) -> dict[str, str]:
+        """Tell which environments ran out of memory for contacts or constraints since the last call."""
+        counts = self._batch.warning[:, :, 1]
+        risen = counts > self._told
+        self._told = counts.copy()
+        return {
+            what: f"{some_of(np.flatnonzero(risen[:, int(kind)]))} had more {what} than MuJoCo's memory holds, and "
+            'some were dropped: give the model more, as with <size memory="64M"/>.'
+            for kind, what in _FULL.items()
+            if risen[:, int(kind)].any()
+        }
+
+    def _run(self, call: Callable[[], None]) -> None:
+        """Run MuJoCo.
+
+        Raises:
+            TrainingFailedError: It refused to go on with some environments.
+        """
+        try:
+            call()
+        except SimulationError as error:
+            message = (
+                f"MuJoCo gave up on {some_of(error.ids)}: {' '.join(self._batch.error(int(error.ids[0])).split())}. "
+                "Look at the model, and at what the task writes to its state."
+            )
+            raise TrainingFailedError(message) from error
+
+
+def _asked_of(give: Callable[[str], np.ndarray], name: str) -> np.ndarray:
+    """Return MuJoCo's array of a field.
+
+    Raises:
+        ShoalError: It does not give it.
+    """
+    try:
+        return give(name)
+    except ValueError as error:
+        message = f"The field '{name}' was asked for, but MuJoCo does not give it: {str(error).strip()}"
+        raise ShoalError(message) from error

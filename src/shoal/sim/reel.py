@@ -1,0 +1,60 @@
+"""Recording what one environment does, while it does it: a copy of one row a step, which a GPU is not waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shoal.sim.bridge import to_torch
+from shoal.sim.clip import Clip, save_scene
+
+if TYPE_CHECKING:
+    from shoal.sim.kernel_task import KernelTask
+
+
+class Reel:
+    """Room for some steps of environment 0, on the task's device."""
+
+    def __init__(self, task: KernelTask[Any], steps: int, size: tuple[int, int]) -> None:
+        """Make room.
+
+        Args:
+            task: Whose environment 0 is recorded.
+            steps: For how many steps.
+            size: Width and height of the film [pixels].
+
+        Raises:
+            UsageError: The task has no picture.
+        """
+        self._task = task
+        self._scene = save_scene(task.scene())
+        self._size = size
+        row = self._row()
+        self._rows = torch.empty((steps, *row.shape), dtype=row.dtype, device=row.device)
+        self.taken = 0
+        """Steps that are recorded."""
+
+    def __len__(self) -> int:
+        """Return the steps that there is room for."""
+        return len(self._rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no more room."""
+        return self.taken == len(self)
+
+    def take(self) -> None:
+        """Record where the joints stand now."""
+        self._rows[self.taken].copy_(self._row())
+        self.taken += 1
+
+    def cut(self) -> Clip:
+        """Return what is recorded, and make room again. Here a GPU is waited for, once."""
+        positions = self._rows[: self.taken].cpu().numpy().copy()
+        self.taken = 0
+        return Clip(scene=self._scene, positions=positions, step_dt=self._task.step_dt, size=self._size)
+
+    def _row(self) -> torch.Tensor:
+        """Return the positions of environment 0. Shape (nq,)."""
+        return to_torch(self._task.positions())[0]

@@ -1,0 +1,164 @@
+"""What a MuJoCo model looks like, as plain arrays: surfaces, colours, and where each geom stands.
+
+Geoms that look alike share one surface, so that whoever draws them sends it once. Of a texture only its mean colour is
+kept. Skins, flexes, sites and tendons are not drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from shoal.sim.surfaces import BY_MESH, surface_of
+
+FIRST_HIDDEN_GROUP = 3
+"""Geoms of this group and above are for collisions; MuJoCo's own viewers hide them at first."""
+
+_GREY = (0.5, 0.5, 0.5, 1.0)
+"""MuJoCo's default colour of a geom, which a material's colour replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One surface, and the geoms that have it."""
+
+    vertices: np.ndarray
+    """In the geom's own frame [m]. Shape (num_vertices, 3)."""
+    triangles: np.ndarray
+    """Shape (num_triangles, 3)."""
+    geoms: np.ndarray
+    """Indices in the model. Shape (num_geoms,)."""
+    colours: np.ndarray
+    """Red, green, blue and opacity, 0 to 1. Shape (num_geoms, 4)."""
+    hidden: bool
+    """Whether it is for collisions rather than for the eye."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A plane without an end."""
+
+    geom: int
+    """Index in the model."""
+    colour: tuple[float, ...]
+    """Red, green, blue and opacity, 0 to 1."""
+
+
+class Look:
+    """What can be seen of a model, and where it stands for any joint positions."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        """Look at it."""
+        self._model = model
+        self._data = mujoco.MjData(model)
+        self.shapes = _shapes_of(model)
+        """All that can be seen, but for planes without an end."""
+        self.grounds = _grounds_of(model)
+        """The planes without an end."""
+        self.moves = model.body_weldid[model.geom_bodyid] != 0
+        """Which geoms are not fixed to the world. Shape (num_geoms,)."""
+        self.roams = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
+        """Whether something can go wherever it likes."""
+
+    def poses(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return places and rotations of all geoms.
+
+        Args:
+            positions: The joint positions of each environment. Shape (num_envs, nq).
+
+        Returns:
+            places: In the world [m], float32. Shape (num_envs, num_geoms, 3).
+            rotations: Unit quaternions, the real part first, float32. Shape (num_envs, num_geoms, 4).
+        """
+        model, data = self._model, self._data
+        places = np.empty((len(positions), model.ngeom, 3), np.float32)
+        rotations = np.empty((len(positions), model.ngeom, 4), np.float32)
+        for env, row in enumerate(positions):
+            data.qpos[:] = row
+            mujoco.mj_kinematics(model, data)
+            places[env] = data.geom_xpos
+            rotations[env] = _multiplied(data.xquat[model.geom_bodyid], model.geom_quat)
+        return places, rotations
+
+    def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lowest and the highest corner of the box around all that is no plane [m]. Shapes (3,).
+
+        Args:
+            positions: The joint positions of one environment. Shape (nq,).
+        """
+        model, data = self._model, self._data
+        data.qpos[:] = positions
+        mujoco.mj_kinematics(model, data)
+        solid = model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE
+        if not solid.any():
+            return np.full(3, -1.0), np.full(3, 1.0)
+        turns = data.geom_xmat[solid].reshape(-1, 3, 3)
+        middles = data.geom_xpos[solid] + np.einsum("gij,gj->gi", turns, model.geom_aabb[solid, :3])
+        reaches = np.einsum("gij,gj->gi", np.abs(turns), model.geom_aabb[solid, 3:])
+        return (middles - reaches).min(axis=0), (middles + reaches).max(axis=0)
+
+
+def _shapes_of(model: mujoco.MjModel) -> list[Shape]:
+    """Return all that can be seen of a model, but for planes without an end."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for geom in range(model.ngeom):
+        if not _is_endless(model, geom) and _colour_of(model, geom)[3] > 0:
+            alike.setdefault(_look_of(model, geom), []).append(geom)
+    shapes: list[Shape] = []
+    for geoms in alike.values():
+        vertices, triangles = surface_of(model, geoms[0])
+        colours = np.array([_colour_of(model, geom) for geom in geoms])
+        hidden = bool(model.geom_group[geoms[0]] >= FIRST_HIDDEN_GROUP)
+        shapes.append(Shape(vertices.astype(np.float32), triangles, np.array(geoms), colours, hidden))
+    return shapes
+
+
+def _grounds_of(model: mujoco.MjModel) -> list[Ground]:
+    """Return the planes of a model that have no end and are for the eye."""
+    geoms = (geom for geom in range(model.ngeom) if _is_endless(model, geom))
+    grounds = (Ground(geom, _colour_of(model, geom)) for geom in geoms if model.geom_group[geom] < FIRST_HIDDEN_GROUP)
+    return [ground for ground in grounds if ground.colour[3] > 0]
+
+
+def _multiplied(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the products of quaternions, row by row. Shapes (num_geoms, 4)."""
+    w, v, s, u = left[:, :1], left[:, 1:], right[:, :1], right[:, 1:]
+    real = w * s - (v * u).sum(axis=1, keepdims=True)
+    return np.concatenate([real, w * u + s * v + np.cross(v, u)], axis=1)
+
+
+def _is_endless(model: mujoco.MjModel, geom: int) -> bool:
+    """Whether a geom is a plane that MuJoCo draws without an end in some direction."""
+    return bool(model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_PLANE and (model.geom_size[geom, :2] <= 0).any())
+
+
+def _look_of(model: mujoco.MjModel, geom: int) -> tuple[object, ...]:
+    """Return what is equal for geoms that can share a surface."""
+    kind = int(model.geom_type[geom])
+    hidden = bool(model.geom_group[geom] >= FIRST_HIDDEN_GROUP)
+    if kind in {*BY_MESH, mujoco.mjtGeom.mjGEOM_HFIELD}:
+        return kind, hidden, int(model.geom_dataid[geom])
+    return kind, hidden, *model.geom_size[geom].tolist()
+
+
+def _colour_of(model: mujoco.MjModel, geom: int) -> tuple[float, ...]:
+    """Return a geom's colour by MuJoCo's rule: its own one, unless that is the default and it has a material."""
+    own = tuple(model.geom_rgba[geom].tolist())
+    material = int(model.geom_matid[geom])
+    if material < 0 or own != _GREY:
+        return own
+    *rgb, opacity = model.mat_rgba[material].tolist()
+    return (*(np.array(rgb) * _mean_of_texture(model, material)).tolist(), opacity)
+
+
+def _mean_of_texture(model: mujoco.MjModel, material: int) -> np.ndarray:
+    """Return the mean colour of a material's texture, 0 to 1; white where it has none. Shape (3,)."""
+    texture = int(model.mat_texid[material, mujoco.mjtTextureRole.mjTEXROLE_RGB])
+    if texture < 0:
+        return np.ones(3)
+    channels, start = int(model.tex_nchannel[texture]), int(model.tex_adr[texture])
+    texels = int(model.tex_height[texture]) * int(model.tex_width[texture])
+    pixels = model.tex_data[start : start + texels * channels].reshape(texels, channels)
+    return np.broadcast_to(pixels[:, :3].mean(axis=0) / 255.0, 3)

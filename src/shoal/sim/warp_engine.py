@@ -1,0 +1,212 @@
+"""MuJoCo Warp, the engine of GPUs: every physics step is kernels, and so part of the recorded step.
+
+It computes in 32 bits, and fields of the state are its own arrays. Derived fields are copied, so that they describe
+the same moment as MuJoCo's own (see `shoal.sim.engine`), although the pass over reset environments runs over all.
+
+Its capacities are fixed: `nconmax` contacts for each environment in the mean, and `njmax` constraints for each. An
+environment that needs more loses the rest, and is named by `trouble`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mujoco
+import mujoco_warp as mjw
+import numpy as np
+import warp as wp
+
+from shoal.errors import ShoalError, UsageError
+from shoal.sim.bookkeeping import copy_rows_where, spread_row_where
+from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
+from shoal.sim.graphs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
+"""What `mujoco_warp.set_const` writes, and what must differ between environments when parameters do."""
+
+_FULL = {
+    mjw.OverflowType.NEFC: ("njmax", "constraints"),
+    mjw.OverflowType.NARROWPHASE: ("nconmax", "contacts"),
+    mjw.OverflowType.BROADPHASE: ("nconmax", "pairs of geoms that may touch"),
+}
+"""The capacity that each overflow asks for, and of what there was too much."""
+
+
+class WarpEngine(Engine):
+    """Environments as worlds of one `mujoco_warp.Data`."""
+
+    name = "warp"
+    title = "MuJoCo Warp"
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        *,
+        num_envs: int,
+        decimation: int,
+        device: wp.Device,
+        nconmax: int | None,
+        njmax: int | None,
+    ) -> None:
+        """Allocate.
+
+        Args:
+            model: The model.
+            num_envs: How many simulations.
+            decimation: Physics steps for each `step`.
+            device: A GPU, or the CPU, where it is slow.
+            nconmax: Contacts for each environment; None leaves MuJoCo Warp's own guess.
+            njmax: Constraints for each environment; None leaves MuJoCo Warp's own guess.
+
+        Raises:
+            UsageError: The model asks for something that MuJoCo Warp does not have.
+        """
+        super().__init__(model, num_envs=num_envs, decimation=decimation, device=device)
+        # On the CPU a record would hold on to memory that MuJoCo Warp has allocated for the time of a call.
+        self.is_on_host = not device.is_cuda
+        self._capacities = {"nconmax": nconmax, "njmax": njmax}
+        self._copies: list[tuple[wp.array, wp.array]] = []
+        """MuJoCo Warp's array and ours, of each derived field, as rows of numbers."""
+        self._defaults: list[tuple[wp.array, wp.array]] = []
+        """One row with the model's own values, and the array, of each field of the state and of the controls."""
+        self._parameter_copies: list[tuple[wp.array, wp.array]] = []
+        try:
+            self._data = mjw.make_data(model, nworld=num_envs, **self._capacities)
+        except (NotImplementedError, ValueError) as error:
+            raise _refused(error) from error
+        for name in STATE + CONTROLS:
+            values = np.asarray(getattr(self._template, name), dtype=np.float32).reshape(1, -1)
+            if values.size:
+                row = wp.array(values, dtype=wp.float32, device=device)
+                self._defaults.append((row, rows_of(getattr(self._data, name))))
+        self._defaults.append((wp.zeros((1, 1), dtype=wp.float32, device=device), rows_of(self._data.time)))
+
+    def _open(self, name: str) -> wp.array:
+        theirs = getattr(self._data, name, None)
+        if theirs is None:
+            message = f"The field '{name}' was asked for, but MuJoCo Warp does not have it."
+            raise ShoalError(message)
+        if name in STATE + CONTROLS:
+            return _view(theirs)
+        ours = self._allocate(name, getattr(self._template, name))
+        if ours.size:
+            self._copies.append((rows_of(theirs), rows_of(ours)))
+        return ours
+
+    def _open_parameter(self, name: str) -> wp.array:
+        return self._allocate(name, getattr(self.model, name))
+
+    def start(self) -> None:
+        """Put the model on the device. All of the state is a field: there is none elsewhere to go on from."""
+        for name in STATE + CONTROLS:
+            if np.size(getattr(self._template, name)):
+                self.data(name)
+        follows = _FOLLOW_FROM_MASSES if self.parameters else ()
+        sizes = dict.fromkeys((*self.parameters, *follows), self.num_envs)
+        try:
+            self._model = mjw.put_model(self.model, batch_sizes=sizes)
+        except (NotImplementedError, ValueError) as error:
+            raise _refused(error) from error
+        self._model.opt.warn_overflow = 0  # `trouble` tells.
+        self._model.opt.run_rne_postconstraint = bool(self.fields.keys() & AFTER_CONSTRAINTS)
+        self._parameter_copies = [
+            (rows_of(ours), rows_of(getattr(self._model, name))) for name, ours in self.parameters.items()
+        ]
+        self._stage = self.stage()
+        self._warmstart = wp.clone(self._data.qacc_warmstart)
+
+    def step(self) -> None:
+        """Advance all environments."""
+        for _ in range(self.decimation):
+            mjw.step(self._model, self._data)
+        if self._model.opt.run_rne_postconstraint:  # The last stage of a Runge-Kutta step leaves them out.
+            mjw.rne_postconstraint(self._model, self._data)
+        for theirs, ours in self._copies:
+            wp.copy(ours, theirs)
+
+    def reset(self, done: wp.array) -> None:
+        """Set environments to the model's own state."""
+        for row, rows in self._defaults:
+            wp.launch(spread_row_where, dim=rows.shape, inputs=[done, row], outputs=[rows], device=self.device)
+
+    def forward(self, done: wp.array, moved: wp.array) -> None:
+        """Derive the rest for some environments. The pass itself runs over all."""
+        self._derive()
+        for theirs, ours in self._copies:
+            wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
+        moved.zero_()
+
+    def _derive(self) -> None:
+        """Compute what follows from the state, as far as a field asks for it: forces cost most of a step."""
+        if self._stage is None:
+            return
+        if self.derived <= KINEMATIC:
+            mjw.kinematics(self._model, self._data)
+            return
+        if self._stage == mujoco.mjtStage.mjSTAGE_ACC:
+            wp.copy(self._warmstart, self._data.qacc_warmstart)
+            mjw.forward(self._model, self._data)
+            wp.copy(self._data.qacc_warmstart, self._warmstart)  # Of the environments that go on.
+            return
+        mjw.fwd_position(self._model, self._data)
+        mjw.sensor_pos(self._model, self._data)
+        if self._stage == mujoco.mjtStage.mjSTAGE_VEL:
+            mjw.fwd_velocity(self._model, self._data)
+            mjw.sensor_vel(self._model, self._data)
+
+    def take_parameters(self) -> None:
+        """Take over the parameters of all environments."""
+        for ours, theirs in self._parameter_copies:
+            wp.copy(theirs, ours)
+        if self._parameter_copies:
+            mjw.set_const(self._model, self._data)
+
+    def bare(self) -> Callable[[], None]:
+        """Return the recorded steps of the model itself, on the present states."""
+
+        def steps() -> None:
+            for _ in range(self.decimation):
+                mjw.step(self._model, self._data)
+
+        return steps if self.is_on_host else Program(steps, self.device).replay
+
+    @property
+    def host_state(self) -> dict[str, np.ndarray]:
+        """Nothing."""
+        return {}
+
+    def trouble(self) -> dict[str, str]:
+        """Tell which environments needed more than the capacities since the last call."""
+        overflow = self._data.overflow.numpy().copy()  # On the CPU it is a view.
+        self._data.overflow.zero_()
+        told: dict[str, str] = {}
+        for bit, (flag, what) in _FULL.items():
+            envs = np.flatnonzero(overflow & int(bit))
+            if envs.size:
+                has = self._capacities[flag] or "MuJoCo Warp's own guess"
+                told[what] = (
+                    f"{some_of(envs)} had more {what} than there is room for, and some were dropped: "
+                    f"--env.{flag} is {has}, pass more."
+                )
+        others = np.flatnonzero(overflow & ~sum(int(bit) for bit in _FULL))
+        if others.size:
+            kinds = str(mjw.OverflowType(int(np.bitwise_or.reduce(overflow[others]))).name)
+            told[kinds] = f"{some_of(others)} overflowed a buffer of MuJoCo Warp ({kinds}): simplify the collisions."
+        return told
+
+
+def _refused(error: Exception) -> UsageError:
+    return UsageError(
+        f"MuJoCo Warp cannot simulate this model ({str(error).strip().rstrip('.')}): change the model, or pass "
+        "--env.engine native to simulate it with MuJoCo's C engine on the CPU."
+    )
+
+
+def _view(array: wp.array) -> wp.array:
+    """Return MuJoCo Warp's array; quaternions as four numbers, since Warp's own put the real part last."""
+    if array.dtype is not wp.quat:
+        return array
+    return wp.array(ptr=array.ptr, dtype=wp.vec4, shape=array.shape, device=array.device)

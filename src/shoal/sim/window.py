@@ -1,0 +1,74 @@
+"""MuJoCo's own window, as something that shows joint positions and hears keys."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING, Self
+
+import glfw
+import mujoco
+import mujoco.viewer
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    import numpy as np
+
+_CLOSED_AFTER_S = 5.0
+"""Longest time that a window takes to close [s]."""
+
+
+class Window:
+    """Shows a model until it is closed."""
+
+    def __init__(self, model: mujoco.MjModel, on_key: Callable[[int], None]) -> None:
+        """Open it.
+
+        Args:
+            model: What is shown.
+            on_key: Called, on a thread of the window's, with the code of each key: letters are their own codes.
+
+        Raises:
+            UsageError: The display does not answer.
+        """
+        # MuJoCo would end the whole process.
+        with warnings.catch_warnings(action="ignore", category=glfw.GLFWError):
+            if not glfw.init():
+                message = "No window can be opened: the display that DISPLAY names does not answer. Pass --viewer web."
+                raise UsageError(message)
+        self._model = model
+        self._data = mujoco.MjData(model)
+        before = set(threading.enumerate())
+        bare = {"show_left_ui": False, "show_right_ui": False}
+        self._viewer = mujoco.viewer.launch_passive(model, self._data, key_callback=on_key, **bare)
+        self._threads = set(threading.enumerate()) - before
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed it."""
+        return self._viewer.is_running()
+
+    def show(self, positions: np.ndarray) -> None:
+        """Move everything to where it stands now.
+
+        Args:
+            positions: The joint positions. Shape (nq,).
+        """
+        with self._viewer.lock():
+            self._data.qpos[:] = positions
+            mujoco.mj_forward(self._model, self._data)
+        self._viewer.sync()
+
+    def __enter__(self) -> Self:
+        """Keep it open."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close it, and wait until it is closed: a process that ends while a window still draws crashes."""
+        self._viewer.close()
+        for thread in self._threads:
+            thread.join(_CLOSED_AFTER_S)

@@ -1,0 +1,1 @@
+"""Four-legged robots that walk as they are told."""

@@ -1,0 +1,121 @@
+"""Settings of the velocity tasks. Units are SI: metres, radians, seconds, kilograms, newtons.
+
+Names of reward terms are those of Isaac Lab and mjlab, and so are most weights: the sources of each are in
+docs/tasks.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.config.checks import above, at_least, check, within
+from shoal.config.env import MujocoConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VelocityConfig(MujocoConfig):
+    """A robot that is told how fast to walk, and in which direction."""
+
+    robot: str = ""
+    """The robot: an MJCF file, or the name of a model of the package `mujoco-menagerie`, such as `unitree_go1`. It
+    needs a free joint, a position actuator for each of its other joints, and a keyframe to stand in. Empty for the
+    robot that ships."""
+    keyframe: str = "home"
+    """The keyframe in which the robot begins, and around which it acts."""
+    feet: str = "(FR|FL|RR|RL)(_foot)?"
+    """Pattern of the names of the geoms that are feet."""
+    decimation: int = 4
+    """Physics steps for each action: of 5 ms each, so 50 actions a second."""
+    action_scale: float = 0.3
+    """What an action of 1 adds to the angle of a joint that is asked for [rad]."""
+
+    command_interval_min: float = 3.0
+    """A command lasts at least so long [s]."""
+    command_interval_max: float = 8.0
+    """A command lasts at most so long [s]."""
+    forward_speed: float = 1.0
+    """Fastest command forwards and backwards [m/s]."""
+    sideways_speed: float = 0.5
+    """Fastest command to either side [m/s]."""
+    turning_speed: float = 1.0
+    """Fastest command to turn to either side [rad/s]."""
+    standing_share: float = 0.1
+    """Share of the commands that are to stand still."""
+
+    reset_joint_range: float = 0.1
+    """An episode begins with each joint at most so far from the keyframe [rad]."""
+    push_interval: float = 8.0
+    """Mean time between two pushes [s]; 0 for none."""
+    push_speed: float = 0.5
+    """A push changes the trunk's speed by at most so much, along each horizontal axis [m/s]."""
+
+    friction_min: float = 0.4
+    """Least friction of the feet; each environment has its own."""
+    friction_max: float = 1.2
+    """Most friction of the feet."""
+    added_mass_min: float = -1.0
+    """What the trunk of an environment weighs more than the model's, at least [kg]."""
+    added_mass_max: float = 2.0
+    """What the trunk of an environment weighs more than the model's, at most [kg]."""
+    gain_range: float = 0.1
+    """Gains of the actuators differ from the model's by at most this share."""
+
+    noise_linear_velocity: float = 0.1
+    """Largest error of the observed speed [m/s]."""
+    noise_angular_velocity: float = 0.2
+    """Largest error of the observed angular velocity [rad/s]."""
+    noise_gravity: float = 0.05
+    """Largest error of the observed direction of gravity, along each axis."""
+    noise_joint_position: float = 0.01
+    """Largest error of an observed joint angle [rad]."""
+    noise_joint_velocity: float = 1.5
+    """Largest error of an observed joint speed [rad/s]."""
+
+    tilt_limit: float = 1.2217
+    """The episode fails where the trunk leans more than this [rad]: 70 degrees, as in mjlab."""
+    height_limit: float = 0.12
+    """The episode fails where the trunk is lower than this above the ground [m]."""
+    tracking_sigma: float = 0.25
+    """Squared error of the velocity at which a tracking term has fallen to 1/e [m^2/s^2 or rad^2/s^2]."""
+    swing_time: float = 0.25
+    """A foot that was in the air for longer earns in `feet_air_time`, one that was shorter pays [s]."""
+
+    track_linear_velocity_weight: float = 2.0
+    """Weight of following the commanded horizontal velocity."""
+    track_angular_velocity_weight: float = 1.0
+    """Weight of following the commanded turning speed."""
+    lin_vel_z_weight: float = -2.0
+    """Weight of the trunk's vertical speed squared."""
+    ang_vel_xy_weight: float = -0.05
+    """Weight of the trunk's rolling and pitching speed squared."""
+    flat_orientation_weight: float = -2.5
+    """Weight of the horizontal part of gravity, as the trunk feels it, squared."""
+    joint_torques_weight: float = -2e-4
+    """Weight of the sum of squared torques."""
+    joint_acc_weight: float = -2.5e-7
+    """Weight of the sum of squared joint accelerations."""
+    action_rate_weight: float = -0.01
+    """Weight of the sum of squared changes of the actions."""
+    feet_air_time_weight: float = 0.1
+    """Weight of how much longer than `swing_time` a foot was in the air, when it touches down."""
+    joint_deviation_weight: float = -0.1
+    """Weight of the sum of squared angles from the keyframe; more than ten times as much where the command is to
+    stand."""
+    feet_slip_weight: float = -0.1
+    """Weight of the sum of squared speeds of the feet that touch the ground."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        MujocoConfig.__post_init__(self)
+        positive = ("action_scale", "command_interval_min", "command_interval_max", "tracking_sigma", "friction_min")
+        ranges = (
+            *("forward_speed", "sideways_speed", "turning_speed", "reset_joint_range", "push_interval", "push_speed"),
+            *("noise_linear_velocity", "noise_angular_velocity", "noise_gravity"),
+            *("noise_joint_position", "noise_joint_velocity", "height_limit", "swing_time"),
+        )
+        check(self, "env.", dict.fromkeys(positive, above(0)))
+        check(self, "env.", dict.fromkeys(ranges, at_least(0)))
+        check(self, "env.", {"standing_share": within(0, 1), "gain_range": within(0, 0.9), "tilt_limit": above(0)})
+        check(self, "env.", {"command_interval_max": at_least(self.command_interval_min)})
+        check(self, "env.", {"friction_max": at_least(self.friction_min)})
+        check(self, "env.", {"added_mass_max": at_least(self.added_mass_min)})

@@ -1,0 +1,214 @@
+"""Which robot walks: the one that ships, an MJCF file, or a model of the package `mujoco-menagerie`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.tasks.quadruped.config import VelocityConfig
+
+SHIPPED = Path(__file__).with_name("quadruped.xml")
+_FOOT_TOLERANCE = 0.005
+"""A foot whose lowest point is less than this above the ground touches it [m]: as much as it moves in a physics step
+at touch-down."""
+_NO_LIMIT = 1e6
+"""A torque limit that is none [N m]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Robot:
+    """What the kernels need to know of a robot. One joint follows the free joint for each actuator, in their order."""
+
+    trunk: int
+    """The body of the free joint."""
+    start: np.ndarray
+    """``qpos`` of the keyframe. Shape (nq,)."""
+    joint_names: tuple[str, ...]
+    """Names of the joints that are acted upon."""
+    gains: np.ndarray
+    """Stiffness [N m/rad] and damping [N m s/rad] of the actuators. Shape (2, num_joints)."""
+    torque_limits: np.ndarray
+    """Largest torques [N m]. Shape (num_joints,)."""
+    feet: np.ndarray
+    """Geoms that are feet. Shape (num_feet,)."""
+    foot_radius: float
+    """The middle of a foot that touches the ground is at most so high [m]."""
+
+    @property
+    def num_joints(self) -> int:
+        """How many joints are acted upon."""
+        return len(self.joint_names)
+
+
+def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
+    """Return the robot that a configuration names, not yet put anywhere.
+
+    Raises:
+        UsageError: It cannot be found, or is no MJCF.
+    """
+    path = _find(config.robot)
+    try:
+        return mujoco.MjSpec.from_file(str(path))
+    except (ValueError, OSError) as error:
+        message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
+        raise UsageError(message) from error
+
+
+def _find(robot: str) -> Path:
+    if not robot:
+        return SHIPPED
+    path = Path(robot).expanduser()
+    if path.suffix.lower() == ".xml":
+        if not path.is_file():
+            message = f"--env.robot {robot} was asked for, but there is no such file: pass the path of an MJCF file."
+            raise UsageError(message)
+        return path
+    try:
+        import mujoco_menagerie  # pyright: ignore[reportMissingImports]  An extra.
+    except ImportError as error:
+        message = (
+            f"--env.robot {robot} was asked for, which is no .xml file, and so a name of the package mujoco-menagerie, "
+            "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
+        )
+        raise UsageError(message) from error
+    return Path(mujoco_menagerie.get(robot))
+
+
+def compile_spec(spec: mujoco.MjSpec, config: VelocityConfig) -> mujoco.MjModel:
+    """Compile a robot with its surroundings.
+
+    Raises:
+        UsageError: MuJoCo refuses.
+    """
+    try:
+        return spec.compile()
+    except ValueError as error:
+        message = f"--env.robot {config.robot or SHIPPED.name} does not compile: {' '.join(str(error).split())}"
+        raise UsageError(message) from error
+
+
+def build_on_a_plane(config: VelocityConfig) -> mujoco.MjModel:
+    """Return the model of a robot that stands on a plane.
+
+    Raises:
+        UsageError: There is no such robot.
+    """
+    spec = build_spec(config)
+    put_on_a_plane(spec)
+    return compile_spec(spec, config)
+
+
+def put_on_a_plane(spec: mujoco.MjSpec) -> None:
+    """Give a robot a sky and a chequered plane without end to walk on, unless it brings ground of its own."""
+    world = spec.worldbody
+    if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in world.geoms):
+        spec.add_texture(
+            name="sky",
+            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+            rgb1=(0.75, 0.83, 0.92),
+            rgb2=(0.95, 0.96, 0.98),
+            width=128,
+            height=128,
+        )
+        spec.add_texture(
+            name="floor",
+            type=mujoco.mjtTexture.mjTEXTURE_2D,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+            rgb1=(0.62, 0.65, 0.68),
+            rgb2=(0.74, 0.77, 0.8),
+            width=256,
+            height=256,
+        )
+        floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
+        floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+        world.add_geom(
+            name="floor",
+            type=mujoco.mjtGeom.mjGEOM_PLANE,
+            size=(0.0, 0.0, 0.05),
+            material="floor",
+            rgba=(1.0, 1.0, 1.0, 1.0),
+            contype=1,
+            conaffinity=1,
+        )
+
+
+def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
+    """Read what the kernels need to know.
+
+    Raises:
+        UsageError: The model is no such robot.
+    """
+    _check_joints(model, config)
+    names = [model.key(index).name for index in range(model.nkey)]
+    if config.keyframe not in names:
+        message = (
+            f"--env.keyframe {config.keyframe} was asked for, but the robot has {_listed(names, 'keyframe')}: "
+            "pass one, or add one to the model."
+        )
+        raise UsageError(message)
+    geoms = [model.geom(index).name for index in range(model.ngeom)]
+    try:
+        feet = [index for index, name in enumerate(geoms) if re.fullmatch(config.feet, name)]
+    except re.error as error:
+        message = f"--env.feet {config.feet} is no pattern that Python understands: {error}."
+        raise UsageError(message) from error
+    if not feet:
+        message = (
+            f"--env.feet {config.feet} matches none of the robot's geoms, which are named "
+            f"{', '.join(filter(None, geoms)) or 'nothing'}: pass a pattern that matches its feet."
+        )
+        raise UsageError(message)
+    limited = model.actuator_forcelimited.astype(bool)
+    return Robot(
+        trunk=int(model.jnt_bodyid[0]),
+        start=model.key(config.keyframe).qpos.copy(),
+        joint_names=tuple(model.joint(1 + index).name for index in range(model.nu)),
+        gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
+        torque_limits=np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
+        feet=np.array(feet, dtype=np.int32),
+        foot_radius=float(model.geom_size[feet, 0].max()) + _FOOT_TOLERANCE,
+    )
+
+
+def _check_joints(model: mujoco.MjModel, config: VelocityConfig) -> None:
+    """See that there is a free joint, and one position actuator for each other joint, in the joints' order.
+
+    Raises:
+        UsageError: It is not so.
+    """
+    robot = config.robot or SHIPPED.name
+    if not model.njnt or model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
+        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its trunk."
+        raise UsageError(message)
+    acted = [int(joint) for joint in model.actuator_trnid[:, 0]]
+    on_joints = bool((model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all())
+    if not on_joints or acted != list(range(1, model.njnt)):
+        joints = ", ".join(model.joint(index).name for index in range(1, model.njnt))
+        message = (
+            f"--env.robot {robot} has {model.nu} actuators, and not one for each of its joints in their order "
+            f"({joints}): add or sort actuators in the model."
+        )
+        raise UsageError(message)
+    servo = (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (
+        model.actuator_gainprm[:, 0] == -model.actuator_biasprm[:, 1]
+    )
+    if not servo.all():
+        others = ", ".join(model.actuator(int(index)).name for index in np.flatnonzero(~servo))
+        message = (
+            f"--env.robot {robot} has actuators that take no angle ({others}): make them <position> actuators, whose "
+            "control is the angle to go to."
+        )
+        raise UsageError(message)
+
+
+def _listed(names: list[str], noun: str) -> str:
+    return f"the {noun}s {', '.join(names)}" if names else f"no {noun}"

@@ -1,0 +1,51 @@
+"""The velocity tasks as the registry knows them: names, summaries, and the learner that each is tuned for.
+
+Importable without Warp. How the defaults were found is in docs/tasks.md.
+"""
+
+from __future__ import annotations
+
+from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.registry import TaskSpec
+
+_HIDDEN = (128, 128, 128)
+"""Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation."""
+
+
+def check_robot(config: VelocityConfig) -> None:
+    """See that a robot of the user's own can walk. The one that ships is not looked at.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    usual = VelocityConfig()
+    if (config.robot, config.keyframe, config.feet) != (usual.robot, usual.keyframe, usual.feet):
+        from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
+
+        read_robot(build_on_a_plane(config), config)
+
+
+SPECS = (
+    TaskSpec(
+        name="Quadruped-Velocity-Flat",
+        summary="Walk on flat ground as fast, and in the direction, that is commanded.",
+        env=VelocityConfig(),
+        agent=AgentConfig(
+            num_steps_per_env=24,
+            obs_groups={"actor": ("policy",), "critic": ("critic",)},
+            actor=ModelConfig(
+                hidden_dims=_HIDDEN,
+                activation="elu",
+                obs_normalization=True,
+                distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
+            ),
+            critic=ModelConfig(hidden_dims=_HIDDEN, activation="elu", obs_normalization=True),
+            algorithm=PpoConfig(entropy_coef=0.01, gamma=0.99, lam=0.95, desired_kl=0.01),
+        ),
+        num_envs=1024,
+        max_iterations=600,
+        builder="shoal.tasks.quadruped.task:Velocity",
+        check="shoal.tasks.quadruped.specs:check_robot",
+    ),
+)
