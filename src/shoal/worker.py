@@ -6,12 +6,15 @@ process group, the first weights before the first step.
 
 from __future__ import annotations
 
+import logging
 import platform
 import random
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
 from shoal.launch.signals import ERRORS, StopRequests
 from shoal.tasks import registry
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.groups import World
     from shoal.learn.metrics import Row
+    from shoal.learn.runner import Runner
     from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,18 @@ class WorkerReport:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A rank's share of a training, done."""
+
+    report: WorkerReport
+    export: Callable[[], None]
+    """Writes the policy into the run, on rank 0 where that was asked for, and never raises.
+
+    For when the report is home: whatever becomes of the export, becomes of the export alone.
+    """
+
+
 def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     job: Job,
     rank: Rank,
@@ -55,7 +73,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     store: Callable[[], Store] | None = None,
     on_row: Callable[[Row], None] | None = None,
     beat: Heartbeat | None = None,
-) -> WorkerReport:
+) -> Finished:
     """Do one rank's share of `job`.
 
     Args:
@@ -70,6 +88,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
         ShoalError: The training failed, or a signal ended it after a checkpoint.
     """
     # Everything heavy is imported here: this module is also read by processes that only plan.
+    from shoal.learn.filming import filming
     from shoal.learn.groups import World, group_timeout, process_group
     from shoal.plan.ranks import usable_threads
     from shoal.sim.isolation import isolated
@@ -86,8 +105,12 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     with isolated(device, threads=usable_threads(rank)):
         env = _build_env(job, world)
         patience = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
-        with process_group(world, backend=job.backend, store=store, patience=patience):
-            return _learn(job, world, env, stop, on_row)
+        with (
+            # Around the group: no other rank waits for the last film.
+            filming(env.task, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
+            process_group(world, backend=job.backend, store=store, patience=patience),
+        ):
+            return _learn(job, world, env, stop=stop, on_row=on_row, on_step=on_step)
 
 
 def _build_env(job: Job, world: World) -> WarpVecEnv:
@@ -107,13 +130,15 @@ def _build_env(job: Job, world: World) -> WarpVecEnv:
     return env
 
 
-def _learn(
+def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     job: Job,
     world: World,
     env: WarpVecEnv,
+    *,
     stop: StopRequests,
     on_row: Callable[[Row], None] | None,
-) -> WorkerReport:
+    on_step: Callable[[int], None] | None,
+) -> Finished:
     """Build the learner, bring all replicas to one state, and train."""
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
@@ -148,7 +173,7 @@ def _learn(
         write_checkpoint(job.run, iteration, state, world.size)
 
     try:
-        stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags)
+        stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags, on_step=on_step)
         world.beat.enter("closing")
     finally:
         for writer in writers:
@@ -160,7 +185,7 @@ def _learn(
             f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
         )
         raise ERRORS[stopped_by](message)
-    return WorkerReport(
+    report = WorkerReport(
         rank=world.rank,
         host=platform.node(),
         device=world.device,
@@ -168,6 +193,28 @@ def _learn(
         digest=digest,
         last_row=last_row,
     )
+    exports = job.config.export and world.is_first
+    return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
+
+
+def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
+    """Write the policy as it is at the end of the run. A failure costs one warning."""
+    checkpoint = job.run.checkpoint_dir(runner.iteration)
+    try:
+        from shoal.learn.export import deployable, write_policy
+
+        name = registry.resolve(job.config.task).name
+        policy = deployable(runner, env.task, name=name, checkpoint=str(checkpoint.relative_to(job.run.path.parent)))
+        write_policy(policy, job.run.policy_onnx)
+    except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.
+        said = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+        cause = said.partition("\n")[0]
+        logger.warning(
+            "The policy was not exported (%s). To try again: shoal export %s --checkpoint %s",
+            cause,
+            job.config.task,
+            checkpoint,
+        )
 
 
 def _seed_everything(seed: int) -> None:

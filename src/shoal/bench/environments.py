@@ -1,6 +1,8 @@
-"""Environment steps per second without a policy, measured in a process of its own, on one CPU core.
+"""Environment steps per second without a policy, measured in a process of its own, on as many cores as a worker has.
 
-A task that has a twin in another engine is held against it: both are stepped in the same process, one after the other.
+A task with a MuJoCo model is held against the bare engine with the same model, threads, states and controls: both are
+stepped in turn, a fraction of a second each, so that a busy machine slows both. A task that has a twin in another
+engine is held against that.
 """
 
 from __future__ import annotations
@@ -10,17 +12,22 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shoal.bench.training import bench_environment
 from shoal.errors import ShoalError
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from shoal.config import BenchConfig
 
-_BETWEEN_LOOKS = 64
+_WARM_UP = 64
+_BETWEEN_LOOKS = 8
 """Steps between two looks at the clock, which on a GPU waits for them all."""
+_TURN_S = 0.25
+"""How long one engine is stepped before it is the other's turn [s]."""
 
 
 def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
@@ -29,7 +36,13 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
     Raises:
         ShoalError: The task could not be stepped.
     """
-    asked = {"task": config.task, "num_envs": config.num_envs, "device": device, "seconds": config.seconds}
+    asked = {
+        "task": config.task,
+        "num_envs": config.num_envs,
+        "device": device,
+        "seconds": config.seconds,
+        "threads": config.threads,
+    }
     command = [sys.executable, "-c", f"from {__name__} import main; main()", json.dumps(asked)]
     done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -38,41 +51,55 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _measure_here(task: str, num_envs: int, device: str, seconds: float) -> dict[str, float]:
-    """Step the task, and its twin, in this process."""
+def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads: int) -> dict[str, float]:
+    """Step the task, and what it is held against, in this process."""
+    import torch
+
+    from shoal.envs.vec_env import WarpVecEnv
     from shoal.sim.isolation import isolated
 
-    # One core, and always the same one: what is compared is engines, not the scheduler's mood.
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    # Always the same cores: what is compared is engines, not the scheduler's mood.
+    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
     spec = registry.resolve(task)
-    with isolated(device, threads=1):
-        rates = {f"shoal on {device}": _step_rate(spec.load_builder(), spec.env, num_envs, device, seconds)}
+    with isolated(device, threads=threads):
+        env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=num_envs, device=device, seed=0))
+        actions = torch.rand(num_envs, env.num_actions, device=device) * 2 - 1
+        contestants: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(actions)}
+        for _ in range(_WARM_UP):
+            env.step(actions)
+        engine = getattr(env.task, "engine", None)
+        if engine is not None:
+            contestants[f"bare {engine.title}"] = engine.bare()
+        wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+        rates = {name: rate * num_envs for name, rate in _call_rates(contestants, wait, seconds).items()}
         twin = spec.load_twin()
         if twin is not None:
             rates["MuJoCo C, one core"] = twin(spec.env, num_envs).step_rate(seconds)
     return rates
 
 
-def _step_rate(builder: Any, config: Any, num_envs: int, device: str, seconds: float) -> float:  # noqa: ANN401
-    """Return environment steps per second of the whole step: dynamics, reward, reset and observation."""
-    import torch
+def _call_rates(
+    contestants: Mapping[str, Callable[[], object]], wait: Callable[[], None], seconds: float
+) -> dict[str, float]:
+    """Return calls per second of each, over `seconds` of it, in turns of a fraction of a second.
 
-    from shoal.envs.vec_env import WarpVecEnv
-
-    env = WarpVecEnv(builder(config, num_envs=num_envs, device=device, seed=0))
-    actions = torch.rand(num_envs, env.num_actions, device=device) * 2 - 1
-    for _ in range(_BETWEEN_LOOKS):
-        env.step(actions)
-    steps, started = 0, time.perf_counter()
-    while True:
-        for _ in range(_BETWEEN_LOOKS):
-            env.step(actions)
-        steps += _BETWEEN_LOOKS
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-        elapsed = time.perf_counter() - started
-        if elapsed >= seconds:
-            return steps * num_envs / elapsed
+    Args:
+        contestants: What is called, by name.
+        wait: Waits for the device.
+        seconds: How long each is called in all [s].
+    """
+    calls, spent = dict.fromkeys(contestants, 0), dict.fromkeys(contestants, 0.0)
+    while min(spent.values()) < seconds:
+        for name, call in contestants.items():
+            wait()
+            started = time.perf_counter()
+            while (elapsed := time.perf_counter() - started) < _TURN_S:
+                for _ in range(_BETWEEN_LOOKS):
+                    call()
+                wait()
+                calls[name] += _BETWEEN_LOOKS
+            spent[name] += elapsed
+    return {name: calls[name] / spent[name] for name in contestants}
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _TIME_LIMIT_S = 1800.0
+_PATIENCE_S = 30.0
+"""How long a training that is told to end may take to finish its iteration [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,17 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
             *("--nproc-per-node", str(workers)),
             *("--num-envs", str(config.num_envs)),
             *("--max-iterations", str(1 if cold else config.warmup + config.iterations)),
-            *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0"),
+            *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0", "--no-export"),
         ]
         if config.gpu_ids == ("auto",):
             del command[5:7]
         started = time.monotonic()
         with (Path(scratch) / "output").open("w+b") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-            first_s, rows = _follow(process, Path(scratch) / spec.experiment, started)
+            try:
+                first_s, rows = _follow(process, Path(scratch) / spec.experiment, started)
+            finally:
+                _end(process)
             if process.returncode or not rows:
                 output.seek(0)
                 tail = output.read().decode(errors="replace").strip()[-2000:]
@@ -84,6 +89,16 @@ def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) 
         if time.monotonic() - started > _TIME_LIMIT_S:
             process.kill()
         time.sleep(_POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a training that is not wanted any more: in order, so that its workers end too, unless that takes long."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def bench_environment(config: BenchConfig) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,6 +17,7 @@ from shoal.cli import report
 from shoal.cli.output import hanging_up
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
+from shoal.plan.ranks import is_started_by_torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,15 +100,38 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
 def _play(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
+    from shoal.play import show
 
-    report.print_episodes(play_story(parse_play(words, program="play")))
+    config = parse_play(words, program="play")
+    if config.viewer is None:
+        report.print_episodes(play_story(config))
+        return
+    try:
+        show(config, report.say)
+    except _Ended:
+        raise
+    except KeyboardInterrupt:  # A viewer has no other end.
+        report.say("Viewer closed.")
 
 
 def _evaluate(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
     from shoal.play import play as play_story
 
-    report.print_evaluation(play_story(parse_play(words, program="evaluate")))
+    config = parse_play(words, program="evaluate")
+    if config.viewer is not None:
+        message = f"`evaluate` counts episodes and shows none: pass --viewer {config.viewer} to `play`."
+        raise UsageError(message)
+    report.print_evaluation(play_story(config))
+
+
+def _export(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_export
+
+    config = parse_export(words)
+    from shoal.export import export as export_story
+
+    report.print_exported(export_story(config))
 
 
 def _tasks(words: Sequence[str]) -> None:
@@ -159,6 +184,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
         "run many episodes of a trained policy, and print their statistics as JSON",
         _of_a_task("evaluate", _evaluate),
     ),
+    "export": ("write a trained policy as ONNX, and as a program of torch.export", _of_a_task("shoal export", _export)),
     "tasks": ("list what can be trained", _tasks),
     "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
     "doctor": ("look whether this machine can train, and say what to mend", _doctor),
@@ -169,18 +195,42 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
 def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
     """Run a command and leave with its exit code; the last line tells why when it is not 0."""
     try:
+        _end_in_order()
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
         with contextlib.suppress(OSError, SystemExit):  # rich leaves when nobody reads; the exit code is ours.
             report.print_error(error)
         _leave(error.exit_code)
+    except _Ended as error:
+        if not is_started_by_torchrun(os.environ):  # It ends all ranks when one has failed, and that one has told why.
+            with contextlib.suppress(OSError, SystemExit):
+                report.print_error(TerminatedRunError(f"Ended by {error}."))
+        _leave(TerminatedRunError.exit_code)
     except KeyboardInterrupt:
         report.print_error(ShoalError("Interrupted."))
         _leave(InterruptedRunError.exit_code)
     except BrokenPipeError:  # Nobody reads any more, as in `shoal tasks | head`; rich too leaves with 1 then.
         _leave(1)
     _leave(0)
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that asks this command to end. No `except Exception` may keep it from doing so."""
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP unwind this command as Ctrl-C does, so that it ends what it has started.
+
+    A training listens in its own way as soon as it has begun. A SIGHUP that is ignored stays ignored.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        raise _Ended(signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 def _leave(code: int) -> NoReturn:

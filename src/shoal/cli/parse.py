@@ -6,17 +6,17 @@ configuration itself, by tyro.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import tyro
 import yaml
 
-from shoal.config import BenchConfig, DoctorConfig, PlayConfig, TrainConfig
+from shoal.config import AgentKind, BenchConfig, DoctorConfig, ExportConfig, PlayConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
-from shoal.plan.rundir import RunDir
+from shoal.plan.checkpoints import run_of
 from shoal.plan.training import find_model, run_to_continue
 from shoal.tasks import registry
 
@@ -24,16 +24,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 T = TypeVar("T")
+PolicyT = TypeVar("PolicyT", PlayConfig, ExportConfig)
 
-_TYRO_CONFIG = (tyro.conf.FlagCreatePairsOff,)
 
 _ABOUT_TRAIN = """Train a policy.
 
 --config FILE, which may stand several times, reads defaults from a file such as <run>/params/train.yaml, before all
 flags below."""
-_ABOUT_PLAY = "Run episodes of a trained policy, without exploration noise."
+_ABOUT_PLAY = "Run episodes of a policy: a trained one, without exploration noise, or one that needs no training."
+_ABOUT_EXPORT = "Write a trained policy as ONNX, and as a program of torch.export."
 _ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
 _ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlayFlags(PlayConfig):
+    """The flags of `play`, whose `--agent` is no field's name: the learner is called so, and `--agent.*` is its own."""
+
+    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
 
 
 def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
@@ -48,7 +56,7 @@ def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: st
         about: What the command does, for its help.
     """
     words = list(arguments)
-    return tyro.cli(type(default), prog=program, description=about, args=words, default=default, config=_TYRO_CONFIG)
+    return tyro.cli(type(default), prog=program, description=about, args=words, default=default)
 
 
 def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -102,19 +110,34 @@ def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
     Raises:
         UsageError: They name a policy that does not exist.
     """
+    return _parse_policy(_PlayFlags, arguments, program=program, about=_ABOUT_PLAY)
+
+
+def parse_export(arguments: Sequence[str]) -> ExportConfig:
+    """Read the words after `shoal export`. What the policy was trained with is read from its run.
+
+    Raises:
+        UsageError: They name a policy that does not exist.
+    """
+    return _parse_policy(ExportConfig, arguments, program="shoal export", about=_ABOUT_EXPORT)
+
+
+def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str, about: str) -> PolicyT:
+    """Read flags about a trained policy, whose own training is the default of environment and learner."""
     task, words = split_task(arguments)
     if task is None:
         message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     spec = registry.resolve(task)
-    default = PlayConfig(task=task, env=spec.env, agent=spec.agent)
-    asked = parse_flags(default, words, program=f"{program} {task}", about=_ABOUT_PLAY)
-    model = find_model(asked.log_root, spec, asked.checkpoint).absolute()
-    train_yaml = RunDir(model.parent.parent.parent).train_yaml
-    if train_yaml.is_file():
-        trained = _defaults(task, [train_yaml])
+    default = kind(task=task, env=spec.env, agent=spec.agent)
+    asked = parse_flags(default, words, program=f"{program} {task}", about=about)
+    if isinstance(asked, PlayConfig) and asked.agent_kind != "trained":
+        return asked
+    run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
+    if run is not None:
+        trained = _defaults(task, [run.train_yaml])
         default = replace(default, env=trained.env, agent=trained.agent)
-    return parse_flags(default, words, program=f"{program} {task}", about=_ABOUT_PLAY)
+    return parse_flags(default, words, program=f"{program} {task}", about=about)
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:

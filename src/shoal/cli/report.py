@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.bench import BenchReport
     from shoal.doctor import Diagnosis
     from shoal.errors import ShoalError
+    from shoal.export import Exported
     from shoal.launch.view import View
     from shoal.plan.training import TrainPlan
     from shoal.play import Episodes
@@ -287,11 +288,22 @@ def print_episodes(episodes: Episodes) -> None:
         f"return {told['return_mean']:.2f} ± {told['return_std']:.2f}, "
         f"length {told['length_mean']:.1f} ± {told['length_std']:.1f}"
     )
+    if episodes.video is not None:
+        say(f"Film: {episodes.video}")
 
 
 def print_evaluation(episodes: Episodes) -> None:
     """Print the statistics of all episodes as JSON."""
     sys.stdout.write(json.dumps(episodes.summary(), indent=2) + "\n")
+
+
+def print_exported(exported: Exported) -> None:
+    """Print which files were written, and what they say beside the network."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, value in exported.metadata.items():
+        table.add_row(name, Text(value))
+    _out().print(table)
+    say(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
 
 
 def print_bench(report: BenchReport) -> None:

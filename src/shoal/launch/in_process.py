@@ -45,7 +45,7 @@ def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerRepor
     try:
         with watched(job.run, rank, limits, give_up=give_up) as beat:
             try:
-                report = run_worker(job, rank, stop=stop, on_row=view.on_row, beat=beat)
+                done = run_worker(job, rank, stop=stop, on_row=view.on_row, beat=beat)
             finally:
                 place = beat.place()
     except ShoalError as error:
@@ -59,5 +59,7 @@ def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerRepor
         note = Note.of_error(error, rank, place=place)
         write_note(job.run, note)
         raise failure_of(note) from error
+    report = done.report
     write_note(job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
+    done.export()
     return [report]

@@ -87,9 +87,9 @@ def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: S
     try:
         with watched(job.run, rank, limits, give_up=give_up) as beat:
             try:
-                report = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat)
+                done = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat)
                 beat.enter("collective")
-                reports = _gather(store, rank, report)
+                reports = _gather(store, rank, done.report)
             finally:
                 place = beat.place()
     except ShoalError as error:
@@ -99,10 +99,12 @@ def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: S
         note = Note.of_error(error, rank, place=place)
         write_note(job.run, note)
         raise (_cause_elsewhere(job, rank) if note.is_echo else failure_of(note)) from error
+    report = done.report
     write_note(
         job.run,
         Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()),
     )
+    done.export()
     return reports
 
 

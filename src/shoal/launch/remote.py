@@ -76,11 +76,13 @@ def enter(job_json: str) -> None:
                 run, rank, limits, give_up=lambda error: _leave(error, rank, run, scratch, ""), scratch=scratch
             ) as beat:
                 try:
-                    report = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store, beat=beat)
+                    done = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store, beat=beat)
                 finally:
                     place = beat.place()
-                done = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
-                write_note(run, done, spare=scratch)
+                report = done.report
+                note = Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+                write_note(run, note, spare=scratch)
+            done.export()
         except BaseException as error:  # noqa: BLE001  Whatever it is, this process ends and must have said why.
             _leave(error, rank, run, scratch, place)
 

@@ -94,3 +94,25 @@ def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[s
         "--resume goes on from the last checkpoint, if there is one."
     )
     raise TrainingFailedError(message)
+
+
+def refuse_many_lost(lost: int, num_envs: int, limit: float, *, iteration: int) -> None:
+    """Stop when too many environments were lost in one iteration: what is left to learn from is not the task.
+
+    Args:
+        lost: How often environments of all ranks were reset because their state was not finite.
+        num_envs: Environments of all ranks.
+        limit: Share of `num_envs` that may be lost.
+        iteration: Iterations done, for the message.
+
+    Raises:
+        TrainingFailedError: There were more.
+    """
+    if lost <= limit * num_envs:
+        return
+    message = (
+        f"{lost:,} of {num_envs:,} environments were lost to NaN or infinity in iteration {iteration}, more than "
+        f"--env.lost-limit {limit:g} allows. Look at the model's masses and gains, lower its time step, "
+        "or pass --env.on-nan stop to stop at the first."
+    )
+    raise TrainingFailedError(message)

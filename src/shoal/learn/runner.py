@@ -18,7 +18,7 @@ import torch
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.statistics import Statistics
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from shoal.learn.statistics import Pooled
 
 logger = logging.getLogger(__name__)
+
+_LOST = "lost environments"
+"""Among what ranks count for each other, beside the names of signals."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Runner(OnPolicyRunner):
         self.iteration = 0
         self.totals = Totals()
         self.stragglers = Stragglers()
+        self._told: set[str] = set()  # Kinds of trouble that were warned of.
         self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
         library_config = config.agent.to_rsl_rl()
         if library_config["algorithm"]["class_name"] == "PPO":
@@ -103,6 +107,7 @@ class Runner(OnPolicyRunner):
         on_row: Callable[[Row], None],
         save: Callable[[int, Mapping[str, Any]], None],
         stop_requests: Callable[[], Mapping[str, bool]],
+        on_step: Callable[[int], None] | None = None,
     ) -> str | None:
         """Train until `config.max_iterations` are done, or until any rank was asked to stop.
 
@@ -111,6 +116,7 @@ class Runner(OnPolicyRunner):
             save: Called with the iterations done and the state to save, on rank 0 alone.
             stop_requests: Tells by name what this rank was asked, such as a signal it received. All ranks stop
                 after the same iteration, after a checkpoint.
+            on_step: Called after each step of the environments with its number, counted from 0 over the whole run.
 
         Returns:
             The name of the request that ended training early, or None.
@@ -125,16 +131,19 @@ class Runner(OnPolicyRunner):
             self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
             self.world.beat.enter("rollout")
-            observations = self._collect(observations)
+            observations = self._collect(observations, on_step)
             collected = time.perf_counter()
             self.world.beat.enter("update")
             losses = self._update()
             learned = time.perf_counter()
-            pooled = self.statistics.pool(losses, collected - started, learned - collected, stop_requests())
+            asked = stop_requests()
+            counts = {**asked, _LOST: self._take_trouble()}
+            pooled = self.statistics.pool(losses, collected - started, learned - collected, counts)
             self.iteration += 1
+            self._refuse_many_lost(pooled.counts[_LOST])
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
-            stop = next((name for name, ranks in pooled.flags.items() if ranks), None)
+            stop = next((name for name in asked if pooled.counts[name]), None)
             seconds = time.perf_counter() - started
             self._count(pooled, seconds)
             self._warn_of_stragglers(pooled)
@@ -145,15 +154,18 @@ class Runner(OnPolicyRunner):
         # A run that is done was not ended early, whatever came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
-    def _collect(self, observations: TensorDict) -> TensorDict:
+    def _collect(self, observations: TensorDict, on_step: Callable[[int], None] | None) -> TensorDict:
         """Fill the storage with one rollout and compute its returns."""
         with torch.inference_mode():
-            for _ in range(self.config.agent.num_steps_per_env):
+            steps = self.config.agent.num_steps_per_env
+            for step in range(self.iteration * steps, (self.iteration + 1) * steps):
                 actions = self.alg.act(observations)
                 observations, rewards, dones, extras = self.env.step(actions)
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 self.statistics.add_step(rewards, dones, extras)
                 self.world.beat.mark()
+                if on_step is not None:
+                    on_step(step)
                 if self.alg.rnd:
                     curiosity = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
                     self.statistics.add_log(curiosity)
@@ -162,6 +174,23 @@ class Runner(OnPolicyRunner):
                 refuse_non_finite_rollout(self.alg.storage, observations, **place)
             self.alg.compute_returns(observations)
         return observations
+
+    def _take_trouble(self) -> int:
+        """Say, once for each kind, what went wrong in this rank's simulation; return how often one was lost."""
+        take = getattr(self.env, "take_trouble", None)
+        if take is None:
+            return 0
+        lost, trouble = take()
+        for kind in trouble.keys() - self._told:
+            logger.warning("On rank %d, %s", self.world.rank, trouble[kind])
+        self._told |= trouble.keys()
+        return lost
+
+    def _refuse_many_lost(self, lost: int) -> None:
+        """Stop, on all ranks alike, when the simulation loses more environments than the task can bear."""
+        limit = getattr(self.config.env, "lost_limit", None)
+        if limit is not None:
+            refuse_many_lost(lost, self.env.num_envs * self.world.size, limit, iteration=self.iteration)
 
     def _update(self) -> dict[str, float]:
         """Learn from the rollout, and return mean losses."""
@@ -204,6 +233,8 @@ class Runner(OnPolicyRunner):
             "Train/total_time": self.totals.seconds,
             "Train/total_episodes": float(self.totals.episodes),
         }
+        if hasattr(self.config.env, "lost_limit"):
+            row["Env/lost"] = float(pooled.counts[_LOST])
         if policy.distribution is not None:
             row["Policy/mean_std"] = float(policy.output_std.detach().mean())
         return row

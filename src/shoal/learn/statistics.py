@@ -37,8 +37,8 @@ class Pooled:
     """Those of them that are losses, by the learner's names."""
     rank_seconds: list[float]
     """Collection time of each rank [s]."""
-    flags: dict[str, int]
-    """How many ranks raised each flag."""
+    counts: dict[str, int]
+    """Sums over all ranks of what each counted: of a flag, how many ranks raised it."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Statistics:
                 logged.host_sum += float(total)
             logged.count += tensor.numel()
 
-    def pool(self, losses: Mapping[str, float], collect_s: float, learn_s: float, flags: Mapping[str, bool]) -> Pooled:
+    def pool(self, losses: Mapping[str, float], collect_s: float, learn_s: float, counts: Mapping[str, int]) -> Pooled:
         """Close the iteration: pool every rank's share and start anew.
 
         In the steady state this is one collective. An iteration in which some rank logs a name for the first time
@@ -124,20 +124,21 @@ class Statistics:
             losses: Mean losses of this rank's update; the same names on every rank.
             collect_s: Time that this rank's rollout took [s].
             learn_s: Time that this rank's update took [s].
-            flags: What this rank wants the others to know, such as a signal received; the same names on every rank.
+            counts: What this rank has counted, or True for a flag, such as a signal received; the same names on every
+                rank.
         """
         size, rank, names = self._world.size, self._world.rank, self._names
         own_seconds = [0.0] * (2 * size)
         own_seconds[2 * rank : 2 * rank + 2] = [collect_s, learn_s]
         news = float(len(self._log.keys() - set(names)))
-        plain = [*losses.values(), *own_seconds, *(float(flag) for flag in flags.values()), news]
+        plain = [*losses.values(), *own_seconds, *(float(count) for count in counts.values()), news]
         values = self._sum_over_ranks([self._episode_sums(), *self._logged_sums(names)], plain)
 
         episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
         logged = {name: _take(values, 2) for name in names}
         mean_losses = {name: _take(values, 1)[0] / size for name in losses}
         seconds = _take(values, 2 * size)
-        raised = {name: int(_take(values, 1)[0]) for name in flags}
+        counted = {name: int(_take(values, 1)[0]) for name in counts}
         if values[0]:  # Some rank has news.
             logged |= self._learn_names()
         self._log.clear()
@@ -150,7 +151,7 @@ class Statistics:
             | {"Perf/collection_time": sum(seconds[0::2]) / size, "Perf/learning_time": sum(seconds[1::2]) / size},
             losses=mean_losses,
             rank_seconds=seconds[0::2],
-            flags=raised,
+            counts=counted,
         )
 
     def _episode_sums(self) -> torch.Tensor:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
+from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shoal.plan.rundir import RunDir
 
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
@@ -118,3 +117,9 @@ def checkpoint_at(path: Path) -> Path:
         )
         raise UsageError(message)
     return path
+
+
+def run_of(model: Path) -> RunDir | None:
+    """Return the run that a model file is a checkpoint of, or None for a file from elsewhere."""
+    run = RunDir(model.absolute().parent.parent.parent)
+    return run if run.train_yaml.is_file() else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.plan import gpu_health, host
 from shoal.plan.checkpoints import Checkpoint
+from shoal.plan.films import refuse_no_film
 from shoal.plan.findings import Finding, note, ok, problem, size
 from shoal.plan.rundir import experiment_dir
 from shoal.plan.sizes import (
@@ -53,6 +54,8 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
     Raises:
         UsageError: It cannot, as far as can be seen without starting anything.
     """
+    if plan.config.video and (plan.rank is None or plan.rank.rank == 0):
+        refuse_no_film(plan.devices[0], environ)
     notes: list[str] = []
     for finding in findings_of(plan, environ, gpus):
         if finding.level == "problem":

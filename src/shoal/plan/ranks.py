@@ -59,13 +59,18 @@ class Rank:
             raise ValueError(message)
 
 
+def is_started_by_torchrun(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun started this process."""
+    return _TORCHRUN in environ
+
+
 def joined_rank(environ: Mapping[str, str] = os.environ) -> Rank | None:
     """Return the place that torchrun has given to this process. None when torchrun did not start it.
 
     Raises:
         UsageError: torchrun's variables are incomplete or contradict each other.
     """
-    if _TORCHRUN not in environ:
+    if not is_started_by_torchrun(environ):
         return None
     world_size = _size(environ, "WORLD_SIZE")
     local_world_size = _size(environ, "LOCAL_WORLD_SIZE")
@@ -120,7 +125,7 @@ def stale_rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, 
 
     They have to be kept from torch and rsl_rl, which would wait for ranks that do not exist.
     """
-    if _TORCHRUN in environ:
+    if is_started_by_torchrun(environ):
         return ()
     of_torchrun = sorted(name for name in environ if name.startswith("TORCHELASTIC_"))
     return (*(name for name in RANK_VARIABLES if name in environ), *of_torchrun)

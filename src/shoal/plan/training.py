@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoal.config.env import MujocoConfig
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
@@ -134,7 +135,10 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     _refuse_restarts_in_vain(config, rank, world_size)
     num_envs = _envs_per_worker(config, world_size)
     _refuse_empty_mini_batches(config, num_envs)
+    if isinstance(config.env, MujocoConfig):
+        config.env.engine_on(workers.devices[0])
     continued, start, iteration, passed_over = _find_start(config, spec)
+    spec.check_env(config.env)
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
     else:
