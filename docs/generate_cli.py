@@ -30,6 +30,7 @@ COMMANDS = (
     "train Cartpole-Swingup --help",
     "play Cartpole-Swingup --help",
     "evaluate Cartpole-Swingup --help",
+    "shoal export Cartpole-Swingup --help",
     "shoal plan Cartpole-Swingup --help",
     "shoal bench Cartpole-Swingup --help",
     "shoal doctor --help",
@@ -70,7 +71,7 @@ def _help_of(process: subprocess.Popen[str], command: str) -> str:
     if process.returncode:
         sys.exit(f"`{command}` failed with {process.returncode}.")
     lines = [line.rstrip() for line in output.strip("\n").splitlines()]
-    if command.startswith("play"):
+    if command.startswith(("play", "shoal export")):
         end = next(at for at, line in enumerate(lines) if line.startswith("╭─ env options"))
         lines[end:] = ["", "--env.* and --agent.* as for train; by default as the policy was trained"]
     return "\n".join(lines)

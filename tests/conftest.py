@@ -35,9 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a GPU that is not there before any test runs, and hear a hang-up also under nohup."""
-    # What nohup ignores every process below ignores, too; tests hang up on some.
+    """Refuse a GPU that is not there before any test runs, and hear signals also under nohup and in the background."""
+    # What nohup, or a script that runs something in the background, ignores every process below ignores, too.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     device = str(config.getoption("--device"))
     if device.startswith("cuda") and _visible_gpu_count() == 0:
         message = f"--device {device} was asked for, but no GPU is visible: leave it out to test on the CPU."

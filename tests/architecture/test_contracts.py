@@ -46,6 +46,7 @@ def test_every_contract_is_kept() -> None:
         ("logs.py", "def f():\n    from rsl_rl.env import VecEnv", "Fence: rsl_rl"),
         ("errors.py", "import warp", "Fence: warp and mujoco"),
         ("plan/job.py", "import torchrunx", "Fence: torchrunx"),
+        ("learn/ppo.py", "import viser", "Fence: viser"),
         ("plan/ranks.py", "import pynvml", "Fence: pynvml"),
     ],
 )

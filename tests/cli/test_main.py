@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.commands import LAUNCH_TIMEOUT_S, left_in, marks, outliving, wait_until
 
 SHOAL = (sys.executable, "-m", "shoal")
 
@@ -45,3 +47,37 @@ def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "AttributeError" in ended.stderr
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "words", "at_work"),
+    [
+        (signal.SIGHUP, ["doctor", "--gpu-ids", "None", "--nproc-per-node", "2"], "shoal-doctor-*"),
+        (
+            signal.SIGTERM,
+            ["bench", "Cartpole-Swingup", "--gpu-ids", "None", "--nproc-per-node", "2", "--num-envs", "64"],
+            "shoal-bench-*/*/*/metrics.jsonl",
+        ),
+    ],
+)
+def test_a_command_that_is_told_to_end_ends_what_it_has_started(
+    number: signal.Signals, words: list[str], at_work: str, tmp_path: Path
+) -> None:
+    mark, of_its_own = marks(tmp_path)
+    process = subprocess.Popen(
+        [*SHOAL, *words],
+        env={**os.environ, **of_its_own},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    temporary = Path(of_its_own["TMPDIR"])
+    assert wait_until(lambda: any(temporary.glob(at_work)), LAUNCH_TIMEOUT_S)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr.strip().splitlines()[-1]) == (143, f"Error: Ended by {number.name}.")
+    assert outliving(mark) == []
+    assert left_in(temporary) == []

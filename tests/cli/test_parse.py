@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.fake_devices import seen
 
-from shoal.cli.parse import parse_bench, parse_train, split_task
+from shoal.cli.parse import parse_bench, parse_play, parse_train, split_task
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.tasks.registry import registered
@@ -182,3 +182,11 @@ def test_the_environment_wins_over_the_flag_and_the_flag_over_the_default(
 def test_one_worker_has_no_rank_files() -> None:
     plan = plan_training(parse_train([TASK, "--torchrunx-log-dir", "files"]), {}, seen(0))
     assert plan.log_base(RunDir(Path("run")), {}) is None
+
+
+@pytest.mark.parametrize("kind", ["zero", "random"])
+def test_actions_without_a_policy_ask_for_no_checkpoint(kind: str, tmp_path: Path) -> None:
+    words = [TASK, "--agent", kind, "--env.pole-mass", "0.3", "--log-root", str(tmp_path)]
+    asked = parse_play(words, program="play")
+    assert asked.agent_kind == kind
+    assert getattr(asked.env, "pole_mass") == 0.3  # noqa: B009  A field of this task's own.

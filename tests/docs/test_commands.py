@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from ctypes.util import find_library
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,6 +70,8 @@ def once(directory: Path) -> Callable[[Command], Ran]:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_run], ids=str)
 def test_a_command_of_the_pages_works(command: Command, once: Callable[[Command], Ran]) -> None:
+    if "--video" in command.text and find_library("OSMesa") is None:
+        pytest.skip("libOSMesa is missing: apt-get install libosmesa6")
     done = once(command)
     assert done.exit_code == command.exit_code, f"{command.small}\n{done.output}"
     missing = not_printed(command.shown, done.output, exact=command.is_exact)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "shoal"
-WHOLE = ("tasks/cartpole", "bench", "doctor", "cli")
+WHOLE = ("tasks/cartpole", "tasks/gymnasium_v5", "tasks/quadruped", "bench", "doctor", "cli")
 """Directories that the README's tree tells in one line."""
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 

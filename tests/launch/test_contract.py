@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from support.commands import SMALL, TRAIN, start, torchrun
+from support.commands import SMALL_WITH_EXPORT, TRAIN, start, torchrun
 from support.ports import Stranger
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def launch(door: str, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     where = tmp_path_factory.mktemp(door.replace(" ", "_"))
     task_and_length = ("Cartpole-Swingup", "--max-iterations", str(ITERATIONS))
     # Ranks of one machine meet on loopback, whatever interface the shell names: gloo would fail on this one.
-    running = start((*command, *task_and_length, *SMALL, *flags), where, {"GLOO_SOCKET_IFNAME": "shoal-none0"})
+    running = start(
+        (*command, *task_and_length, *SMALL_WITH_EXPORT, *flags), where, {"GLOO_SOCKET_IFNAME": "shoal-none0"}
+    )
     with Stranger(running.mark) as onlooker:
         ended = running.end()
     # torchrun's own process keeps a store, which is not ours.
@@ -83,7 +85,7 @@ def test_there_is_one_run_directory(launch: Ended) -> None:
 def test_the_run_directory_holds_what_the_design_says_and_nothing_else(launch: Ended, door: str) -> None:
     names = sorted(path.name for path in launch.run.iterdir() if not path.name.startswith("events.out.tfevents."))
     torchrunx = ["torchrunx"] if door == "spawned" else []
-    assert names == ["checkpoints", "metrics.jsonl", "params", "ranks", "run.json", *torchrunx]
+    assert names == ["checkpoints", "exports", "metrics.jsonl", "params", "ranks", "run.json", *torchrunx]
 
 
 def test_there_is_one_row_of_metrics_for_each_iteration(launch: Ended) -> None:
@@ -172,3 +174,9 @@ def test_behind_no_door_does_a_worker_listen_to_the_network(door: str, heard_on:
     assert [listener for listener in heard_on if not listener.is_local] == []
     workers = {"in process": 0, "spawned": 2, "joined": 2, "joined alone": 0}
     assert len({listener.pid for listener in heard_on}) == workers[door]
+
+
+def test_rank_0_exports_the_policy_once(launch: Ended) -> None:
+    exports = launch.run / "exports"
+    assert sorted(path.name for path in exports.iterdir()) == ["policy.onnx", "policy.pt2"]
+    assert "not exported" not in launch.stdout + launch.stderr

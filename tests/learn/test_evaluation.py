@@ -13,11 +13,12 @@ from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
 from shoal.learn.checkpoints import write_checkpoint
-from shoal.learn.evaluation import _first_episodes, run_episodes
+from shoal.learn.evaluation import _first_episodes, open_policy, run_episodes
 from shoal.learn.runner import Runner
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
+    from shoal.config import AgentKind
     from shoal.plan.rundir import RunDir
 
 NAN = float("nan")
@@ -42,8 +43,9 @@ class Scripted(TinyEnv):
 def first_episodes(env: Scripted, noise_seed: int = 0) -> tuple[list[float], list[int]]:
     """Run a new policy in `env`."""
     runner = tiny_runner(env=env)
+    policy = runner.get_inference_policy(device=runner.device)
     torch.manual_seed(noise_seed)
-    return _first_episodes(env, runner)  # pyright: ignore[reportArgumentType]  Any VecEnv does.
+    return _first_episodes(env, policy)  # pyright: ignore[reportArgumentType]  Any VecEnv does.
 
 
 def test_only_the_first_episode_of_each_environment_counts() -> None:
@@ -99,3 +101,17 @@ def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
     config = PlayConfig(task=spec.name, episodes=1, env=spec.env, agent=spec.agent)
     with pytest.raises(TrainingFailedError, match="does not fit the networks"):
         run_episodes(config, spec, model, "cpu")
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("zero", 0.0, 0.0), ("random", -1.0, 1.0)])
+def test_actions_without_a_policy_need_no_checkpoint(kind: AgentKind, least: float, most: float) -> None:
+    spec = registry.resolve("Cartpole-Balance")
+    config = PlayConfig(task=spec.name, agent_kind=kind, episodes=4, env=spec.env, agent=spec.agent)
+    with open_policy(config, spec, None, "cpu") as (env, policy):
+        actions = torch.stack([policy(env.get_observations()).clone() for _ in range(500)])
+    assert actions.shape == (500, 4, 1)
+    assert actions.min().item() == pytest.approx(least, abs=0.01)
+    assert actions.max().item() == pytest.approx(most, abs=0.01)
+    assert actions.mean().item() == pytest.approx(0.0, abs=0.1)  # Of 2,000 even numbers: four standard errors are 0.05.
+    returns, lengths = run_episodes(config, spec, None, "cpu")
+    assert run_episodes(config, spec, None, "cpu") == (returns, lengths)

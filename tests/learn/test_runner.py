@@ -11,7 +11,7 @@ import torch
 from support.learners import ALONE, NUM_ENVS, NUM_STEPS, tiny_agent, tiny_config, tiny_runner, train
 from support.tiny_env import TinyEnv
 
-from shoal.config import ModelConfig, PpoConfig, RndConfig
+from shoal.config import ModelConfig, MujocoConfig, PpoConfig, RndConfig
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
 from shoal.learn.replicas import fingerprints
@@ -163,6 +163,16 @@ def test_a_restored_run_repeats_no_iteration_and_goes_on_counting() -> None:
     assert story.rows[0]["Train/total_episodes"] >= before.rows[-1]["Train/total_episodes"] > 0
 
 
+def test_steps_are_numbered_over_the_whole_run() -> None:
+    steps: list[int] = []
+    first = tiny_runner(tiny_config(max_iterations=2))
+    first.train(on_row=lambda _: None, save=lambda *_: None, stop_requests=dict, on_step=steps.append)
+    second = tiny_runner(tiny_config(max_iterations=3))
+    second.restore(first.state())
+    second.train(on_row=lambda _: None, save=lambda *_: None, stop_requests=dict, on_step=steps.append)
+    assert steps == list(range(3 * NUM_STEPS))
+
+
 def test_a_saved_state_counts_iterations_as_rsl_rl_does() -> None:
     runner = tiny_runner()
     story = train(runner)
@@ -275,6 +285,36 @@ def test_nan_ends_the_training_before_it_reaches_a_weight(
         runner.train(on_row=keep, save=lambda *_: None, stop_requests=dict)
     assert after_first == [fingerprints(runner.alg)]
     assert runner.iteration == 1
+
+
+class Losing(TinyEnv):
+    """Loses some environments in each rollout, and has something to complain about."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(num_envs=NUM_ENVS)
+        self.lost = lost
+
+    def take_trouble(self) -> tuple[int, dict[str, str]]:
+        """Return what was lost, and the complaint."""
+        return self.lost, {"contacts": f"{self.lost} environments had more contacts than there is room for."}
+
+
+def test_lost_environments_are_counted_and_complaints_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    config = tiny_config(env=MujocoConfig(lost_limit=0.5))
+    story = train(tiny_runner(config, env=Losing(2)))
+    assert [row["Env/lost"] for row in story.rows] == [2, 2, 2]
+    told = [record.getMessage() for record in caplog.records if "contacts" in record.getMessage()]
+    assert told == ["On rank 0, 2 environments had more contacts than there is room for."]
+
+
+def test_too_many_lost_environments_end_the_training() -> None:
+    runner = tiny_runner(tiny_config(env=MujocoConfig(lost_limit=0.5)), env=Losing(3))
+    with pytest.raises(TrainingFailedError, match=r"^3 of 4 environments were lost .* iteration 1, more than .* 0\.5"):
+        train(runner)
+
+
+def test_a_task_that_loses_nothing_has_no_such_metric() -> None:
+    assert "Env/lost" not in train(tiny_runner()).rows[-1]
 
 
 @pytest.mark.parametrize("check_for_nan", [True, False])

@@ -31,7 +31,7 @@ def step(
 
 def pool(statistics: Statistics) -> Pooled:
     """Close an iteration about which nothing else is known."""
-    return statistics.pool({}, collect_s=0.0, learn_s=0.0, flags={})
+    return statistics.pool({}, collect_s=0.0, learn_s=0.0, counts={})
 
 
 # Episodes
@@ -223,7 +223,7 @@ def test_a_name_without_a_slash_belongs_to_the_episode() -> None:
 def test_logged_values_do_not_hide_ours() -> None:
     statistics = Statistics(ALONE, num_envs=1)
     step(statistics, [3], [1], {"log": {"Train/mean_reward": 1000, "Loss/value": 1000}})
-    means = statistics.pool({"value": 1.0}, collect_s=0.0, learn_s=0.0, flags={}).means
+    means = statistics.pool({"value": 1.0}, collect_s=0.0, learn_s=0.0, counts={}).means
     assert means["Train/mean_reward"] == 3
     assert means["Loss/value"] == 1
 

@@ -118,9 +118,9 @@ def test_losses_and_timings_are_means_over_ranks(ranks: list[dict[str, Any]]) ->
         assert report["statistics"]["rank_seconds"] == [1, 3]
 
 
-def test_every_rank_learns_which_flags_are_raised(ranks: list[dict[str, Any]]) -> None:
+def test_every_rank_learns_what_all_have_counted(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
-        assert report["statistics"]["flags"] == {"SIGINT": 0, "SIGTERM": 1}
+        assert report["statistics"]["counts"] == {"SIGINT": 0, "SIGTERM": 1, "lost": 2 + 3}
 
 
 def test_statistics_cost_one_collective_unless_there_is_a_new_name(ranks: list[dict[str, Any]]) -> None:

@@ -23,6 +23,8 @@ def test_every_array_is_known_by_name(device: str) -> None:
         "actions",
         "terms",
         "terminated",
+        "lost",
+        "losses",
         "done",
         "time_out",
         "reward",
@@ -45,6 +47,19 @@ def test_a_step_is_recorded(device: str) -> None:
 @pytest.mark.parametrize(("seconds", "steps"), [(2.0, 4), (2.2, 4), (2.3, 5), (0.1, 1)])
 def test_episode_length_is_rounded_to_whole_steps_of_half_a_second(seconds: float, steps: int, device: str) -> None:
     assert counting(device, episode_length_s=seconds).max_episode_length == steps
+
+
+def test_rewards_are_rates_unless_a_task_says_that_they_are_not(device: str) -> None:
+    class PerStep(CountingTask):
+        reward_per_step = True
+
+    rewards = []
+    for task in (CountingTask, PerStep):
+        built = task(CountingConfig(), num_envs=2, device=device, seed=3)
+        built.step()
+        rewards.append(built.reward.numpy().tolist())
+    # Twice 1, less the index: for half a second, and for a step.
+    assert rewards == [[1.0, 0.5], [2.0, 1.0]]
 
 
 def test_building_leaves_no_trace_of_the_rehearsal(device: str) -> None:

@@ -24,8 +24,11 @@ FAULTY = Path(__file__).with_name("faulty_tasks.py")
 TRAIN = (sys.executable, "-m", "shoal", "train")
 """The words that start a training."""
 
-SMALL = ("--gpu-ids", "None", "--num-envs", "16", "--agent.num-steps-per-env", "8")
+SMALL_WITH_EXPORT = ("--gpu-ids", "None", "--num-envs", "16", "--agent.num-steps-per-env", "8")
 """Flags of a training that takes a fraction of a second an iteration."""
+
+SMALL = (*SMALL_WITH_EXPORT, "--no-export")
+"""The same, without the seconds at its end."""
 
 SURROUNDINGS = {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 """Environment of each command. Threads of such small networks would only wait for each other."""

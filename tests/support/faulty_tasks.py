@@ -288,3 +288,19 @@ class StragglesAndDiesSaving(_Faulty):
 
     def strike(self) -> None:
         os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CannotSayWhatItsActionsMean(Swingup):
+    """Trains well, and raises when it is exported."""
+
+    def deployment(self) -> dict[str, Any]:
+        message = "no robot\nwas drawn"
+        raise LookupError(message)
+
+
+class DiesWhileExported(Swingup):
+    """Trains well, and is killed when it is exported, as by the kernel when memory runs out."""
+
+    def deployment(self) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}

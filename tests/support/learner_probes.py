@@ -87,9 +87,9 @@ def statistics(world: World) -> dict[str, Any]:
 
     def pool() -> tuple[Pooled, int]:
         losses = {"value": [1.0, 3.0][world.rank]}
-        flags = {"SIGINT": False, "SIGTERM": world.rank == 1}
+        counts = {"SIGINT": False, "SIGTERM": world.rank == 1, "lost": 2 + world.rank}
         with CountedOperations() as operations:
-            pooled = mine.pool(losses, collect_s=[1.0, 3.0][world.rank], learn_s=[2.0, 6.0][world.rank], flags=flags)
+            pooled = mine.pool(losses, collect_s=[1.0, 3.0][world.rank], learn_s=[2.0, 6.0][world.rank], counts=counts)
         return pooled, operations.collectives
 
     told: list[tuple[Pooled, int]] = []
@@ -116,7 +116,7 @@ def statistics(world: World) -> dict[str, Any]:
         "episodes": [pooled.episodes for pooled, _ in told],
         "collectives": [count for _, count in told],
         "rank_seconds": told[0][0].rank_seconds,
-        "flags": told[0][0].flags,
+        "counts": told[0][0].counts,
     }
 
 
@@ -304,5 +304,5 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
         num_envs=spec.num_envs,
     )
     place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
-    report = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
+    report = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2)).report
     return report.to_plain()

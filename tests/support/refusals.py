@@ -101,6 +101,8 @@ WISHES = {
     "a GPU twice": Wish("train Cartpole-Swingup --gpu-ids 0,0", gpus=2),
     "a GPU that is no number": Wish("train Cartpole-Swingup --gpu-ids first", gpus=2),
     "more GPUs than workers": Wish("train Cartpole-Swingup --gpu-ids 0 1 --nproc-per-node 1", gpus=2),
+    "an engine that needs the CPU": Wish("train Cartpole-Swingup-Mujoco --gpu-ids 0 --env.engine native", gpus=1),
+    "more environments lost than there are": Wish("train Cartpole-Swingup-Mujoco --env.lost-limit 2"),
     # Directories.
     "a kernel cache below a file": Wish(
         "train Cartpole-Swingup", environ={"WARP_CACHE_PATH": "broken.yaml/kernels"}
@@ -126,6 +128,14 @@ WISHES = {
     "a checkpoint that does not exist": Wish("train Cartpole-Swingup --checkpoint nowhere/model.pt"),
     # Packages.
     "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb"),
+    # Films.
+    "a film of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
+    "a film longer than the time between films": Wish("train Cartpole-Swingup --video --video-interval 100"),
+    "a film of an odd width": Wish("play Cartpole-Swingup --video-size 1279 720"),
+    "a film that is no mp4": Wish("play Cartpole-Swingup --agent zero --video film.gif"),
+    "a film below a file": Wish("play Cartpole-Swingup --agent zero --gpu-ids None --video broken.yaml/film.mp4"),
+    "a film of no steps of a policy": Wish("play Cartpole-Swingup --video film.mp4 --video-length 0"),
+    "a film by an unknown renderer": Wish("train Cartpole-Swingup --video", environ={"MUJOCO_GL": "bogus"}),
     # torchrun.
     "restarts under torchrun": Wish("train Cartpole-Swingup --max-restarts 3", environ=TORCHRUN),
     "another number of workers than torchrun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=TORCHRUN),
@@ -135,10 +145,25 @@ WISHES = {
     # Playing.
     "play without a task": Wish("play --episodes 3"),
     "play without any run": Wish("play Cartpole-Swingup"),
+    "no policy and a checkpoint": Wish("play Cartpole-Swingup --agent zero --checkpoint 000100"),
+    "a window without a display": Wish(
+        "play Cartpole-Swingup --agent zero --viewer native", environ={"DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    ),
+    "a viewer of evaluate": Wish("evaluate Cartpole-Swingup --agent zero --viewer web"),
+    "a viewer of nothing": Wish("play Cartpole-Swingup --viewer web --num-envs 0"),
+    "a viewer at no port": Wish("play Cartpole-Swingup --viewer web --viewer-port 0"),
+    "a viewer somewhere else": Wish("play Cartpole-Swingup --agent zero --viewer web --viewer-host 192.0.2.1"),
     "play a misspelt task": Wish("play Cartpole-Balence"),
     "a directory that is no checkpoint": Wish("play Cartpole-Swingup --checkpoint ."),
     "evaluate no episodes": Wish("evaluate Cartpole-Swingup --episodes 0"),
     "evaluate with a negative seed": Wish("evaluate Cartpole-Swingup --seed -1"),
+    # Exporting.
+    "export without a task": Wish("export --out policy.onnx"),
+    "export without any run": Wish("export Cartpole-Swingup"),
+    "export a checkpoint that does not exist": Wish("export Cartpole-Swingup --checkpoint nowhere/model.pt"),
+    "export under another suffix": Wish("export Cartpole-Swingup --out policy.pt"),
+    "export onto a directory": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out folder.onnx"),
+    "export below a file": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out broken.yaml/policy.onnx"),
     "bench without a task": Wish("bench --seconds 1"),
     # The doctor, whose own findings come later.
     "a doctor for no workers": Wish("doctor --nproc-per-node 0"),
@@ -167,6 +192,7 @@ def _prepare(where: Path) -> None:
     (where / "list.yaml").write_text("- task\n", encoding="utf-8")
     (where / "no_task.yaml").write_text("seed: 1\n", encoding="utf-8")
     (where / "misspelt.yaml").write_text("task: Cartpole-Swingup\nmax_iteration: 1\n", encoding="utf-8")
+    (where / "folder.onnx").mkdir()
     sys.modules["wandb"] = None  # pyright: ignore[reportArgumentType]  Hidden, where it is installed.
 
 

@@ -10,7 +10,7 @@ from shoal.cli.parse import parse_train
 from shoal.train import Outcome, make_plan, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shoal.errors import ShoalError
@@ -38,11 +38,11 @@ class Listener:
         raise AssertionError(error)
 
 
-def plan_of(log_root: Path, *words: str) -> TrainPlan:
+def plan_of(log_root: Path, *words: str, small: Sequence[str] = SMALL) -> TrainPlan:
     """Plan what `train WORDS` means, with a small training's flags."""
-    return make_plan(parse_train([*words, *SMALL, "--log-root", str(log_root)]))
+    return make_plan(parse_train([*words, *small, "--log-root", str(log_root)]))
 
 
-def carry_out(log_root: Path, *words: str, listener: Listener | None = None) -> Outcome:
+def carry_out(log_root: Path, *words: str, listener: Listener | None = None, small: Sequence[str] = SMALL) -> Outcome:
     """Do what `train WORDS` does, with a small training's flags."""
-    return train(plan_of(log_root, *words), listener or Listener())
+    return train(plan_of(log_root, *words, small=small), listener or Listener())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -105,3 +106,16 @@ def test_the_twin_has_the_configured_masses() -> None:
 def test_the_twin_s_speed_is_measured_in_environment_steps() -> None:
     slow, fast = (MujocoTwin(BalanceConfig(decimation=n), 64).step_rate(0.2) for n in (20, 1))
     assert 0 < slow < fast
+
+
+def test_the_scene_stands_as_the_task_does(device: str) -> None:
+    task, _ = start_together(FREE, device)
+    scene = task.scene()
+    data = mujoco.MjData(scene)
+    for row, positions in zip(task.state.numpy(), task.positions().numpy(), strict=True):
+        data.qpos[:] = positions
+        mujoco.mj_kinematics(scene, data)
+        x, theta = row[:2]
+        tip = data.body("pole").xpos + data.body("pole").xmat.reshape(3, 3) @ (0.0, 0.0, 1.0)
+        np.testing.assert_allclose(tip, (x + np.sin(theta), 0.0, np.cos(theta)), atol=1e-6)
+    assert scene.camera("film").id == 0

@@ -1,0 +1,138 @@
+"""Films of a training: which steps, one at a time, and never at the cost of the training."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from support.commands import wait_until
+from support.counting_task import CountingConfig, CountingTask
+from support.films import draws, frames_of
+from support.learners import ALONE
+
+from shoal.config import TrainConfig
+from shoal.errors import UsageError
+from shoal.learn.filming import filming
+from shoal.learn.groups import World
+from shoal.tasks.cartpole import twin
+from shoal.tasks.cartpole.config import SwingupConfig
+from shoal.tasks.cartpole.task import Swingup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CONFIG = TrainConfig(task="Cartpole-Swingup", video=True, video_length=3, video_interval=10, video_size=(64, 32))
+SCENE = twin.scene  # MuJoCo is imported before a test says what it is to draw with.
+
+
+@contextmanager
+def filmed(
+    videos: Path, config: TrainConfig = CONFIG, *, world: World = ALONE, hurry: bool = False
+) -> Iterator[Callable[[int], None] | None]:
+    task = Swingup(SwingupConfig(), num_envs=2, device="cpu", seed=0)
+    with filming(task, config, videos, world, hurry=lambda: hurry) as on_step:
+        yield on_step
+
+
+def names_in(videos: Path) -> list[str]:
+    return sorted(path.name for path in videos.iterdir())
+
+
+def steps(on_step: Callable[[int], None] | None, first: int, last: int) -> None:
+    """Tell of the steps from `first` up to `last`."""
+    assert on_step is not None
+    for step in range(first, last + 1):
+        on_step(step)
+
+
+@draws
+def test_clips_begin_at_multiples_of_the_interval(tmp_path: Path) -> None:
+    with filmed(tmp_path) as on_step:
+        steps(on_step, 5, 12)  # A run that goes on in the middle of an interval.
+        assert wait_until((tmp_path / "step_10.mp4").exists, timeout=60)
+        steps(on_step, 13, 20)
+    # The last clip was cut short by the end.
+    assert names_in(tmp_path) == ["step_10.mp4", "step_20.mp4"]
+    assert [len(frames_of(tmp_path / name)[0]) for name in names_in(tmp_path)] == [3, 1]
+
+
+@draws
+def test_a_clip_is_skipped_while_the_last_one_is_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="shoal")
+    with filmed(tmp_path) as on_step:
+        steps(on_step, 0, 15)  # No film is made within microseconds.
+    assert names_in(tmp_path) == ["step_0.mp4"]
+    told = [record.getMessage() for record in caplog.records if " is skipped" in record.getMessage()]
+    assert told == ["step_10.mp4 is skipped: step_0.mp4 is still being made."]
+
+
+def one_warning(caplog: pytest.LogCaptureFixture) -> str:
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return warning
+
+
+def test_a_broken_renderer_costs_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "bogus")
+    with filmed(tmp_path) as on_step:
+        steps(on_step, 0, 3)
+        assert wait_until(lambda: tell(on_step, 4) and bool(caplog.records), timeout=60)
+        steps(on_step, 10, 12)
+    assert "RuntimeError: invalid value for environment variable MUJOCO_GL: bogus" in one_warning(caplog)
+    assert names_in(tmp_path) == []
+
+
+def tell(on_step: Callable[[int], None] | None, step: int) -> bool:
+    assert on_step is not None
+    on_step(step)
+    return True
+
+
+@draws
+def test_a_place_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "videos").touch()
+    with filmed(tmp_path / "videos") as on_step:
+        steps(on_step, 0, 3)
+    assert "Error: " in one_warning(caplog)
+    assert str(tmp_path / "videos") in one_warning(caplog)
+
+
+def test_a_scene_that_fails_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Misdrawn(Swingup):
+        def scene(self) -> None:
+            message = "no such mesh"
+            raise FileNotFoundError(message)
+
+    task = Misdrawn(SwingupConfig(), num_envs=1, device="cpu", seed=0)
+    with filming(task, CONFIG, tmp_path, ALONE, hurry=lambda: False) as on_step:
+        assert on_step is None
+    assert one_warning(caplog) == "A film could not be made (FileNotFoundError: no such mesh); training goes on."
+
+
+def test_a_task_without_a_scene_is_refused(tmp_path: Path) -> None:
+    task = CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0)
+    with pytest.raises(UsageError, match="cannot be shown"), filming(task, CONFIG, tmp_path, ALONE, hurry=bool):
+        pass
+
+
+def test_only_rank_0_films_and_only_when_asked(tmp_path: Path) -> None:
+    with filmed(tmp_path, world=World(rank=1, local_rank=1, size=2)) as on_step:
+        assert on_step is None
+    with filmed(tmp_path, TrainConfig(task="Cartpole-Swingup")) as on_step:
+        assert on_step is None
+
+
+def test_a_run_that_is_ended_waits_for_no_film(tmp_path: Path) -> None:
+    with filmed(tmp_path, hurry=True) as on_step:
+        steps(on_step, 0, 2)
+    assert names_in(tmp_path) == []
+
+
+def test_what_a_killed_film_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".step_0.mp4.part").touch()
+    with filmed(tmp_path):
+        assert names_in(tmp_path) == []

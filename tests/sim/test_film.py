@@ -1,0 +1,175 @@
+"""Clips become films: as large, as long and as fast as they should be, and what moves is where it should be."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+import pytest
+from support.commands import wait_until
+from support.films import blue, draws, frames_of, orange
+
+from shoal.errors import ShoalError
+from shoal.sim.clip import Clip, save_scene
+from shoal.sim.film import unfinished
+from shoal.sim.film_process import FilmProcess, make_film
+from shoal.tasks.cartpole import twin
+from shoal.tasks.cartpole.config import SwingupConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WIDTH, HEIGHT = 320, 180
+CONFIG = SwingupConfig()
+
+
+def clip_of(positions: np.ndarray, scene: mujoco.MjModel | None = None, step_dt: float = 0.02) -> Clip:
+    """A clip of the cart-pole, or of another scene."""
+    saved = save_scene(scene or twin.scene(CONFIG))
+    return Clip(scene=saved, positions=positions, step_dt=step_dt, size=(WIDTH, HEIGHT))
+
+
+def still(steps: int) -> Clip:
+    """A clip in which nothing moves."""
+    return clip_of(np.zeros((steps, 2)))
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The cart goes from left to right, with its pole up; in the second half the pole hangs."""
+    places = np.linspace(-2.0, 2.0, 20)
+    angles = np.where(places < 0, 0.0, math.pi)
+    target = tmp_path_factory.mktemp("films") / "not" / "there" / "cartpole.mp4"
+    make_film(clip_of(np.stack([places, angles], axis=1)), target, "osmesa")
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    frames, rate = frames_of(target)
+    assert rate == 50
+    return frames
+
+
+@draws
+def test_each_step_is_a_frame_of_the_size_that_was_asked_for(film: np.ndarray) -> None:
+    assert film.shape == (20, HEIGHT, WIDTH, 3)
+
+
+@draws
+def test_the_cart_is_where_its_position_says(film: np.ndarray) -> None:
+    # The camera stands 2.2 half rails away and opens 45 degrees upwards and downwards together.
+    pixels_a_metre = HEIGHT / 2 / (2.2 * CONFIG.rail_half_length * math.tan(math.radians(22.5)))
+    seen = [blue(picture) for picture in film]
+    meant = WIDTH / 2 + np.linspace(-2.0, 2.0, 20) * pixels_a_metre
+    # The cart's front is 8 cm nearer to the camera, which moves its edges by 1.5 % of 82 pixels.
+    assert [x for x, _ in seen] == pytest.approx(list(meant), abs=3)
+    assert [y for _, y in seen] == pytest.approx([HEIGHT / 2] * 20, abs=3)
+
+
+@draws
+def test_up_is_up(film: np.ndarray) -> None:
+    heights = [orange(picture)[1] for picture in film]
+    assert max(heights[:10]) < HEIGHT / 2 - 10
+    assert min(heights[10:]) > HEIGHT / 2 + 10
+
+
+@draws
+def test_a_model_without_a_camera_of_its_own_is_followed(tmp_path: Path) -> None:
+    ball = """<mujoco><worldbody><light pos="0 0 9" dir="0 0 -1" type="directional"/><geom type="plane" size="0 0 .1"/>
+      <body pos="0 0 .5"><freejoint/><geom type="sphere" size=".3" rgba=".1 .2 .9 1"/></body></worldbody></mujoco>"""
+    positions = np.zeros((5, 7))
+    positions[:, 0] = np.linspace(0, 100, 5)
+    positions[:, 2:4] = 0.5, 1.0
+    make_film(clip_of(positions, mujoco.MjModel.from_xml_string(ball)), tmp_path / "ball.mp4", "osmesa")
+    frames, _ = frames_of(tmp_path / "ball.mp4")
+    assert [blue(picture)[0] for picture in frames] == pytest.approx([WIDTH / 2] * 5, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("step_dt", "stride", "rate"),
+    [(0.1, 1, 10), (0.04, 1, 25), (0.02, 1, 50), (1 / 60, 1, 60), (0.01, 2, 50), (0.005, 4, 50), (0.002, 9, 500 / 9)],
+)
+def test_a_film_is_in_real_time_and_no_faster_than_a_screen(step_dt: float, stride: int, rate: float) -> None:
+    clip = clip_of(np.zeros((1, 2)), step_dt=step_dt)
+    assert clip.stride == stride
+    assert clip.frames_a_second == pytest.approx(rate)
+
+
+@draws
+def test_steps_that_are_too_many_are_left_out(tmp_path: Path) -> None:
+    make_film(clip_of(np.zeros((21, 2)), step_dt=0.01), tmp_path / "film.mp4", "osmesa")
+    frames, rate = frames_of(tmp_path / "film.mp4")
+    assert (len(frames), rate) == (11, 50)
+
+
+def test_a_renderer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ShoalError, match=r"film\.mp4 could not be made \(RuntimeError: .*MUJOCO_GL: bogus\)\."):
+        make_film(still(1), tmp_path / "film.mp4", "bogus")
+    assert list(tmp_path.iterdir()) == []
+
+
+@draws
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ShoalError, match=r"could not be made \(\w+Error: .*/file"):
+        make_film(still(1), tmp_path / "file" / "film.mp4", "osmesa")
+
+
+@draws
+def test_a_film_that_does_not_fit_on_the_disk_is_no_film(tmp_path: Path) -> None:
+    target = tmp_path / "film.mp4"
+    unfinished(target).symlink_to("/dev/full")
+    with pytest.raises(ShoalError, match=r"could not be made \(OSError: ffmpeg failed \(.*No space left on device"):
+        make_film(still(5), target, "osmesa")
+    assert list(tmp_path.iterdir()) == []
+
+
+@draws
+@pytest.mark.spawn
+def test_a_film_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    process = FilmProcess(still(100_000), tmp_path / "film.mp4", "osmesa", nice=19)
+    try:
+        assert wait_until(unfinished(process.target).exists, timeout=60)
+        assert os.getpriority(os.PRIO_PROCESS, process._process.pid) == 19
+        assert not process.is_done
+    finally:
+        process.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+@draws
+@pytest.mark.spawn
+def test_a_film_ends_with_whoever_has_started_it(tmp_path: Path) -> None:
+    started: list[FilmProcess] = []
+    done = threading.Event()
+
+    def work() -> None:
+        started.append(FilmProcess(still(100_000), tmp_path / "film.mp4", "osmesa"))
+        done.wait()
+
+    parent = threading.Thread(target=work)
+    parent.start()
+    try:
+        assert wait_until(unfinished(tmp_path / "film.mp4").exists, timeout=60)
+        done.set()
+        parent.join()
+        assert wait_until(lambda: started[0].is_done, timeout=10)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        done.set()
+        parent.join()
+        started[0].end()
+
+
+@draws
+@pytest.mark.spawn
+def test_an_interrupt_of_the_terminal_is_not_for_it(tmp_path: Path) -> None:
+    process = FilmProcess(still(1), tmp_path / "film.mp4", "osmesa")
+    try:
+        assert os.getpgid(process._process.pid) != os.getpgid(0)
+        assert os.getsid(process._process.pid) == os.getsid(0)
+    finally:
+        process.end()
+    assert process._process.returncode in {0, 1, -signal.SIGTERM}

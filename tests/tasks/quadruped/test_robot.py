@@ -1,0 +1,100 @@
+"""Which robots can walk: the one that ships, and others, or why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+import pytest
+
+from shoal.errors import UsageError
+from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.robot import SHIPPED
+from shoal.tasks.quadruped.task import Velocity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
+    model = Velocity.build_model(VelocityConfig())
+    assert sum(model.body_mass) == pytest.approx(12.0, abs=0.05)
+    assert (model.nq, model.nv, model.nu) == (19, 18, 12)
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    mujoco.mj_forward(model, data)
+    for leg, (forwards, left) in {"FR": (1, -1), "FL": (1, 1), "RR": (-1, -1), "RL": (-1, 1)}.items():
+        assert data.body(f"{leg}_hip").xpos[:2] == pytest.approx((forwards * 0.1881, left * 0.04675))
+        for upper, lower in (("thigh", "calf"), ("calf", "foot")):
+            place = data.geom(f"{leg}_{lower}") if lower == "foot" else data.body(f"{leg}_{lower}")
+            assert np.linalg.norm(place.xpos - data.body(f"{leg}_{upper}").xpos) == pytest.approx(0.213)
+    np.testing.assert_array_equal(model.actuator_forcerange[:3, 1], [23.7, 23.7, 35.55])
+    np.testing.assert_allclose(model.actuator_ctrlrange, model.jnt_range[1:])
+
+
+def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
+    """Write the shipped robot with some words changed; return the file."""
+    text = SHIPPED.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "robot.xml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
+    stronger = changed(tmp_path, ('kp="35"', 'kp="60"'), ("_foot", "_paw"), ('key name="home"', 'key name="up"'))
+    config = VelocityConfig(robot=stronger, feet=".*_paw", keyframe="up", gain_range=0.0)
+    task = Velocity(config, num_envs=2, device="cpu", seed=0)
+    task.step()
+    assert task.gainprm.numpy()[0, 0, 0] == 60.0
+    assert len(task.robot.feet) == 4
+
+
+def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> None:
+    spec = mujoco.MjSpec.from_file(str(SHIPPED))
+    for leg in ("FR", "FL", "RR", "RL"):
+        spec.delete(spec.actuator(f"{leg}_hip"))
+        spec.delete(spec.joint(f"{leg}_hip"))
+    spec.key("home").qpos = [0, 0, 0.29, 1, 0, 0, 0, *(0.9, -1.8) * 4]
+    spec.compile()
+    path = tmp_path / "planar.xml"
+    path.write_text(spec.to_xml(), encoding="utf-8")
+    task = Velocity(VelocityConfig(robot=str(path)), num_envs=2, device="cpu", seed=0)
+    task.step()
+    assert task.actions.shape == (2, 8)
+    assert task.obs["policy"].shape == (2, 12 + 3 * 8)
+
+
+@pytest.mark.parametrize(
+    ("robot", "flags", "sentence"),
+    [
+        ((), {"robot": "nowhere.xml"}, r"--env.robot nowhere.xml was asked for, but there is no such file"),
+        ((), {"robot": "unitree_zz"}, r"install shoal\[menagerie\], or pass the path of an MJCF file"),
+        ((("<mujoco", "<mujoko"),), {}, r"is no MJCF that MuJoCo understands: .*mujoko"),
+        ((('joint="FR_hip"', 'joint="nothing"'),), {}, r"robot\.xml does not compile: .*nothing"),
+        ((('<freejoint name="root"/>', ""), ("0 0 0.29  1 0 0 0", "")), {}, "does not begin with a free joint"),
+        (
+            (('<position name="FR_hip" joint="FR_hip" class="hip"/>', ""),),
+            {},
+            r"has 11 actuators, and not one for each of its joints in their order \(FR_hip, FR_thigh, ",
+        ),
+        (
+            (('<position name="FR_hip" joint="FR_hip" class="hip"/>', '<motor name="FR_hip" joint="FR_hip"/>'),),
+            {},
+            r"has actuators that take no angle \(FR_hip\)",
+        ),
+        ((), {"keyframe": "sit"}, r"--env.keyframe sit was asked for, but the robot has the keyframes home: pass one"),
+        ((), {"feet": "toe"}, r"--env.feet toe matches none of the robot's geoms, which are named .*FR_foot"),
+        ((), {"feet": "("}, r"--env.feet \( is no pattern that Python understands"),
+    ],
+)
+def test_a_robot_that_cannot_walk_is_refused(
+    robot: tuple[tuple[str, str], ...], flags: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    config = VelocityConfig(robot=changed(tmp_path, *robot))
+    with pytest.raises(UsageError, match=sentence):
+        Velocity(dataclasses.replace(config, **flags), num_envs=1, device="cpu", seed=0)
