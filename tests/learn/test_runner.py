@@ -6,6 +6,7 @@ import copy
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from support.learners import ALONE, NUM_ENVS, NUM_STEPS, tiny_agent, tiny_config, tiny_runner, train
@@ -18,7 +19,7 @@ from shoal.learn.replicas import fingerprints
 from shoal.learn.runner import Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shoal.learn.runner import Runner
 
@@ -161,6 +162,35 @@ def test_a_restored_run_repeats_no_iteration_and_goes_on_counting() -> None:
     assert [row["Train/total_steps"] for row in story.rows] == [3 * SAMPLES, 4 * SAMPLES, 5 * SAMPLES]
     assert story.rows[0]["Train/total_time"] > before.rows[-1]["Train/total_time"]
     assert story.rows[0]["Train/total_episodes"] >= before.rows[-1]["Train/total_episodes"] > 0
+
+
+class Leveled(TinyEnv):
+    """Environments that have levels, and remember what they were told of them."""
+
+    def __init__(self, levels: list[int]) -> None:
+        """Begin on those."""
+        super().__init__()
+        self.levels = np.array(levels)
+        self.taken: dict[str, list[float]] = {}
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return how many environments are on each of three levels."""
+        return {"levels": np.bincount(self.levels, minlength=3)}
+
+    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Remember."""
+        self.taken = {name: count.tolist() for name, count in counts.items()}
+
+
+def test_a_curriculum_goes_on_where_it_was() -> None:
+    saved = train(tiny_runner(env=Leveled([0, 2, 2, 1]))).saved[3]
+    assert saved["infos"]["curriculum"] == {"levels": [1.0, 1.0, 2.0]}
+    env = Leveled([0, 0, 0, 0])
+    tiny_runner(env=env).restore(dict(saved), weights_only=True)
+    assert env.taken == {}, "weights alone begin a new training"
+    tiny_runner(env=env).restore(dict(saved))
+    assert env.taken == {"levels": [1.0, 1.0, 2.0]}
+    tiny_runner().restore(dict(saved))  # A task that has none, by now.
 
 
 def test_steps_are_numbered_over_the_whole_run() -> None:

@@ -23,6 +23,7 @@ def test_every_array_is_known_by_name(device: str) -> None:
         "actions",
         "terms",
         "terminated",
+        "truncated",
         "lost",
         "losses",
         "done",
@@ -125,3 +126,31 @@ class NamesTwice(CountingTask):
 def test_two_arrays_of_one_name_are_refused(device: str) -> None:
     with pytest.raises(ShoalError, match="NamesTwice asked for a second array named 'steps'"):
         NamesTwice(CountingConfig(), num_envs=1, device=device, seed=0)
+
+
+def test_a_truncated_episode_ends_as_if_its_time_were_up(device: str) -> None:
+    task = counting(device)
+    task.truncated.assign([True, False, True, False])
+    task.terminated.assign([False, False, True, False])
+    task.step()
+    assert task.done.numpy().tolist() == [True, False, True, False]
+    assert task.time_out.numpy().tolist() == [True, False, False, False]
+    assert not task.truncated.numpy().any()
+    task.step()
+    assert not task.done.numpy().any()
+
+
+def test_nothing_has_failed_where_all_begin_anew(device: str) -> None:
+    class Asking(CountingTask):
+        def allocate(self) -> None:
+            super().allocate()
+            self.failed = self.array("failed", dtype=wp.bool)
+
+        def reset(self) -> None:
+            super().reset()
+            wp.copy(self.failed, self.time_out)
+
+    task = Asking(CountingConfig(), num_envs=2, device=device, seed=3)
+    task.restart()
+    assert task.failed.numpy().all()
+    assert not task.time_out.numpy().any()

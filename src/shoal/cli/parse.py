@@ -129,14 +129,14 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
         message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     spec = registry.resolve(task)
-    default = kind(task=task, env=spec.env, agent=spec.agent)
+    default = kind(task=task, env=spec.env.in_play(), agent=spec.agent)
     asked = parse_flags(default, words, program=f"{program} {task}", about=about)
     if isinstance(asked, PlayConfig) and asked.agent_kind != "trained":
         return asked
     run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
     if run is not None:
         trained = _defaults(task, [run.train_yaml])
-        default = replace(default, env=trained.env, agent=trained.agent)
+        default = replace(default, env=trained.env.in_play(), agent=trained.agent)
     return parse_flags(default, words, program=f"{program} {task}", about=about)
 
 

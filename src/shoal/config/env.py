@@ -6,7 +6,7 @@ A task adds its own settings in a subclass, beside its kernels and not here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from shoal.config.checks import above, at_least, check, one_of, within
 from shoal.errors import UsageError
@@ -31,6 +31,10 @@ class EnvConfig:
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         check(self, "env.", {"episode_length_s": above(0)})
+
+    def in_play(self) -> Self:
+        """Return what `play` and `evaluate` begin with, where a policy was trained with this: the same by default."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,9 @@ from shoal.errors import ShoalError
 from shoal.sim.bridge import to_torch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
     import torch
 
     from shoal.sim.kernel_task import KernelTask
@@ -115,6 +118,15 @@ class WarpVecEnv(VecEnv):
         It waits for the device, and so belongs between two rollouts.
         """
         return int(self.task.take_losses().sum()), self.task.trouble()
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return what the task's curriculum has come to, see `KernelTask.curriculum`."""
+        return self.task.curriculum()
+
+    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Take up such counts, and begin a new episode in every environment."""
+        self.task.take_curriculum(counts)
+        self.task.restart()
 
     def reset(self, seed: int | None = None) -> TensorDict:
         """Begin a new episode in every environment, and return its first observations.

@@ -18,6 +18,7 @@ import torch
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.errors import TrainingFailedError
+from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
@@ -247,13 +248,18 @@ class Runner(OnPolicyRunner):
 
     def _save_when_due(self, save: Callable[[int, Mapping[str, Any]], None], *, last: bool) -> None:
         """Save on rank 0 every `save_interval` iterations, and at the end."""
-        if self.world.is_first and (last or self.iteration % self.config.agent.save_interval == 0):
-            save(self.iteration, self.state())
+        if last or self.iteration % self.config.agent.save_interval == 0:
+            curriculum = pool_curriculum(self.env, self.world)
+            if self.world.is_first:
+                save(self.iteration, self.state(curriculum))
 
-    def state(self) -> dict[str, Any]:
+    def state(self, curriculum: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
         """Return all that `restore` needs, in rsl_rl's own layout, so that plain rsl_rl loads it too.
 
         rsl_rl's `iter` is the iteration last done, counted from 0.
+
+        Args:
+            curriculum: What `pool_curriculum` has returned.
         """
         totals = {
             "steps": self.totals.steps,
@@ -263,7 +269,7 @@ class Runner(OnPolicyRunner):
         return {
             **self.alg.save(),
             "iter": self.iteration - 1,
-            "infos": {"totals": totals},
+            "infos": {"totals": totals, "curriculum": dict(curriculum or {})},
         }
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
@@ -282,7 +288,9 @@ class Runner(OnPolicyRunner):
             return
         self.iteration = last_done + 1
         infos = state.get("infos")  # rsl_rl leaves them to whoever saves.
-        self.totals = Totals(**infos["totals"]) if isinstance(infos, dict) and "totals" in infos else Totals()
+        ours = infos if isinstance(infos, dict) and "totals" in infos else {}
+        self.totals = Totals(**ours.get("totals", {}))
+        restore_curriculum(self.env, ours.get("curriculum", {}))
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ def close_step(
     reset_lost: wp.bool,
     lost: wp.array[wp.bool],
     terminated: wp.array[wp.bool],
+    truncated: wp.array[wp.bool],
     episode_length: wp.array[wp.int32],
     episode_sums: wp.array2d[wp.float32],
     reward: wp.array[wp.float32],
@@ -48,7 +49,7 @@ def close_step(
     is_lost = lost[env] or (reset_lost and not wp.isfinite(total))
     length = episode_length[env] + 1
     failed = terminated[env] or is_lost
-    cut_off = length >= max_episode_length and not failed
+    cut_off = (length >= max_episode_length or truncated[env]) and not failed
     ended = failed or cut_off
     if is_lost:
         losses[env] = losses[env] + 1
@@ -69,6 +70,7 @@ def close_step(
     episode_length[env] = length
     # So that a kernel may set the flags of those that failed, and need not clear them for the others.
     terminated[env] = False
+    truncated[env] = False
     lost[env] = False
 
 

@@ -134,6 +134,8 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Reward terms of this step, unweighted. Shape (num_envs, num_terms)."""
         self.terminated = self.array("terminated", dtype=wp.bool)
         """Written by `simulate`: the episode failed. Cleared by the base class."""
+        self.truncated = self.array("truncated", dtype=wp.bool)
+        """Written by `simulate`: the episode is cut off before its time is up. Cleared by the base class."""
         self.lost = self.array("lost", dtype=wp.bool)
         """Set where the state is not finite any more. Cleared by the base class."""
         self.losses = self.array("losses", dtype=wp.int32)
@@ -141,7 +143,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.done = self.array("done", dtype=wp.bool)
         """The episode ended with this step, and `reset` begins a new one."""
         self.time_out = self.array("time_out", dtype=wp.bool)
-        """The episode ended because its time was up, and not because it failed."""
+        """The episode was cut off, because its time was up or it was `truncated`; it did not fail."""
         self.reward = self.array("reward")
         """Weighted sum of the terms, times `step_dt` unless `reward_per_step`."""
         self.episode_length = self.array("episode_length", dtype=wp.int32)
@@ -231,6 +233,20 @@ class KernelTask(ABC, Generic[ConfigT]):
         ``joint_names``, ``default_joint_pos`` [rad or m], ``action_scale``.
         """
         return {"control_period_s": self.step_dt}
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return what a curriculum has come to, as counts by name. Waits for the device.
+
+        Counts are of environments, such as how many are on each level, and are added up over all ranks: they go into
+        checkpoints, and a training that is resumed hands them to every rank, however many there are then.
+        """
+        return {}
+
+    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Take up what `curriculum` has returned, added up over all ranks. A new episode begins everywhere after it.
+
+        Counts of another shape are of another curriculum, and are left alone.
+        """
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment, known to the task by `name`.
@@ -322,11 +338,13 @@ class KernelTask(ABC, Generic[ConfigT]):
         with torch_stream(self.device):
             if seed is not None:
                 self.seed_rng(seed)
-            for array in (self.terminated, self.lost, self.time_out, self.episode_length, self.episode_sums):
+            for array in (self.terminated, self.truncated, self.lost, self.episode_length, self.episode_sums):
                 array.zero_()
             self.done.fill_(value=True)
+            self.time_out.fill_(value=True)  # Nothing has failed.
             self.reset()
             self.done.zero_()
+            self.time_out.zero_()
             self.observe_into(self._newest)
 
     # How a step is made; `shoal.sim.rehearsal` takes it apart.
@@ -353,8 +371,10 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Launch what counts the step and closes episodes."""
         self.launch(
             close_step,
-            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_lost, self.lost, self.terminated],
+            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_lost, self.lost],
             outputs=[
+                self.terminated,
+                self.truncated,
                 self.episode_length,
                 self.episode_sums,
                 self.reward,

@@ -16,6 +16,9 @@ from shoal.sim.surfaces import BY_MESH, surface_of
 FIRST_HIDDEN_GROUP = 3
 """Geoms of this group and above are for collisions; MuJoCo's own viewers hide them at first."""
 
+_GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+"""Kinds of geoms that are ground."""
+
 _GREY = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's default colour of a geom, which a material's colour replaces."""
 
@@ -61,6 +64,9 @@ class Look:
         """Which geoms are not fixed to the world. Shape (num_geoms,)."""
         self.roams = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
         """Whether something can go wherever it likes."""
+        self._solid = ~np.isin(model.geom_type, _GROUND)
+        self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
+        """Whether all environments stand on one ground, each in a place of its own: a height field."""
 
     def poses(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return places and rotations of all geoms.
@@ -83,7 +89,7 @@ class Look:
         return places, rotations
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lowest and the highest corner of the box around all that is no plane [m]. Shapes (3,).
+        """Return the lowest and the highest corner of the box around all that is no ground [m]. Shapes (3,).
 
         Args:
             positions: The joint positions of one environment. Shape (nq,).
@@ -91,7 +97,7 @@ class Look:
         model, data = self._model, self._data
         data.qpos[:] = positions
         mujoco.mj_kinematics(model, data)
-        solid = model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE
+        solid = self._solid
         if not solid.any():
             return np.full(3, -1.0), np.full(3, 1.0)
         turns = data.geom_xmat[solid].reshape(-1, 3, 3)

@@ -34,13 +34,15 @@ class Stage:
         self._server = server
         self._look = look
         low, high = look.extent(positions[0])
-        self._offsets = offsets(len(positions), (high[0] - low[0], high[1] - low[1]))
+        apart = offsets(len(positions), (high[0] - low[0], high[1] - low[1]))
+        self._offsets = np.zeros_like(apart) if look.is_shared else apart
         self._leader = int(np.argmax(look.moves))
         """The first geom that moves, by which an environment is followed."""
         self._frame = server.scene.add_frame("/scene", show_axes=False)
         self._label = server.scene.add_label("/scene/label", "", anchor="bottom-center")
         self._height = float(high[2] + 0.1 * (high[2] - low[2]))
         places, rotations = self._poses_of(positions)
+        self._first_height = places[0, self._leader, 2]
         self._batches = [
             (shape, self._add(number, shape, places, rotations)) for number, shape in enumerate(look.shapes)
         ]
@@ -73,19 +75,23 @@ class Stage:
         """
         places, rotations = self._poses_of(positions)
         leader = places[looked_at, self._leader]
+        # Robots that share a ground walk up and down on it. Elsewhere one that hops is to be seen hopping.
+        rise = leader[2] - self._first_height if self._look.is_shared else 0.0
         with self._server.atomic():
             for geoms, batch in self._moving:
                 batch.batched_positions = places[:, geoms].reshape(-1, 3)
                 batch.batched_wxyzs = rotations[:, geoms].reshape(-1, 4)
             self._label.text = f"environment {looked_at}"
-            self._label.position = (leader[0], leader[1], self._height)
-            self._frame.position = (-leader[0], -leader[1], 0.0) if follow else (0.0, 0.0, 0.0)
+            self._label.position = (leader[0], leader[1], self._height + rise)
+            self._frame.position = (-leader[0], -leader[1], -rise) if follow else (0.0, 0.0, 0.0)
 
     def _poses_of(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places, rotations = self._look.poses(positions)
         return places + self._offsets[:, None], rotations
 
     def _add(self, number: int, shape: Shape, places: np.ndarray, rotations: np.ndarray) -> viser.BatchedMeshHandle:
+        if self._look.is_shared and not self._look.moves[shape.geoms].any():
+            places, rotations = places[:1], rotations[:1]
         colours = np.tile(shape.colours, (len(places), 1))
         return self._server.scene.add_batched_meshes_simple(
             f"/scene/shape_{number}",

@@ -12,14 +12,14 @@ import pytest
 from shoal.errors import UsageError
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED
-from shoal.tasks.quadruped.task import Velocity
+from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
-    model = Velocity.build_model(VelocityConfig())
+    model = FlatVelocity.build_model(VelocityConfig())
     assert sum(model.body_mass) == pytest.approx(12.0, abs=0.05)
     assert (model.nq, model.nv, model.nu) == (19, 18, 12)
     data = mujoco.MjData(model)
@@ -48,7 +48,7 @@ def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
 def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
     stronger = changed(tmp_path, ('kp="35"', 'kp="60"'), ("_foot", "_paw"), ('key name="home"', 'key name="up"'))
     config = VelocityConfig(robot=stronger, feet=".*_paw", keyframe="up", gain_range=0.0)
-    task = Velocity(config, num_envs=2, device="cpu", seed=0)
+    task = FlatVelocity(config, num_envs=2, device="cpu", seed=0)
     task.step()
     assert task.gainprm.numpy()[0, 0, 0] == 60.0
     assert len(task.robot.feet) == 4
@@ -63,7 +63,7 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
     spec.compile()
     path = tmp_path / "planar.xml"
     path.write_text(spec.to_xml(), encoding="utf-8")
-    task = Velocity(VelocityConfig(robot=str(path)), num_envs=2, device="cpu", seed=0)
+    task = FlatVelocity(VelocityConfig(robot=str(path)), num_envs=2, device="cpu", seed=0)
     task.step()
     assert task.actions.shape == (2, 8)
     assert task.obs["policy"].shape == (2, 12 + 3 * 8)
@@ -97,4 +97,4 @@ def test_a_robot_that_cannot_walk_is_refused(
 ) -> None:
     config = VelocityConfig(robot=changed(tmp_path, *robot))
     with pytest.raises(UsageError, match=sentence):
-        Velocity(dataclasses.replace(config, **flags), num_envs=1, device="cpu", seed=0)
+        FlatVelocity(dataclasses.replace(config, **flags), num_envs=1, device="cpu", seed=0)

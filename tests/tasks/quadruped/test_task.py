@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.tasks.quadruped.config import VelocityConfig
-from shoal.tasks.quadruped.task import Velocity
+from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,12 @@ NUM_ENVS = 256
 CALM = {"push_interval": 0.0, "gain_range": 0.0, "added_mass_min": 0.0, "added_mass_max": 0.0}
 
 
-def walking(num_envs: int = NUM_ENVS, **changes: object) -> Velocity:
+def walking(num_envs: int = NUM_ENVS, **changes: object) -> FlatVelocity:
     """Build the task on the CPU."""
-    return Velocity(dataclasses.replace(VelocityConfig(), **changes), num_envs=num_envs, device="cpu", seed=1)
+    return FlatVelocity(dataclasses.replace(VelocityConfig(), **changes), num_envs=num_envs, device="cpu", seed=1)
 
 
-def noisy_steps(task: Velocity, steps: int, size: float = 0.5) -> Iterator[np.ndarray]:
+def noisy_steps(task: FlatVelocity, steps: int, size: float = 0.5) -> Iterator[np.ndarray]:
     """Step with random actions; yield those of each step."""
     rng = np.random.default_rng(0)
     for _ in range(steps):

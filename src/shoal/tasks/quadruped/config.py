@@ -6,10 +6,13 @@ docs/tasks.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
-from shoal.config.checks import above, at_least, check, within
+from shoal.config.checks import above, at_least, check, each, one_of, within
 from shoal.config.env import MujocoConfig
+
+TerrainName = Literal["rough", "boxes", "hill", "pit", "stairs_down", "stairs_up"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +122,52 @@ class VelocityConfig(MujocoConfig):
         check(self, "env.", {"command_interval_max": at_least(self.command_interval_min)})
         check(self, "env.", {"friction_max": at_least(self.friction_min)})
         check(self, "env.", {"added_mass_max": at_least(self.added_mass_min)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoughConfig(VelocityConfig):
+    """The same on rough ground, which becomes harder for those who manage."""
+
+    terrains: tuple[TerrainName, ...] = ("rough", "boxes", "hill", "pit", "stairs_down", "stairs_up")
+    """Kinds of ground, each for as many environments."""
+    terrain_levels: int = 10
+    """How many levels there are between the easiest ground of each kind and the hardest."""
+    terrain_seed: int = 0
+    """Decides what is random in the ground. All workers walk on the same."""
+    curriculum: bool = True
+    """Whether an environment goes up or down a level by how far its robot has come. If not, each episode is on any
+    level; `play` and `evaluate` begin with that."""
+    first_levels: int = 3
+    """A curriculum begins on so many of the easiest levels."""
+    only_level: int | None = None
+    """The only level, counted from 0, instead of any or a curriculum."""
+    promote_at: float = 0.8
+    """A robot that did not fall, and has come at least this share of the way that it was told to go, goes up a
+    level."""
+    demote_at: float = 0.5
+    """A robot that fell, or has come less than this share of the way that it was told to go, goes down a level."""
+
+    scan_length: float = 1.2
+    """How far the observed ground reaches from behind the robot to before it [m]."""
+    scan_width: float = 0.8
+    """How far the observed ground reaches from one side of the robot to the other [m]."""
+    scan_spacing: float = 0.1
+    """Distance between two observed points of the ground [m]."""
+    noise_scan: float = 0.05
+    """Largest error of the observed height of the ground [m]."""
+
+    flat_orientation_weight: float = -0.5
+    """Weight of the horizontal part of gravity, as the trunk feels it, squared."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        VelocityConfig.__post_init__(self)
+        check(self, "env.", {"terrain_levels": at_least(1), "terrain_seed": at_least(0), "first_levels": at_least(1)})
+        check(self, "env.", {"promote_at": at_least(self.demote_at), "demote_at": at_least(0)})
+        check(self, "env.", {"scan_length": at_least(0), "scan_width": at_least(0), "noise_scan": at_least(0)})
+        check(self, "env.", {"scan_spacing": above(0), "only_level": within(0, self.terrain_levels - 1)})
+        check(self, "env.", {"terrains": each(one_of(TerrainName))})
+
+    def in_play(self) -> Self:
+        """Return the same without a curriculum: what a policy is worth is told on all levels alike."""
+        return replace(self, curriculum=False)

@@ -1,4 +1,4 @@
-"""What happens to a legged robot: a new episode, a new command, a push, and a body and a floor of its own.
+"""What happens to a legged robot: a new episode, a new command, a push, another level, a body and a floor of its own.
 
 Rows of ``qpos`` and ``qvel`` are as in `shoal.tasks.quadruped.kernels`. All random numbers come from ``rng``.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import warp as wp
 
 from shoal.sim.engine import vec10
+from shoal.tasks.quadruped.ground import Ground, surface_at
+from shoal.tasks.quadruped.kernels import command_to, speed_of
 
 
 @wp.struct
@@ -153,4 +155,116 @@ def randomize(
         bias[1] = -stiffness
         bias[2] = -damping
         biasprm[env, joint] = bias
+    rng[env] = random
+
+
+@wp.struct
+class Curriculum:
+    """How an environment goes from level to level."""
+
+    is_on: wp.bool
+    """Whether a robot's progress decides. If not, each episode is on any level."""
+    lowest: wp.int32
+    """The easiest level."""
+    highest: wp.int32
+    """The hardest level."""
+    kinds: wp.int32
+    """How many kinds of ground there are; environments take turns."""
+    least_way: wp.float32
+    """A robot that was told to go less than this shows nothing [m]."""
+    promote_at: wp.float32
+    """Share of the way from which on it goes up."""
+    demote_at: wp.float32
+    """Share of the way below which it goes down."""
+
+
+@wp.kernel(enable_backward=False)
+def follow(
+    step_dt: wp.float32,
+    edge: wp.vec2,
+    levels: wp.array[wp.int32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
+    commands: wp.array2d[wp.float32],
+    asked: wp.array[wp.float32],
+    walked: wp.array[wp.float32],
+    truncated: wp.array[wp.bool],
+    measured: wp.array2d[wp.float32],
+) -> None:
+    """Add up the way that each robot was told to go and went, and cut off episodes at the edge of the ground."""
+    env = wp.tid()
+    command = command_to(commands, env)
+    told = wp.sqrt(command[0] * command[0] + command[1] * command[1])
+    if told > 0.0:
+        turn = wp.quat(qpos[env, 4], qpos[env, 5], qpos[env, 6], qpos[env, 3])
+        way = wp.quat_rotate(turn, wp.vec3(command[0] / told, command[1] / told, 0.0))
+        # Faster than told is no further than told: what is late is not made good by haste.
+        asked[env] = asked[env] + step_dt * told
+        walked[env] = walked[env] + step_dt * wp.clamp(wp.dot(way, speed_of(qvel, env)), 0.0, told)
+    truncated[env] = wp.abs(qpos[env, 0]) > edge[0] or wp.abs(qpos[env, 1]) > edge[1]
+    measured[env, 2] = wp.float32(levels[env])
+
+
+@wp.kernel(enable_backward=False)
+def grade(
+    done: wp.array[wp.bool],
+    time_out: wp.array[wp.bool],
+    rules: Curriculum,
+    rng: wp.array[wp.uint32],
+    asked: wp.array[wp.float32],
+    walked: wp.array[wp.float32],
+    levels: wp.array[wp.int32],
+) -> None:
+    """Send each environment whose episode is done to its next level. Whoever masters the hardest goes to any."""
+    env = wp.tid()
+    if not done[env]:
+        return
+    level = levels[env]
+    random = rng[env]
+    shown = asked[env] >= rules.least_way
+    to_any = not rules.is_on
+    if not time_out[env] or (shown and walked[env] < rules.demote_at * asked[env]):
+        level -= 1
+    elif shown and walked[env] >= rules.promote_at * asked[env]:
+        level += 1
+        to_any = to_any or level > rules.highest
+    if to_any:
+        level = rules.lowest + wp.int32(wp.randf(random) * wp.float32(rules.highest - rules.lowest + 1))
+    levels[env] = wp.clamp(level, rules.lowest, rules.highest)
+    asked[env] = 0.0
+    walked[env] = 0.0
+    rng[env] = random
+
+
+@wp.kernel(enable_backward=False)
+def set_on_tile(
+    done: wp.array[wp.bool],
+    rules: Curriculum,
+    middles: wp.array2d[wp.vec2],
+    levels: wp.array[wp.int32],
+    spread: wp.float32,
+    ground: Ground,
+    rng: wp.array[wp.uint32],
+    qpos: wp.array2d[wp.float32],
+) -> None:
+    """Carry robots that have just been placed at the origin to the middle of their tile."""
+    env = wp.tid()
+    if not done[env]:
+        return
+    random = rng[env]
+    middle = middles[levels[env], env % rules.kinds]
+    x = middle[0] + wp.randf(random, -spread, spread)
+    y = middle[1] + wp.randf(random, -spread, spread)
+    qpos[env, 0] = x
+    qpos[env, 1] = y
+    qpos[env, 2] = qpos[env, 2] + surface_at(ground, x, y)[0]
+    rng[env] = random
+
+
+@wp.kernel(enable_backward=False)
+def draw_levels(lowest: wp.int32, count: wp.int32, rng: wp.array[wp.uint32], levels: wp.array[wp.int32]) -> None:
+    """Send each environment to one of the `count` levels from `lowest` on."""
+    env = wp.tid()
+    random = rng[env]
+    levels[env] = lowest + wp.int32(wp.randf(random) * wp.float32(count))
     rng[env] = random

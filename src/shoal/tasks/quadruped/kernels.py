@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import warp as wp
 
+from shoal.tasks.quadruped.ground import Ground, clearance_of, surface_at
+
 TRACK_LINEAR = wp.constant(0)
 TRACK_ANGULAR = wp.constant(1)
 LIN_VEL_Z = wp.constant(2)
@@ -60,7 +62,7 @@ class Rules:
     lowest_gravity: wp.float32
     """The trunk's vertical part of gravity above which it leans too much: minus the cosine of the limit."""
     height_limit: wp.float32
-    """Height of the trunk below which it has fallen [m]."""
+    """Height of the trunk above the ground below which it has fallen [m]."""
     foot_radius: wp.float32
     """A foot whose middle is less than this above the ground touches it [m]."""
 
@@ -118,6 +120,7 @@ def actuate(
 @wp.kernel(enable_backward=False)
 def judge_trunk(
     rules: Rules,
+    ground: Ground,
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
     commands: wp.array2d[wp.float32],
@@ -142,7 +145,8 @@ def judge_trunk(
     terms[env, LIN_VEL_Z] = speed[2] * speed[2]
     terms[env, ANG_VEL_XY] = turning[0] * turning[0] + turning[1] * turning[1]
     terms[env, FLAT_ORIENTATION] = gravity[0] * gravity[0] + gravity[1] * gravity[1]
-    terminated[env] = gravity[2] > rules.lowest_gravity or qpos[env, 2] < rules.height_limit
+    height = qpos[env, 2] - surface_at(ground, qpos[env, 0], qpos[env, 1])[0]
+    terminated[env] = gravity[2] > rules.lowest_gravity or height < rules.height_limit
 
 
 @wp.kernel(enable_backward=False)
@@ -190,6 +194,7 @@ def judge_joints(
 @wp.kernel(enable_backward=False)
 def judge_feet(
     rules: Rules,
+    ground: Ground,
     geom_xpos: wp.array2d[wp.vec3],
     feet: wp.array[wp.int32],
     commands: wp.array2d[wp.float32],
@@ -207,7 +212,7 @@ def judge_feet(
         speed = (place - last_feet[env, foot]) / rules.step_dt
         last_feet[env, foot] = place
         air_time = air_times[env, foot]
-        if place[2] > rules.foot_radius:
+        if clearance_of(ground, place) > rules.foot_radius:
             air_times[env, foot] = wp.max(air_time, 0.0) + rules.step_dt
         else:
             if air_time > 0.0 and not stands:

@@ -19,6 +19,8 @@ SHIPPED = Path(__file__).with_name("quadruped.xml")
 _FOOT_TOLERANCE = 0.005
 """A foot whose lowest point is less than this above the ground touches it [m]: as much as it moves in a physics step
 at touch-down."""
+AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
+"""MuJoCo's default colour of a geom, which stands for its material's; a robot may have another default."""
 _NO_LIMIT = 1e6
 """A torque limit that is none [N m]."""
 
@@ -108,37 +110,42 @@ def build_on_a_plane(config: VelocityConfig) -> mujoco.MjModel:
 
 def put_on_a_plane(spec: mujoco.MjSpec) -> None:
     """Give a robot a sky and a chequered plane without end to walk on, unless it brings ground of its own."""
-    world = spec.worldbody
-    if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in world.geoms):
-        spec.add_texture(
-            name="sky",
-            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-            rgb1=(0.75, 0.83, 0.92),
-            rgb2=(0.95, 0.96, 0.98),
-            width=128,
-            height=128,
-        )
-        spec.add_texture(
-            name="floor",
-            type=mujoco.mjtTexture.mjTEXTURE_2D,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-            rgb1=(0.62, 0.65, 0.68),
-            rgb2=(0.74, 0.77, 0.8),
-            width=256,
-            height=256,
-        )
-        floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
-        floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-        world.add_geom(
-            name="floor",
-            type=mujoco.mjtGeom.mjGEOM_PLANE,
-            size=(0.0, 0.0, 0.05),
-            material="floor",
-            rgba=(1.0, 1.0, 1.0, 1.0),
-            contype=1,
-            conaffinity=1,
-        )
+    if any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
+        return
+    spec.worldbody.add_geom(
+        name="floor",
+        type=mujoco.mjtGeom.mjGEOM_PLANE,
+        size=(0.0, 0.0, 0.05),
+        material=paint_ground(spec),
+        rgba=AS_MATERIAL,
+        contype=1,
+        conaffinity=1,
+    )
+
+
+def paint_ground(spec: mujoco.MjSpec) -> str:
+    """Add a sky and a chequered material to a model, and return the material's name."""
+    spec.add_texture(
+        name="sky",
+        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=(0.75, 0.83, 0.92),
+        rgb2=(0.95, 0.96, 0.98),
+        width=128,
+        height=128,
+    )
+    spec.add_texture(
+        name="floor",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=(0.62, 0.65, 0.68),
+        rgb2=(0.74, 0.77, 0.8),
+        width=256,
+        height=256,
+    )
+    floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
+    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+    return "floor"
 
 
 def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:

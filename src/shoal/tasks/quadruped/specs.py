@@ -6,11 +6,8 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 from __future__ import annotations
 
 from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
-from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
 from shoal.tasks.registry import TaskSpec
-
-_HIDDEN = (128, 128, 128)
-"""Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation."""
 
 
 def check_robot(config: VelocityConfig) -> None:
@@ -26,26 +23,42 @@ def check_robot(config: VelocityConfig) -> None:
         read_robot(build_on_a_plane(config), config)
 
 
+def _agent(hidden: tuple[int, ...]) -> AgentConfig:
+    """Return the learner. What is not said here is rsl_rl's."""
+    return AgentConfig(
+        num_steps_per_env=24,
+        obs_groups={"actor": ("policy",), "critic": ("critic",)},
+        actor=ModelConfig(
+            hidden_dims=hidden,
+            activation="elu",
+            obs_normalization=True,
+            distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
+        ),
+        critic=ModelConfig(hidden_dims=hidden, activation="elu", obs_normalization=True),
+        algorithm=PpoConfig(entropy_coef=0.01, gamma=0.99, lam=0.95, desired_kl=0.01),
+    )
+
+
 SPECS = (
     TaskSpec(
         name="Quadruped-Velocity-Flat",
         summary="Walk on flat ground as fast, and in the direction, that is commanded.",
         env=VelocityConfig(),
-        agent=AgentConfig(
-            num_steps_per_env=24,
-            obs_groups={"actor": ("policy",), "critic": ("critic",)},
-            actor=ModelConfig(
-                hidden_dims=_HIDDEN,
-                activation="elu",
-                obs_normalization=True,
-                distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
-            ),
-            critic=ModelConfig(hidden_dims=_HIDDEN, activation="elu", obs_normalization=True),
-            algorithm=PpoConfig(entropy_coef=0.01, gamma=0.99, lam=0.95, desired_kl=0.01),
-        ),
+        # Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation.
+        agent=_agent(hidden=(128, 128, 128)),
         num_envs=1024,
         max_iterations=600,
-        builder="shoal.tasks.quadruped.task:Velocity",
+        builder="shoal.tasks.quadruped.task:FlatVelocity",
+        check="shoal.tasks.quadruped.specs:check_robot",
+    ),
+    TaskSpec(
+        name="Quadruped-Velocity-Rough",
+        summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
+        env=RoughConfig(),
+        agent=_agent(hidden=(256, 128, 128)),
+        num_envs=1024,
+        max_iterations=1500,
+        builder="shoal.tasks.quadruped.rough:RoughVelocity",
         check="shoal.tasks.quadruped.specs:check_robot",
     ),
 )

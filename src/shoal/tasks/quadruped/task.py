@@ -1,21 +1,29 @@
-"""`Quadruped-Velocity-Flat`: which kernels run, on what, with which numbers, for this robot or another one."""
+"""The velocity tasks: which kernels run, on what, with which numbers, for this robot or another one.
+
+Here is what they share, and `Quadruped-Velocity-Flat`. `Quadruped-Velocity-Rough` is `shoal.tasks.quadruped.rough`.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import warp as wp
 
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
 from shoal.tasks.quadruped import events, kernels
 from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.ground import Ground
 from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
 
 if TYPE_CHECKING:
     import mujoco
-    import numpy as np
+
+
+ConfigT = TypeVar("ConfigT", bound=VelocityConfig)
 
 
 def _commands(config: VelocityConfig) -> dict[str, Command]:
@@ -27,20 +35,14 @@ def _commands(config: VelocityConfig) -> dict[str, Command]:
     }
 
 
-class Velocity(MujocoTask[VelocityConfig]):
-    """Walk as commanded, on flat ground."""
+class VelocityTask(MujocoTask[ConfigT], Generic[ConfigT]):
+    """Walk as commanded, on whatever ground."""
 
-    config = VelocityConfig()
     observations: ClassVar = {"policy": 48, "critic": 48}
     num_actions = 12
     reward_terms = kernels.TERMS
-    commands: ClassVar = _commands(config)
+    commands: ClassVar = _commands(VelocityConfig())
     metrics = ("error_linear_velocity", "error_angular_velocity")
-
-    @classmethod
-    def build_model(cls, config: VelocityConfig) -> mujoco.MjModel:
-        """Return the robot on a plane."""
-        return build_on_a_plane(config)
 
     def open(self) -> None:
         """Build the model, and count the robot's joints."""
@@ -71,10 +73,12 @@ class Velocity(MujocoTask[VelocityConfig]):
         self.air_times = self.array("air_times", len(robot.feet))
         """How long each foot has been in the air [s]."""
 
-        self.start = self._constant(robot.start)
-        self.standing = self._constant(robot.start[7:])
-        self.gains = self._constant(robot.gains)
-        self.torque_limits = self._constant(robot.torque_limits)
+        self.start = self.constant(robot.start)
+        self.standing = self.constant(robot.start[7:])
+        self.gains = self.constant(robot.gains)
+        self.ground = Ground()
+        self.survey()
+        self.torque_limits = self.constant(robot.torque_limits)
         self.feet = wp.array(robot.feet, dtype=wp.int32, device=self.device)
 
         self.command_rules = events.Commands()
@@ -98,7 +102,12 @@ class Velocity(MujocoTask[VelocityConfig]):
         self.noise.angle = config.noise_joint_position
         self.noise.joint_speed = config.noise_joint_velocity
 
-    def _constant(self, values: np.ndarray) -> wp.array:
+    @abstractmethod
+    def survey(self) -> None:
+        """Say in `self.ground` what the ground is like."""
+
+    def constant(self, values: np.ndarray) -> wp.array:
+        """Return numbers as an array that never changes."""
         return wp.array(values, dtype=wp.float32, device=self.device)
 
     def deployment(self) -> dict[str, Any]:
@@ -125,7 +134,7 @@ class Velocity(MujocoTask[VelocityConfig]):
         """Judge how the command was followed, and at what cost."""
         self.launch(
             kernels.judge_trunk,
-            inputs=[self.rules, self.qpos, self.qvel, self.command_array],
+            inputs=[self.rules, self.ground, self.qpos, self.qvel, self.command_array],
             outputs=[self.terms, self.terminated, self.measured],
         )
         self.launch(
@@ -138,7 +147,7 @@ class Velocity(MujocoTask[VelocityConfig]):
         )
         self.launch(
             kernels.judge_feet,
-            inputs=[self.rules, self.geom_xpos, self.feet, self.command_array],
+            inputs=[self.rules, self.ground, self.geom_xpos, self.feet, self.command_array],
             outputs=[self.last_feet, self.air_times, self.terms],
         )
 
@@ -183,3 +192,18 @@ class Velocity(MujocoTask[VelocityConfig]):
             inputs=[self.noise, self.qpos, self.qvel, self.standing, self.command_array, self.last_actions],
             outputs=[self.rng, self.obs["policy"], self.obs["critic"]],
         )
+
+
+class FlatVelocity(VelocityTask[VelocityConfig]):
+    """Walk as commanded, on flat ground."""
+
+    config = VelocityConfig()
+
+    @classmethod
+    def build_model(cls, config: VelocityConfig) -> mujoco.MjModel:
+        """Return the robot on a plane."""
+        return build_on_a_plane(config)
+
+    def survey(self) -> None:
+        """Say that it is a plane."""
+        self.ground.heights = self.constant(np.zeros((1, 1)))

@@ -1,0 +1,41 @@
+"""How hard the task has become: pooled over all ranks for a checkpoint, and handed back to them by a resume.
+
+Which environment is on which level is a rank's own matter. What is kept is how many are: so it can be dealt again to
+any number of workers, with any number of environments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.learn.groups import World
+
+
+def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: ANN401  Any environment of rsl_rl's.
+    """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any.
+
+    Args:
+        env: This rank's environments. One that has a curriculum has `curriculum()` and `take_curriculum()`.
+        world: All ranks.
+    """
+    counts: Mapping[str, np.ndarray] = env.curriculum() if hasattr(env, "curriculum") else {}
+    pooled: dict[str, list[float]] = {}
+    for name, own in counts.items():
+        total = torch.as_tensor(own, dtype=torch.float64, device=world.device)
+        if world.is_distributed:
+            dist.all_reduce(total)
+        pooled[name] = total.tolist()
+    return pooled
+
+
+def restore_curriculum(env: Any, saved: Mapping[str, list[float]]) -> None:  # noqa: ANN401
+    """Hand what `pool_curriculum` has returned to this rank's environments."""
+    if saved and hasattr(env, "take_curriculum"):
+        env.take_curriculum({name: np.array(counts) for name, counts in saved.items()})

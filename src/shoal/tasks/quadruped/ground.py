@@ -1,0 +1,99 @@
+"""The ground as kernels see it: how high it is anywhere, how steep, and what a robot's scan of it reads.
+
+A height field is a grid of heights. Between its points the ground is made of triangles, two for each cell, which share
+the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+import warp as wp
+
+SCAN_LIMIT = wp.constant(1.0)
+"""Heights of a scan are clipped to this [m]."""
+
+
+@wp.struct
+class Ground:
+    """A height field, or a plane at height 0 where it has a single point."""
+
+    heights: wp.array2d[wp.float32]
+    """Heights [m]: rows along y, columns along x."""
+    corner: wp.vec2
+    """Where the first point is: x and y [m]."""
+    cell: wp.float32
+    """Distance between two points [m]."""
+
+
+@wp.func
+def along(place: wp.float32, start: wp.float32, cell: wp.float32, points: wp.int32) -> wp.float32:
+    """Return where a place is along one axis, in cells. Beyond the edge is the edge; what is not a number is 0."""
+    cells = (place - start) / cell
+    if cells > 0.0:  # Not so for NaN, which is no index.
+        return wp.min(cells, wp.float32(points - 1) - 0.001)
+    return 0.0
+
+
+@wp.func
+def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
+    """Return the ground's height [m] at a place, and how it rises along x and y."""
+    if ground.heights.shape[0] == 1:
+        return wp.vec3(0.0, 0.0, 0.0)
+    across = along(x, ground.corner[0], ground.cell, ground.heights.shape[1])
+    up = along(y, ground.corner[1], ground.cell, ground.heights.shape[0])
+    column = wp.int32(across)
+    row = wp.int32(up)
+    first = ground.heights[row, column]
+    last = ground.heights[row + 1, column + 1]
+    by_x = ground.heights[row, column + 1]
+    by_y = ground.heights[row + 1, column]
+    right = across - wp.float32(column)
+    back = up - wp.float32(row)
+    if right > back:
+        rise_x = by_x - first
+        rise_y = last - by_x
+    else:
+        rise_x = last - by_y
+        rise_y = by_y - first
+    return wp.vec3(first + right * rise_x + back * rise_y, rise_x / ground.cell, rise_y / ground.cell)
+
+
+@wp.func
+def clearance_of(ground: Ground, place: wp.vec3) -> wp.float32:
+    """Return how far a place is from the plane of the triangle below it [m]; negative below ground."""
+    surface = surface_at(ground, place[0], place[1])
+    return (place[2] - surface[0]) / wp.sqrt(1.0 + surface[1] * surface[1] + surface[2] * surface[2])
+
+
+@wp.kernel(enable_backward=False)
+def scan(
+    ground: Ground,
+    points: wp.array[wp.vec2],
+    usual_height: wp.float32,
+    noise: wp.float32,
+    first_column: wp.int32,
+    qpos: wp.array2d[wp.float32],
+    rng: wp.array[wp.uint32],
+    policy: wp.array2d[wp.float32],
+    critic: wp.array2d[wp.float32],
+) -> None:
+    """Observe how far below its usual height the ground is, at points that turn with the robot. One thread for each.
+
+    What is drawn follows from the environment's random state, which the kernel before has advanced in this step.
+    """
+    env, index = wp.tid()
+    # How far the trunk faces from +x; Warp's quaternions have the real part last.
+    ahead = wp.quat_rotate(wp.quat(qpos[env, 4], qpos[env, 5], qpos[env, 6], qpos[env, 3]), wp.vec3(1.0, 0.0, 0.0))
+    heading = wp.atan2(ahead[1], ahead[0])
+    point = points[index]
+    x = qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
+    y = qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
+    surface = surface_at(ground, x, y)
+    depth = wp.clamp(qpos[env, 2] - usual_height - surface[0], -SCAN_LIMIT, SCAN_LIMIT)
+    random = wp.rand_init(wp.int32(rng[env]), index)
+    critic[env, first_column + index] = depth
+    policy[env, first_column + index] = depth + noise * wp.randf(random, -1.0, 1.0)
