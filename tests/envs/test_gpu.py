@@ -13,6 +13,7 @@ from support.vec_env_contract import random_actions
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.tasks.cartpole.mujoco_task import SwingupMujoco
 from shoal.tasks.cartpole.task import Balance, Swingup
+from shoal.tasks.quadruped.rough import RoughVelocity
 from shoal.tasks.quadruped.task import FlatVelocity
 
 pytestmark = pytest.mark.gpu
@@ -21,8 +22,8 @@ GPU = "cuda:0"
 SLEEP_CYCLES = 2_000_000_000
 """How long the GPU is kept busy: about a second, whatever the card."""
 
-each_kind = pytest.mark.parametrize("task", [Swingup, SwingupMujoco, FlatVelocity])
-"""A task of kernels, one with a model without contacts, and a robot on the ground."""
+each_kind = pytest.mark.parametrize("task", [Swingup, SwingupMujoco, FlatVelocity, RoughVelocity])
+"""A task of kernels, one with a model without contacts, and a robot on flat and on rough ground."""
 
 
 def on_the_gpu(task: type[Any], num_envs: int = 64, seed: int = 0) -> WarpVecEnv:
@@ -50,7 +51,7 @@ def test_a_captured_step_gives_the_cpu_s_numbers(task: type[Balance | Swingup]) 
         torch.testing.assert_close(there[1].cpu()[same_end], here[1][same_end], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("task", "steps"), [(SwingupMujoco, 50), (FlatVelocity, 10)])
+@pytest.mark.parametrize(("task", "steps"), [(SwingupMujoco, 50), (FlatVelocity, 10), (RoughVelocity, 10)])
 def test_mujoco_warp_on_a_gpu_gives_the_numbers_of_mujoco_on_the_cpu(task: type[Any], steps: int) -> None:
     on_cpu = WarpVecEnv(task(task.config, num_envs=64, device="cpu", seed=5))
     on_gpu = on_the_gpu(task, seed=5)
