@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
 from shoal.launch.signals import ERRORS, StopRequests
+from shoal.plan.checkpoints import Checkpoint, Keep
+from shoal.provenance import git_state, now, versions
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from torch.distributed import Store
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from shoal.plan.ranks import Rank
 
 logger = logging.getLogger(__name__)
+
+_RESEEDED = 1_000_003
+"""Between the seeds of one iteration and the next: a run that goes on with other workers must not begin as it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +146,11 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
 ) -> Finished:
     """Build the learner, bring all replicas to one state, and train."""
     from shoal.learn.allocator import keep_freed_memory
-    from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+    from shoal.learn.checkpoint_writer import CheckpointWriter
+    from shoal.learn.checkpoints import Snapshot, read_checkpoint
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
+    from shoal.learn.resume import resume_environments
     from shoal.learn.runner import Runner
 
     if world.device == "cpu":
@@ -154,28 +161,37 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
         state = read_checkpoint(Path(job.start.model), world.device)
         runner.restore(state, weights_only=job.start.mode == "weights")
     runner.synchronize()
-    _seed_everything(job.config.seed + world.rank)  # and other actions on each.
+    # Other actions on each; and on a run that goes on with other workers, not those that it began with.
+    _seed_everything(job.config.seed + world.rank + _RESEEDED * runner.iteration)
+    if job.start is not None and job.start.mode == "continue":
+        resume_environments(runner, Checkpoint(Path(job.start.model).parent))
 
+    checkpoints = CheckpointWriter(job.run, world, Keep(last=job.config.keep_last, every=job.config.keep_every))
+    code = {"versions": versions(), "git": git_state()} if world.is_first else {}
     writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []
     last_row: Row = {}
 
     def take_row(row: Row) -> None:
         nonlocal last_row
         last_row = row
+        checkpoints.check()
         world.beat.enter("metrics")
         for writer in writers:
             writer.write(row)
         if on_row is not None and world.is_first:
             on_row(row)
 
-    def save(iteration: int, state: Mapping[str, Any]) -> None:
+    def save(snapshot: Snapshot) -> None:
         world.beat.enter("checkpoint")
-        write_checkpoint(job.run, iteration, state, world.size)
+        checkpoints.save(replace(snapshot, about={**snapshot.about, "time": now(), **code}))
 
     try:
         stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags, on_step=on_step)
+        world.beat.enter("checkpoint")
+        checkpoints.wait()
         world.beat.enter("closing")
     finally:
+        checkpoints.close()
         for writer in writers:
             writer.close()
     # A collective, also after a signal: no rank may leave, and so alarm its launcher, before rank 0 has saved.

@@ -16,7 +16,7 @@ from support.tiny_env import TinyEnv
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.learn.checkpoints import UNFINISHED, read_checkpoint, write_checkpoint
+from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 
 if TYPE_CHECKING:
@@ -97,10 +97,9 @@ def test_a_directory_that_cannot_be_made_is_told(run_dir: RunDir) -> None:
         write_checkpoint(run_dir, 3, STATE, world_size=1)
 
 
-def test_what_a_killed_writer_left_is_swept_away(run_dir: RunDir) -> None:
-    unfinished = run_dir.checkpoints_dir / UNFINISHED
-    unfinished.mkdir(parents=True)
-    (unfinished / "model.pt").write_bytes(b"half of it")
+def test_what_is_unfinished_is_no_checkpoint(run_dir: RunDir) -> None:
+    run_dir.unfinished_dir(1).mkdir(parents=True)
+    (run_dir.unfinished_dir(1) / "model.pt").write_bytes(b"half of it")
     assert list_checkpoints(run_dir) == []
     write_checkpoint(run_dir, 1, STATE, world_size=1)
     assert [path.name for path in run_dir.checkpoints_dir.iterdir()] == ["000001"]

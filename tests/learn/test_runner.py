@@ -366,7 +366,7 @@ def test_rewards_too_large_to_square_end_the_training_before_a_checkpoint() -> N
     runner = tiny_runner(tiny_config(agent=tiny_agent(save_interval=1)), env=Spoiled(NUM_STEPS + 1, spoil))
     saved: list[int] = []
     with pytest.raises(TrainingFailedError, match=r"Learning diverged in iteration 2: a loss is .*\(value inf"):
-        runner.train(on_row=lambda _: None, save=lambda iteration, _: saved.append(iteration), stop_requests=dict)
+        runner.train(on_row=lambda _: None, save=lambda snapshot: saved.append(snapshot.iteration), stop_requests=dict)
     assert saved == [1]
 
 

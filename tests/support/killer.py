@@ -71,7 +71,7 @@ class Killer:
         before = self._checkpoints()
         self._until(lambda: self._checkpoints() > before, "no checkpoint came")
         if phase == "checkpoint":
-            self._until(lambda: any(self._runs("checkpoints/.unfinished")), "no second checkpoint came", pause=0)
+            self._until(lambda: any(self._runs("checkpoints/.unfinished-*")), "no second checkpoint came", pause=0)
         else:
             time.sleep(self.rng.uniform(0, 0.3))
         assert scratch.exists()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rsl_rl.env import VecEnv
 
+    from shoal.learn.checkpoints import Snapshot
     from shoal.learn.metrics import Row
 
 ALONE = World()
@@ -74,10 +75,11 @@ def train(runner: Runner, stop_requests: Callable[[], Mapping[str, bool]] = dict
     """Train to the end, and keep what the training tells."""
     story = Story()
 
-    def save(iteration: int, state: Mapping[str, Any]) -> None:
-        assert iteration not in story.saved, "an iteration was saved twice"
-        # A saved state shares the memory of the learner that goes on.
-        story.saved[iteration] = copy.deepcopy(dict(state))
+    def save(snapshot: Snapshot) -> None:
+        assert snapshot.iteration not in story.saved, "an iteration was saved twice"
+        if snapshot.learner is not None:
+            # A saved state shares the memory of the learner that goes on.
+            story.saved[snapshot.iteration] = copy.deepcopy(dict(snapshot.learner))
 
     story.stopped_by = runner.train(on_row=story.rows.append, save=save, stop_requests=stop_requests)
     return story

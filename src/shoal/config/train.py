@@ -24,6 +24,8 @@ _LEAST = {
     "check_replicas_every": 0,
     "max_restarts": 0,
     "min_workers": 1,
+    "keep_last": 1,
+    "keep_every": 1,
     "video_length": 1,
     "video_interval": 1,
 }
@@ -57,6 +59,11 @@ class TrainConfig:
     """Continue a run: its name or directory, or no word at all for the newest of this experiment."""
     checkpoint: str | None = None
     """Start a new run from the weights of a checkpoint: its path, or `latest` of this experiment."""
+    keep_last: int | None = None
+    """How many of the newest checkpoints are kept. The best one, by the mean return of all workers, is kept too.
+    Default: all of them."""
+    keep_every: int | None = None
+    """With `--keep-last`: keep those whose iteration is a multiple of this, too."""
     torchrunx_log_dir: str | None = None
     """Directory of the per-rank log files; `""` turns them off. Default: `<run>/torchrunx`.
     The environment variable TORCHRUNX_LOG_DIR wins over this flag."""

@@ -24,6 +24,7 @@ from tensordict import TensorDict
 
 from shoal.errors import ShoalError
 from shoal.sim.bridge import to_torch
+from shoal.sim.task_state import put_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +128,14 @@ class WarpVecEnv(VecEnv):
         """Take up such counts, and begin a new episode in every environment."""
         self.task.take_curriculum(counts)
         self.task.restart()
+
+    def rows(self) -> dict[str, torch.Tensor]:
+        """Return all that the next step depends on, live, by name. Shapes (num_envs, ...)."""
+        return rows_of(self.task)
+
+    def put_rows(self, rows: Mapping[str, torch.Tensor]) -> None:
+        """Give the first environments such states; the others keep theirs."""
+        put_rows(self.task, rows)
 
     def reset(self, seed: int | None = None) -> TensorDict:
         """Begin a new episode in every environment, and return its first observations.

@@ -10,10 +10,9 @@ import json
 import logging
 import os
 import platform
-import subprocess
+import shutil
 import sys
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -24,6 +23,7 @@ from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
 from shoal.launch.notes import clear_notes
 from shoal.plan.rundir import RunDir, experiment_dir, launch_stamp, run_names
+from shoal.provenance import git_state, now, versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
 logger = logging.getLogger(__name__)
-
-_TOLD_VERSIONS = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
 
 
 def make_run_dir(plan: TrainPlan) -> RunDir:
@@ -106,18 +104,19 @@ class RunRecord:
 
     def _begin(self, plan: TrainPlan) -> None:
         self._write_params(plan)
+        _sweep(self.run)
         if plan.continued is not None:
             _forget_iterations_after(plan.start_iteration, self.run)
         self._launches = self._earlier_launches()
         self._launches.append(
             {
                 "command": sys.argv,
-                "started": _now(),
+                "started": now(),
                 "host": platform.node(),
                 "pid": os.getpid(),
                 "plan": plan.to_plain(),
-                "versions": _versions(),
-                "git": _git_state(),
+                "versions": versions(),
+                "git": git_state(),
                 "ended": None,
             }
         )
@@ -166,7 +165,13 @@ def record_end(run: RunDir, error: ShoalError) -> None:
 
 
 def _ending(exit_code: int, last_line: str, digests: dict[int, str]) -> dict[str, Any]:
-    return {"time": _now(), "exit_code": exit_code, "last_line": last_line, "digests": digests}
+    return {"time": now(), "exit_code": exit_code, "last_line": last_line, "digests": digests}
+
+
+def _sweep(run: RunDir) -> None:
+    """Remove what a crash has left of checkpoints that were being written or removed. Their names begin with a dot."""
+    for left in run.checkpoints_dir.glob(".*"):
+        shutil.rmtree(left)
 
 
 def _forget_iterations_after(iteration: int, run: RunDir) -> None:
@@ -189,33 +194,3 @@ def _write_whole(path: Path, text: str) -> None:
 
 def _dump(path: Path, data: dict[str, Any]) -> None:
     path.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8")
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that numbers depend on."""
-    versions = {"python": platform.python_version(), "shoal": __version__}
-    for package in _TOLD_VERSIONS:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Return commit and changed files of the code in the current directory; None where git or a repository lacks."""
-    try:
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain").splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return {"commit": commit, "changed": changed[:100]}
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout.strip()

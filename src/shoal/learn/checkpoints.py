@@ -1,8 +1,12 @@
 """Writing checkpoints whole or not at all, and loading them without running code.
 
-A checkpoint is a directory `checkpoints/<iterations done>` with `model.pt` (tensors and plain values; plain rsl_rl
-loads it too) and `manifest.json` (sizes and SHA-256 sums). It is written under a temporary name, flushed to the disk
-and renamed. Finding and verifying them is `shoal.plan.checkpoints`.
+A checkpoint is a directory `checkpoints/<iterations done>` with `model.pt` (the learner, which all ranks share; plain
+rsl_rl loads it too), one `rank_00000.pt` for each rank (its environments and random states) and `manifest.json` (sizes
+and SHA-256 sums). It is written under a temporary name, flushed to the disk and renamed. Finding and verifying them is
+`shoal.plan.checkpoints`.
+
+Each rank writes its own file into the unfinished directory and, when the disk has it, a note of its sum. Rank 0 writes
+the learner and waits for the notes of the others, which needs no collective: all of it can happen beside the training.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ import io
 import json
 import os
 import shutil
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.plan.checkpoints import MANIFEST, MODEL
+from shoal.plan.checkpoints import MANIFEST, MODEL, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,33 +33,62 @@ if TYPE_CHECKING:
     from shoal.plan.rundir import RunDir
 
 
-UNFINISHED = ".unfinished"
-"""The temporary name. Its leading dot hides it from all that looks for checkpoints. A run has one writer, so one name
-is enough, and the next checkpoint sweeps away what a killed writer left."""
+_NOTE = ".sum"
+"""What the name of a rank's note ends with."""
+_POLL_S = 0.02
+PATIENCE_S = 120.0
+"""How long rank 0 waits for the files of the others [s]. They were copied at the same moment as its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What one rank saves after an iteration. Tensors and plain values only, nested in dicts and lists."""
+
+    iteration: int
+    """Iterations done; names the checkpoint."""
+    world_size: int = 1
+    """Number of ranks."""
+    learner: Mapping[str, Any] | None = None
+    """What `model.pt` holds. Rank 0 has it."""
+    rank: int = 0
+    """Whose it is."""
+    own: Mapping[str, Any] | None = None
+    """What the rank's file holds. None where ranks have none."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else the manifest tells."""
 
 
 def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], world_size: int) -> Path:
-    """Write one checkpoint, so that it appears under its final name whole or not at all.
+    """Write a checkpoint of the learner alone: `write_snapshot` without environments. Returns its directory."""
+    return write_snapshot(run, Snapshot(iteration=iteration, learner=state, world_size=world_size))
 
-    Args:
-        run: The run's directory.
-        iteration: Iterations done; names the checkpoint.
-        state: Tensors and plain values only, nested in dicts and lists.
-        world_size: Number of ranks, for the manifest.
+
+def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
+    """Write one rank's share of a checkpoint. Rank 0 waits for the others, so that it appears whole or not at all.
+
+    Returns:
+        The checkpoint's directory. It is there when rank 0 comes back.
 
     Raises:
-        TrainingFailedError: The disk refused it. Older checkpoints are untouched.
+        TrainingFailedError: The disk refused it, or another rank did not write its share. Older ones are untouched.
     """
-    final = run.checkpoint_dir(iteration)
-    unfinished = final.with_name(UNFINISHED)
-    model = _serialized(state)
-    files = {MODEL: {"bytes": len(model), "sha256": hashlib.sha256(model).hexdigest()}}
-    manifest = {"iteration": iteration, "world_size": world_size, "shoal": __version__, "files": files}
+    final = run.checkpoint_dir(snapshot.iteration)
+    unfinished = run.unfinished_dir(snapshot.iteration)
     try:
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
-        unfinished.mkdir(parents=True)
-        _write(unfinished / MODEL, model)
+        unfinished.mkdir(parents=True, exist_ok=True)
+        sums: dict[str, dict[str, Any]] = {}
+        name = rank_file(snapshot.rank)
+        if snapshot.own is not None:
+            sums[name] = _write(unfinished / name, _serialized(snapshot.own))
+        if snapshot.learner is None:
+            _tell_sum(unfinished, name, sums[name])
+            return final
+        sums[MODEL] = _write(unfinished / MODEL, _serialized(snapshot.learner))
+        if snapshot.own is not None:
+            for rank in range(1, snapshot.world_size):
+                sums[rank_file(rank)] = _sum_told_by(rank, unfinished, final)
+        told = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
+        manifest = {**told, **snapshot.about, "files": dict(sorted(sums.items()))}
         _write(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())
         _flush_directory(unfinished)
         if final.exists():  # A damaged one that a resume passed over.
@@ -68,6 +103,35 @@ def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], worl
         )
         raise TrainingFailedError(message) from error
     return final
+
+
+def _tell_sum(unfinished: Path, name: str, told: Mapping[str, Any]) -> None:
+    """Tell rank 0 that the disk has this rank's file."""
+    note = unfinished / f"{name}{_NOTE}"
+    whole = note.with_suffix(".whole")
+    whole.write_text(json.dumps(told), encoding="utf-8")
+    whole.rename(note)
+
+
+def _sum_told_by(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
+    """Wait for another rank's note, and take it away.
+
+    Raises:
+        TrainingFailedError: It did not come.
+    """
+    note = unfinished / f"{rank_file(rank)}{_NOTE}"
+    give_up = time.monotonic() + PATIENCE_S
+    while not note.exists():
+        if time.monotonic() > give_up or not unfinished.exists():
+            message = (
+                f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
+                f"{PATIENCE_S:.0f} s. Pass --resume to go on from the one before."
+            )
+            raise TrainingFailedError(message)
+        time.sleep(_POLL_S)
+    told: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+    note.unlink()
+    return told
 
 
 def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
@@ -90,6 +154,19 @@ def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
     return state
 
 
+def read_rank_file(path: Path) -> dict[str, Any]:
+    """Load what a rank has saved, into the host's memory.
+
+    Raises:
+        UsageError: The file cannot be loaded as plain tensors.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # As above.
+        message = f"The file {path} of a checkpoint cannot be loaded as plain tensors ({type(error).__name__})."
+        raise UsageError(message) from error
+
+
 def _serialized(state: Mapping[str, Any]) -> memoryview:
     """Return the bytes of `model.pt`. Made in memory: of a full disk, torch's own writer says `unexpected pos`."""
     buffer = io.BytesIO()
@@ -97,12 +174,13 @@ def _serialized(state: Mapping[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def _write(path: Path, data: bytes | memoryview) -> None:
-    """Write a file, and wait until the disk has it."""
+def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+    """Write a file, wait until the disk has it, and return its size and sum."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _flush_directory(path: Path) -> None:

@@ -18,10 +18,12 @@ import torch
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.errors import TrainingFailedError
+from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
+from shoal.learn.state import random_state, rows_of
 from shoal.learn.statistics import Statistics
 from shoal.learn.stragglers import Stragglers
 
@@ -69,6 +71,8 @@ class Runner(OnPolicyRunner):
         self.config = config
         self.iteration = 0
         self.totals = Totals()
+        self.num_resumed = 0
+        """How many of this rank's environments go on with an episode of a checkpoint: the first ones."""
         self.stragglers = Stragglers()
         self._told: set[str] = set()  # Kinds of trouble that were warned of.
         self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
@@ -106,7 +110,7 @@ class Runner(OnPolicyRunner):
         self,
         *,
         on_row: Callable[[Row], None],
-        save: Callable[[int, Mapping[str, Any]], None],
+        save: Callable[[Snapshot], None],
         stop_requests: Callable[[], Mapping[str, bool]],
         on_step: Callable[[int], None] | None = None,
     ) -> str | None:
@@ -114,7 +118,7 @@ class Runner(OnPolicyRunner):
 
         Args:
             on_row: Called on every rank with the pooled metrics of each iteration.
-            save: Called with the iterations done and the state to save, on rank 0 alone.
+            save: Called on every rank with what it has to save; the learner is rank 0's. It must copy what it keeps.
             stop_requests: Tells by name what this rank was asked, such as a signal it received. All ranks stop
                 after the same iteration, after a checkpoint.
             on_step: Called after each step of the environments with its number, counted from 0 over the whole run.
@@ -123,8 +127,10 @@ class Runner(OnPolicyRunner):
             The name of the request that ended training early, or None.
         """
         # Episodes that end at different times give steadier statistics, and less correlated samples.
-        lengths = self.env.episode_length_buf
-        self.env.episode_length_buf = torch.randint_like(lengths, high=int(self.env.max_episode_length))
+        new = self.env.episode_length_buf[self.num_resumed :]
+        if len(new):
+            drawn = torch.randint_like(new, high=int(self.env.max_episode_length))
+            self.env.episode_length_buf = torch.cat([self.env.episode_length_buf[: self.num_resumed], drawn])
         observations = self.env.get_observations()
         self.alg.train_mode()
         stop: str | None = None
@@ -148,10 +154,11 @@ class Runner(OnPolicyRunner):
             seconds = time.perf_counter() - started
             self._count(pooled, seconds)
             self._warn_of_stragglers(pooled)
-            on_row(self._row(pooled, seconds))
+            row = self._row(pooled, seconds)
+            on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
-            self._save_when_due(save, last=last)
+            self._save_when_due(save, row.get("Train/mean_reward"), last=last)
         # A run that is done was not ended early, whatever came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
@@ -246,12 +253,19 @@ class Runner(OnPolicyRunner):
         if last or (every and self.iteration % every == 0):
             compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
 
-    def _save_when_due(self, save: Callable[[int, Mapping[str, Any]], None], *, last: bool) -> None:
-        """Save on rank 0 every `save_interval` iterations, and at the end."""
+    def _save_when_due(self, save: Callable[[Snapshot], None], score: float | None, *, last: bool) -> None:
+        """Save every `save_interval` iterations, and at the end."""
         if last or self.iteration % self.config.agent.save_interval == 0:
             curriculum = pool_curriculum(self.env, self.world)
-            if self.world.is_first:
-                save(self.iteration, self.state(curriculum))
+            snapshot = Snapshot(
+                iteration=self.iteration,
+                world_size=self.world.size,
+                learner=self.state(curriculum) if self.world.is_first else None,
+                rank=self.world.rank,
+                own={"rows": rows_of(self), "random": random_state(self.world.device)},
+                about={"num_envs": self.env.num_envs, "score": score},
+            )
+            save(snapshot)
 
     def state(self, curriculum: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
         """Return all that `restore` needs, in rsl_rl's own layout, so that plain rsl_rl loads it too.
@@ -269,7 +283,12 @@ class Runner(OnPolicyRunner):
         return {
             **self.alg.save(),
             "iter": self.iteration - 1,
-            "infos": {"totals": totals, "curriculum": dict(curriculum or {})},
+            "infos": {
+                "totals": totals,
+                "statistics": self.statistics.history(),
+                "curriculum": dict(curriculum or {}),
+                "rnd_updates": self.alg.rnd.update_counter if self.alg.rnd else 0,
+            },
         }
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
@@ -290,7 +309,10 @@ class Runner(OnPolicyRunner):
         infos = state.get("infos")  # rsl_rl leaves them to whoever saves.
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
+        self.statistics.take_history(ours.get("statistics", {}))
         restore_curriculum(self.env, ours.get("curriculum", {}))
+        if self.alg.rnd:
+            self.alg.rnd.update_counter = ours.get("rnd_updates", 0)
 
 
 @contextlib.contextmanager

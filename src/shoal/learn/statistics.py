@@ -70,7 +70,8 @@ class Statistics:
         # What a step adds to each measure of the episode that runs: the reward, and 1. Shape (2, num_envs).
         self._gains = torch.ones(len(_MEASURES), num_envs, device=self._device)
         self._rewards = self._gains[0]
-        self._running = torch.zeros(len(_MEASURES), num_envs, dtype=torch.float64, device=self._device)
+        self.running = torch.zeros(len(_MEASURES), num_envs, dtype=torch.float64, device=self._device)
+        """Return and length so far of the episode that runs in each environment. Shape (2, num_envs)."""
         self._zero = torch.zeros((), dtype=torch.float64, device=self._device)  # A plain 0.0 is sent there each time.
         # One entry a step, reduced by `pool` all at once: a step costs five small operations and no more.
         self._ended: list[torch.Tensor] = []  # (num_envs,)
@@ -79,6 +80,16 @@ class Statistics:
         self._log: dict[str, _Logged] = {}
         self._names: list[str] = []  # All that any rank has logged, the same on all ranks and in the same order.
         self._window: deque[list[float]] = deque()
+
+    def history(self) -> dict[str, Any]:
+        """Return what means over a window of iterations are made of, the same on all ranks, as plain values."""
+        return {"window": [list(episode) for episode in self._window], "names": list(self._names)}
+
+    def take_history(self, history: Mapping[str, Any]) -> None:
+        """Go on with what `history` has returned, if it is of the same terms."""
+        size = len(_MEASURES) * 2 + len(self._terms) + 1
+        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == size)
+        self._names = list(history.get("names", ()))
 
     def add_step(self, rewards: torch.Tensor, dones: torch.Tensor, extras: Mapping[str, Any]) -> None:
         """Take in one environment step. The tensors may be overwritten afterwards.
@@ -91,8 +102,8 @@ class Statistics:
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
-        measured = self._running + self._gains
-        self._running = torch.where(ended, self._zero, measured)
+        measured = self.running + self._gains
+        self.running = torch.where(ended, self._zero, measured)
         self._ended.append(ended)
         self._measured.append(measured)
         if self._terms:

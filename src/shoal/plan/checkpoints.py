@@ -10,17 +10,23 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"\d{6,}")
+
+
+def rank_file(rank: int) -> str:
+    """Return the name of the file with a rank's environments and random states."""
+    return f"rank_{rank:05d}.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,20 @@ class Checkpoint:
     def model(self) -> Path:
         """The file with weights, normalisers and optimizer."""
         return self.path / MODEL
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return what is told about it; None where that cannot be read."""
+        try:
+            told: Any = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return cast("dict[str, Any]", told) if isinstance(told, dict) else None
+
+    @property
+    def score(self) -> float | None:
+        """Mean return of the whole job when it was written; None where that is not known."""
+        score = (self.manifest() or {}).get("score")
+        return score if isinstance(score, float) else None
 
     def damage(self) -> str | None:
         """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
@@ -80,6 +100,36 @@ def list_checkpoints(run: RunDir) -> list[Checkpoint]:
         return []
     found = (path for path in run.checkpoints_dir.iterdir() if path.is_dir() and _NAME.fullmatch(path.name))
     return sorted((Checkpoint(path) for path in found), key=lambda checkpoint: checkpoint.iteration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which checkpoints of a run are kept. The newest whole one and the best one always are."""
+
+    last: int | None = None
+    """So many of the newest; None for all."""
+    every: int | None = None
+    """Those whose iteration is a multiple of this, too."""
+
+
+def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    """Return the checkpoint with the highest score; of equal ones the newest. None where none has a score."""
+    scored = [
+        (score, checkpoint.iteration, checkpoint)
+        for checkpoint in checkpoints
+        if (score := checkpoint.score) is not None
+    ]
+    return max(scored, key=lambda each: each[:2])[2] if scored else None
+
+
+def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
+    """Return the checkpoints of a run that are no longer kept, oldest first. Damaged ones are, like others."""
+    found = list_checkpoints(run)
+    if keep.last is None:
+        return []
+    newest, _ = newest_good(run)
+    kept = {*found[-keep.last :], newest, best_of(found)}
+    return [each for each in found if each not in kept and not (keep.every and each.iteration % keep.every == 0)]
 
 
 def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:

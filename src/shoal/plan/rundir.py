@@ -79,6 +79,10 @@ class RunDir:
         """Return the directory of the checkpoint after `iteration` iterations."""
         return self.checkpoints_dir / f"{iteration:06d}"
 
+    def unfinished_dir(self, iteration: int) -> Path:
+        """Return where a checkpoint is written. The leading dot hides it from all that looks for checkpoints."""
+        return self.checkpoints_dir / f".unfinished-{iteration:06d}"
+
     @property
     def videos_dir(self) -> Path:
         """Films of one environment."""

@@ -304,6 +304,9 @@ class KernelTask(ABC, Generic[ConfigT]):
         """What a simulator keeps in arrays of its own, by name and live. A task is restored with both."""
         return {}
 
+    def take_parameters(self) -> None:
+        """Do what has to follow where arrays of parameters were put back, see `MujocoTask.parameter`."""
+
     def take_losses(self) -> np.ndarray:
         """Return how often each environment was lost since the last call. Shape (num_envs,). Waits for the device."""
         losses = self.losses.numpy().copy()

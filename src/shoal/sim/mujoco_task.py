@@ -163,6 +163,10 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         """Give every environment a random state of its own, and the parameters that follow from it."""
         super().seed_rng(seed)
         self.randomize()
+        self.take_parameters()
+
+    def take_parameters(self) -> None:
+        """Let the engine take over the parameters of all environments."""
         self.engine.take_parameters()
 
     @property

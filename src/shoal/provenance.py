@@ -1,0 +1,44 @@
+"""Where numbers come from: the time, the versions of packages, and the state of the code."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from shoal import __version__
+
+_TOLD_VERSIONS = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
+
+
+def now() -> str:
+    """Return the time in this machine's zone, in ISO 8601."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that numbers depend on."""
+    found = {"python": platform.python_version(), "shoal": __version__}
+    for package in _TOLD_VERSIONS:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return commit and changed files of the code in the current directory; None where git or a repository lacks."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": changed[:100]}
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=5).stdout.strip()
