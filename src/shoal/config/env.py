@@ -50,7 +50,7 @@ class MujocoConfig(EnvConfig):
     it; `stop` stops the training before the next gradient."""
     lost_limit: float = 0.01
     """With `reset`, training stops all the same when more than this share of all environments is lost in one
-    iteration."""
+    iteration. Up to three losses are borne however few environments there are, unless this is 0."""
     nconmax: int | None = None
     """Contacts that MuJoCo Warp has room for, for each environment in the mean. None leaves its own guess."""
     njmax: int | None = None

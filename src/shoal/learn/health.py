@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rsl_rl.storage import RolloutStorage
     from tensordict import TensorDict
 
+BORNE = 3
+"""Losses in an iteration that are no reason to stop."""
+
 _NAMED_AT_MOST = 8  # environments in a message
 
 
@@ -102,13 +105,14 @@ def refuse_many_lost(lost: int, num_envs: int, limit: float, *, iteration: int) 
     Args:
         lost: How often environments of all ranks were reset because their state was not finite.
         num_envs: Environments of all ranks.
-        limit: Share of `num_envs` that may be lost.
+        limit: Share of `num_envs` that may be lost. Unless it is 0, `BORNE` losses may be whatever their share: one of
+            few environments would be too large a share, and tells nothing of the task.
         iteration: Iterations done, for the message.
 
     Raises:
         TrainingFailedError: There were more.
     """
-    if lost <= limit * num_envs:
+    if lost <= max(limit * num_envs, BORNE if limit else 0):
         return
     message = (
         f"{lost:,} of {num_envs:,} environments were lost to NaN or infinity in iteration {iteration}, more than "
