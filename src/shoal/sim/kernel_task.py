@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
+    from shoal.sim.dump import Dump
+
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
 
@@ -293,6 +295,17 @@ class KernelTask(ABC, Generic[ConfigT]):
         losses = self.losses.numpy().copy()
         self.losses.zero_()
         return losses
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return what led to the environments that were lost since `take_losses` last asked, if that is kept.
+
+        Args:
+            name: What is trained.
+            rank: This rank.
+            iteration: The iteration that runs, counted from 1.
+        """
+        del name, rank, iteration
+        return None
 
     def trouble(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
