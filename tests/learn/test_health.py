@@ -100,6 +100,30 @@ def test_many_environments_are_not_all_listed(storage: RolloutStorage, newest: T
     assert "environments 0, 1, 2, 3, 4, 5, 6, 7, ... on rank 3" in told(storage, newest)
 
 
+def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards[2, 7] = torch.nan
+    asked: list[int] = []
+
+    def keep_lost(iteration: int) -> str | None:
+        asked.append(iteration)
+        return "`shoal replay x` shows how environment 7 was lost" if len(asked) > 1 else None
+
+    for told in (
+        "Look at that task's dynamics, or lower its time step",
+        "`shoal replay x` shows how environment 7 was",
+    ):
+        with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {told}.*; --resume goes on"):
+            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, keep_lost=keep_lost)
+    assert asked == [5, 5]
+
+
+def test_of_a_finite_rollout_nothing_is_kept(storage: RolloutStorage, newest: TensorDict) -> None:
+    def keep_lost(iteration: int) -> str | None:
+        raise AssertionError(iteration)
+
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, keep_lost=keep_lost)
+
+
 @pytest.mark.parametrize(
     ("lost", "num_envs", "limit", "ends"),
     [
