@@ -31,6 +31,7 @@ COMMANDS = (
     "play Cartpole-Swingup --help",
     "evaluate Cartpole-Swingup --help",
     "shoal export Cartpole-Swingup --help",
+    "shoal replay --help",
     "shoal plan Cartpole-Swingup --help",
     "shoal bench Cartpole-Swingup --help",
     "shoal doctor --help",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import random
+import shlex
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -186,7 +187,13 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
         checkpoints.save(replace(snapshot, about={**snapshot.about, "time": now(), **code}))
 
     try:
-        stopped_by = runner.train(on_row=take_row, save=save, stop_requests=stop.flags, on_step=on_step)
+        stopped_by = runner.train(
+            on_row=take_row,
+            save=save,
+            stop_requests=stop.flags,
+            on_step=on_step,
+            keep_lost=partial(_keep_lost, job, world, env),
+        )
         world.beat.enter("checkpoint")
         checkpoints.wait()
         world.beat.enter("closing")
@@ -211,6 +218,30 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     )
     exports = job.config.export and world.is_first
     return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
+
+
+def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str | None:
+    """Write what led to the environments that this rank has lost. A failure costs one warning.
+
+    Returns:
+        How to look at it; None where the task keeps no history, or has lost none.
+    """
+    from shoal.sim.dump import write_dump
+
+    file = job.run.lost_npz(world.rank)
+    try:
+        dump = env.task.dump(job.config.task, rank=world.rank, iteration=iteration)
+        if dump is None:
+            return None
+        write_dump(dump, file)
+    except OSError as error:
+        logger.warning("What led to the lost environments cannot be kept in %s (%s).", file, error)
+        return None
+    first = dump.envs[0]
+    return (
+        f"`shoal replay {shlex.quote(str(file))}` shows how environment {first.env} of rank {world.rank} was lost "
+        f"in step {first.step:,}"
+    )
 
 
 def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:

@@ -75,12 +75,13 @@ def test_notes_of_an_earlier_launch_are_removed(run: RunDir) -> None:
     assert read_notes(run, 2) == {}
 
 
-def test_stacks_of_earlier_launches_are_kept_beside_each_other(run: RunDir) -> None:
+@pytest.mark.parametrize("name", ["rank_00001.stacks.txt", "rank_00001.lost.npz"])
+def test_stacks_and_lost_environments_of_earlier_launches_are_kept_beside_each_other(run: RunDir, name: str) -> None:
     for launch in ("first", "second"):
-        (run.ranks_dir / "rank_00001.stacks.txt").write_text(launch, encoding="utf-8")
+        (run.ranks_dir / name).write_text(launch, encoding="utf-8")
         clear_notes(run)
     kept = {path.name: path.read_text(encoding="utf-8") for path in run.ranks_dir.iterdir()}
-    assert kept == {"launch_1_rank_00001.stacks.txt": "first", "launch_2_rank_00001.stacks.txt": "second"}
+    assert kept == {f"launch_1_{name}": "first", f"launch_2_{name}": "second"}
 
 
 def test_an_exception_of_the_users_is_noted_with_its_traceback() -> None:

@@ -8,7 +8,7 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
 
 STEPS, ENVS = 3, 12
 
@@ -98,6 +98,58 @@ def test_a_state_is_named_before_the_reward_that_follows_from_it(storage: Rollou
 def test_many_environments_are_not_all_listed(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards.fill_(torch.nan)
     assert "environments 0, 1, 2, 3, 4, 5, 6, 7, ... on rank 3" in told(storage, newest)
+
+
+def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards[2, 7] = torch.nan
+    asked: list[int] = []
+
+    def keep_lost(iteration: int) -> str | None:
+        asked.append(iteration)
+        return "`shoal replay x` shows how environment 7 was lost" if len(asked) > 1 else None
+
+    for told in (
+        "Look at that task's dynamics, or lower its time step",
+        "`shoal replay x` shows how environment 7 was",
+    ):
+        with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {told}.*; --resume goes on"):
+            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, keep_lost=keep_lost)
+    assert asked == [5, 5]
+
+
+def test_of_a_finite_rollout_nothing_is_kept(storage: RolloutStorage, newest: TensorDict) -> None:
+    def keep_lost(iteration: int) -> str | None:
+        raise AssertionError(iteration)
+
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, keep_lost=keep_lost)
+
+
+@pytest.mark.parametrize(
+    ("lost", "num_envs", "limit", "ends"),
+    [
+        (40, 4096, 0.01, False),
+        (41, 4096, 0.01, True),
+        # Few environments: one is more than a hundredth of them all.
+        (3, 4, 0.01, False),
+        (4, 4, 0.01, True),
+        (3, 100, 0.01, False),
+        (3, 300, 0.01, False),
+        (4, 300, 0.01, True),
+        (4, 400, 0.01, False),
+        # Who allows none means none.
+        (0, 4, 0.0, False),
+        (1, 4, 0.0, True),
+        (1, 4096, 0.0, True),
+    ],
+)
+def test_losses_end_the_training_when_they_are_many_and_more_than_a_few(
+    lost: int, num_envs: int, limit: float, *, ends: bool
+) -> None:
+    if not ends:
+        refuse_many_lost(lost, num_envs, limit, iteration=5)
+        return
+    with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments were lost .* {limit:g} allows"):
+        refuse_many_lost(lost, num_envs, limit, iteration=5)
 
 
 @pytest.fixture

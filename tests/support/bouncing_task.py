@@ -42,6 +42,10 @@ class BouncingConfig(MujocoConfig):
 
     memory: str = ""
     """The memory that the model gives MuJoCo."""
+    runaway: float = 0.0
+    """How hard the cart of environment 1 is pushed the way it moves [N/(m/s)]: with 60 it is lost within 60 steps."""
+    runaway_seed: int = 42
+    """The seed of the rank where that happens."""
     height_weight: float = 1.0
     """Weight of the ball's height."""
 
@@ -85,6 +89,11 @@ def load(rng: wp.array[wp.uint32], cart: wp.int32, body_mass: wp.array2d[wp.floa
 
 
 @wp.kernel(enable_backward=False)
+def run_away(runaway: wp.float32, dof_damping: wp.array2d[wp.float32]) -> None:
+    dof_damping[1, 0] = -runaway
+
+
+@wp.kernel(enable_backward=False)
 def show(
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
@@ -118,6 +127,7 @@ class BouncingTask(MujocoTask[BouncingConfig]):
         self.xpos = self.data("xpos")
         self.sensordata = self.data("sensordata")
         self.body_mass = self.parameter("body_mass")
+        self.dof_damping = self.parameter("dof_damping")
         self.cart, self.ball = (self.model.body(name).id for name in ("cart", "ball"))
         self.wanted = self.array("wanted", dtype=wp.bool)
         """Where the cart is to be shoved."""
@@ -141,6 +151,8 @@ class BouncingTask(MujocoTask[BouncingConfig]):
     def randomize(self) -> None:
         """Load the cart."""
         self.launch(load, inputs=[self.rng, self.cart], outputs=[self.body_mass])
+        if self.config.runaway and self.seed == self.config.runaway_seed:
+            self.launch(run_away, inputs=[self.config.runaway], outputs=[self.dof_damping], dim=1)
 
     def observe(self) -> None:
         """Show positions and the cart's speed."""

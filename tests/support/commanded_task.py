@@ -12,7 +12,8 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.command import Command
+from shoal.sim.kernel_task import KernelTask
 
 SCENE = """
 <mujoco>

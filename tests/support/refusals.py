@@ -164,6 +164,11 @@ WISHES = {
     "export under another suffix": Wish("export Cartpole-Swingup --out policy.pt"),
     "export onto a directory": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out folder.onnx"),
     "export below a file": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out broken.yaml/policy.onnx"),
+    # Replaying.
+    "replay what is not there": Wish("replay nowhere.lost.npz"),
+    "replay something else": Wish("replay broken.yaml"),
+    "replay into no film": Wish("replay broken.yaml --video film.gif"),
+    "replay into a film below a file": Wish("replay broken.yaml --video broken.yaml/film.mp4"),
     "bench without a task": Wish("bench --seconds 1"),
     # The doctor, whose own findings come later.
     "a doctor for no workers": Wish("doctor --nproc-per-node 0"),

@@ -134,6 +134,16 @@ def _export(words: Sequence[str]) -> None:
     report.print_exported(export_story(config))
 
 
+def _replay(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_replay
+
+    config = parse_replay(words)
+    from shoal.cli.replayed import print_replayed
+    from shoal.replay import replay as replay_story
+
+    print_replayed(replay_story(config))
+
+
 def _tasks(words: Sequence[str]) -> None:
     if words and words[0] in {"-h", "--help"}:
         report.say("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
@@ -185,6 +195,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
         _of_a_task("evaluate", _evaluate),
     ),
     "export": ("write a trained policy as ONNX, and as a program of torch.export", _of_a_task("shoal export", _export)),
+    "replay": ("show how a training lost an environment, step by step", _replay),
     "tasks": ("list what can be trained", _tasks),
     "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
     "doctor": ("look whether this machine can train, and say what to mend", _doctor),

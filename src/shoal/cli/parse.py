@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 import yaml
 
-from shoal.config import AgentKind, BenchConfig, DoctorConfig, ExportConfig, PlayConfig, TrainConfig
+from shoal.config import AgentKind, BenchConfig, DoctorConfig, ExportConfig, PlayConfig, ReplayConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
@@ -33,6 +33,7 @@ _ABOUT_TRAIN = """Train a policy.
 flags below."""
 _ABOUT_PLAY = "Run episodes of a policy: a trained one, without exploration noise, or one that needs no training."
 _ABOUT_EXPORT = "Write a trained policy as ONNX, and as a program of torch.export."
+_ABOUT_REPLAY = "Step an environment that a training has lost once more, with MuJoCo C, and tell what went wrong first."
 _ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
 _ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
 
@@ -42,6 +43,13 @@ class _PlayFlags(PlayConfig):
     """The flags of `play`, whose `--agent` is no field's name: the learner is called so, and `--agent.*` is its own."""
 
     agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReplayFlags(ReplayConfig):
+    """The flags of `shoal replay`, whose file is no flag."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
 
 def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
@@ -162,6 +170,11 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
     """
     task, words = split_task(arguments)
     return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about=_ABOUT_DOCTOR)
+
+
+def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
+    """Read the words after `shoal replay`. No task is asked for: the file knows it."""
+    return tyro.cli(_ReplayFlags, prog="shoal replay", description=_ABOUT_REPLAY, args=list(arguments))
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:

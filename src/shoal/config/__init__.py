@@ -20,6 +20,7 @@ from shoal.config.export import ExportConfig
 from shoal.config.models import CnnConfig, DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
 from shoal.config.play import AgentKind, PlayConfig
+from shoal.config.replay import ReplayConfig
 from shoal.config.train import TrainConfig
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "MujocoConfig",
     "PlayConfig",
     "PpoConfig",
+    "ReplayConfig",
     "RndConfig",
     "RndWeightScheduleConfig",
     "SymmetryConfig",

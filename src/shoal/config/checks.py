@@ -67,6 +67,17 @@ FILM_SIZE = each(even_within(16, 4096))
 """Of a film [pixels]: colours are stored for squares of two by two, and H.264 goes no further everywhere."""
 
 
+def refuse_no_mp4(video: str | None) -> None:
+    """Refuse a film that is called something else.
+
+    Raises:
+        UsageError: It has another suffix.
+    """
+    if video is not None and not video.endswith(".mp4"):
+        message = f"--video is {video}, but a film is an mp4: pass --video film.mp4."
+        raise UsageError(message)
+
+
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:
     """Hold every field that `rules` names against its rule; None always passes, infinity and NaN never do.
 

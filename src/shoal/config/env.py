@@ -51,10 +51,12 @@ class MujocoConfig(EnvConfig):
     """Physics steps for each action."""
     on_nan: OnNan = "reset"
     """What happens where a state or a reward is not finite any more: `reset` begins a new episode there and counts
-    it; `stop` stops the training before the next gradient."""
+    it; `stop` stops the training before the next gradient, and leaves a file for `shoal replay`."""
+    replay_steps: int = 50
+    """With `stop`, how many steps that led to a loss the file has. They are kept of all environments, in memory."""
     lost_limit: float = 0.01
     """With `reset`, training stops all the same when more than this share of all environments is lost in one
-    iteration."""
+    iteration. Up to three losses are borne however few environments there are, unless this is 0."""
     nconmax: int | None = None
     """Contacts that MuJoCo Warp has room for, for each environment in the mean. None leaves its own guess."""
     njmax: int | None = None
@@ -64,7 +66,7 @@ class MujocoConfig(EnvConfig):
         """Refuse values out of range."""
         EnvConfig.__post_init__(self)
         check(self, "env.", {"engine": one_of(EngineName), "on_nan": one_of(OnNan)})
-        check(self, "env.", dict.fromkeys(("decimation", "nconmax", "njmax"), at_least(1)))
+        check(self, "env.", dict.fromkeys(("decimation", "replay_steps", "nconmax", "njmax"), at_least(1)))
         check(self, "env.", {"lost_limit": within(0, 1)})
 
     def engine_on(self, device: str) -> Literal["warp", "native"]:

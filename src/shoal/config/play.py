@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, at_least, check
+from shoal.config.checks import FILM_SIZE, at_least, check, refuse_no_mp4
 from shoal.config.env import EnvConfig
 from shoal.errors import UsageError
 
@@ -65,9 +65,7 @@ class PlayConfig:
             message = f"--episodes is {self.episodes}, but must be at least 1: pass --episodes 10."
             raise UsageError(message)
         check(self, "", {"video_length": at_least(1), "video_size": FILM_SIZE})
-        if self.video is not None and not self.video.endswith(".mp4"):
-            message = f"--video is {self.video}, but a film is an mp4: pass --video film.mp4."
-            raise UsageError(message)
+        refuse_no_mp4(self.video)
         if self.agent_kind != "trained" and self.checkpoint != "latest":
             message = (
                 f"--checkpoint {self.checkpoint} and --agent {self.agent_kind} exclude each other, because "

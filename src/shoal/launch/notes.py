@@ -141,9 +141,9 @@ def read_notes(run: RunDir, world_size: int, *, spare: Path | None = None) -> di
 
 
 def clear_notes(run: RunDir) -> None:
-    """Remove what an earlier launch into the same run directory has left. Stacks are put aside under another name."""
+    """Remove what an earlier launch into the same run directory has left, or put it aside under another name."""
     for path in run.ranks_dir.glob("rank_*"):
-        if path.name.endswith(".stacks.txt"):
+        if path.name.endswith((".stacks.txt", ".lost.npz")):
             names = (path.with_name(f"launch_{number}_{path.name}") for number in itertools.count(1))
             path.rename(next(name for name in names if not name.exists()))
         else:

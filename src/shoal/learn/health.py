@@ -13,15 +13,27 @@ import torch
 from shoal.errors import TrainingFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rsl_rl.storage import RolloutStorage
     from tensordict import TensorDict
 
+_NO_DUMP = "Look at that task's dynamics, or lower its time step"
+
+BORNE = 3
+"""Losses in an iteration that are no reason to stop."""
+
 _NAMED_AT_MOST = 8  # environments in a message
 
 
-def refuse_non_finite_rollout(storage: RolloutStorage, newest: TensorDict, *, rank: int, iteration: int) -> None:
+def refuse_non_finite_rollout(
+    storage: RolloutStorage,
+    newest: TensorDict,
+    *,
+    rank: int,
+    iteration: int,
+    keep_lost: Callable[[int], str | None] | None = None,
+) -> None:
     """Stop before a full rollout with NaN or infinity in it reaches the gradients.
 
     Args:
@@ -29,6 +41,7 @@ def refuse_non_finite_rollout(storage: RolloutStorage, newest: TensorDict, *, ra
         newest: The observations after the last step; the returns are computed from them too.
         rank: This rank, for the message.
         iteration: The iteration that runs, counted from 1, for the message.
+        keep_lost: See `Runner.train`.
 
     Raises:
         TrainingFailedError: Names what came first, and the environments concerned.
@@ -43,10 +56,10 @@ def refuse_non_finite_rollout(storage: RolloutStorage, newest: TensorDict, *, ra
         return
     what, envs = found
     shown = ", ".join(map(str, envs[:_NAMED_AT_MOST])) + (", ..." if len(envs) > _NAMED_AT_MOST else "")
+    remedy = keep_lost(iteration) if keep_lost else None
     message = (
         f"{what} of environments {shown} on rank {rank} held NaN or infinity in iteration {iteration}, and no "
-        "gradient step was taken. Look at that task's dynamics, or lower its time step; "
-        "--resume goes on from the last checkpoint, if there is one."
+        f"gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is one."
     )
     raise TrainingFailedError(message)
 
@@ -102,13 +115,14 @@ def refuse_many_lost(lost: int, num_envs: int, limit: float, *, iteration: int) 
     Args:
         lost: How often environments of all ranks were reset because their state was not finite.
         num_envs: Environments of all ranks.
-        limit: Share of `num_envs` that may be lost.
+        limit: Share of `num_envs` that may be lost. Unless it is 0, `BORNE` losses may be whatever their share: one of
+            few environments would be too large a share, and tells nothing of the task.
         iteration: Iterations done, for the message.
 
     Raises:
         TrainingFailedError: There were more.
     """
-    if lost <= limit * num_envs:
+    if lost <= max(limit * num_envs, BORNE if limit else 0):
         return
     message = (
         f"{lost:,} of {num_envs:,} environments were lost to NaN or infinity in iteration {iteration}, more than "

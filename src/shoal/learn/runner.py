@@ -113,6 +113,7 @@ class Runner(OnPolicyRunner):
         save: Callable[[Snapshot], None],
         stop_requests: Callable[[], Mapping[str, bool]],
         on_step: Callable[[int], None] | None = None,
+        keep_lost: Callable[[int], str | None] | None = None,
     ) -> str | None:
         """Train until `config.max_iterations` are done, or until any rank was asked to stop.
 
@@ -122,6 +123,8 @@ class Runner(OnPolicyRunner):
             stop_requests: Tells by name what this rank was asked, such as a signal it received. All ranks stop
                 after the same iteration, after a checkpoint.
             on_step: Called after each step of the environments with its number, counted from 0 over the whole run.
+            keep_lost: Called with the iteration, counted from 1, when its rollout is not finite on this rank. Keeps
+                what led there, and returns the words that tell how to look at it, if there is anything.
 
         Returns:
             The name of the request that ended training early, or None.
@@ -138,7 +141,7 @@ class Runner(OnPolicyRunner):
             self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
             self.world.beat.enter("rollout")
-            observations = self._collect(observations, on_step)
+            observations = self._collect(observations, on_step, keep_lost)
             collected = time.perf_counter()
             self.world.beat.enter("update")
             losses = self._update()
@@ -162,7 +165,12 @@ class Runner(OnPolicyRunner):
         # A run that is done was not ended early, whatever came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
-    def _collect(self, observations: TensorDict, on_step: Callable[[int], None] | None) -> TensorDict:
+    def _collect(
+        self,
+        observations: TensorDict,
+        on_step: Callable[[int], None] | None,
+        keep_lost: Callable[[int], str | None] | None,
+    ) -> TensorDict:
         """Fill the storage with one rollout and compute its returns."""
         with torch.inference_mode():
             steps = self.config.agent.num_steps_per_env
@@ -179,7 +187,7 @@ class Runner(OnPolicyRunner):
                     self.statistics.add_log(curiosity)
             if self.config.agent.check_for_nan:
                 place = {"rank": self.world.rank, "iteration": self.iteration + 1}
-                refuse_non_finite_rollout(self.alg.storage, observations, **place)
+                refuse_non_finite_rollout(self.alg.storage, observations, keep_lost=keep_lost, **place)
             self.alg.compute_returns(observations)
         return observations
 

@@ -105,8 +105,12 @@ class RunDir:
 
     @property
     def ranks_dir(self) -> Path:
-        """Heartbeat, failure note and stack dump of each rank."""
+        """Heartbeat, failure note, stack dump and lost environments of each rank."""
         return self.path / "ranks"
+
+    def lost_npz(self, rank: int) -> Path:
+        """Return where a rank leaves what led to the environments that it has lost, for `shoal replay`."""
+        return self.ranks_dir / f"rank_{rank:05d}.lost.npz"
 
 
 def experiment_dir(log_root: str | Path, experiment: str) -> Path:

@@ -108,3 +108,41 @@ def find_lost(
         sound = sound and wp.abs(qvel[env, column]) < limit
     if not sound:
         lost[env] = True
+
+
+@wp.kernel(enable_backward=False)
+def record_rows(
+    losses: wp.array[wp.int32],
+    taken: wp.array[wp.int32],
+    source: wp.array2d[wp.uint32],
+    ring: wp.array3d[wp.uint32],
+) -> None:
+    """Copy every row of `source` into the next of its environment's places in `ring`, (num_envs, places, words).
+
+    Where an environment was lost, what led there stays. One thread for each word of 32 bits, whatever it means.
+    """
+    env, word = wp.tid()
+    if losses[env] == 0:
+        ring[env, taken[env] % ring.shape[1], word] = source[env, word]
+
+
+@wp.kernel(enable_backward=False)
+def count_recorded(losses: wp.array[wp.int32], taken: wp.array[wp.int32]) -> None:
+    """Go on to the next place, where `record_rows` has written one."""
+    env = wp.tid()
+    if losses[env] == 0:
+        taken[env] = taken[env] + 1
+
+
+@wp.kernel(enable_backward=False)
+def mark_written(
+    done: wp.array[wp.bool],
+    moved: wp.array[wp.bool],
+    losses: wp.array[wp.int32],
+    taken: wp.array[wp.int32],
+    begins: wp.array2d[wp.bool],
+) -> None:
+    """Say of the next place of each environment whether its state is one that kernels have written."""
+    env = wp.tid()
+    if losses[env] == 0:
+        begins[env, taken[env] % begins.shape[1]] = done[env] or moved[env]

@@ -23,11 +23,17 @@ from shoal.errors import ShoalError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LARGEST = 1e10
+"""A position or speed that is not smaller is lost: MuJoCo's own limit, mjMAXVAL."""
+
 STATE = ("qpos", "qvel", "act", "qacc_warmstart")
 """What a physics step changes and the next one starts from, beside the time."""
 
 CONTROLS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
 """What a physics step reads and leaves alone."""
+
+STATE_ROWS = "mjSTATE_INTEGRATION"
+"""Stands for all of MuJoCo's state and controls, in MuJoCo's own order."""
 
 vec10 = wp.types.vector(length=10, dtype=wp.float32)
 _DTYPES: dict[tuple[int, ...], Any] = {
@@ -192,6 +198,13 @@ class Engine(ABC):
     @abstractmethod
     def host_state(self) -> dict[str, np.ndarray]:
         """Arrays of the host that the next step starts from; live, by name. Empty where all state is in `fields`."""
+
+    @abstractmethod
+    def step_inputs(self) -> dict[str, wp.array]:
+        """Return all that the next `step` starts from: fields by name, live, as rows of numbers. Each (num_envs, n).
+
+        Among them may be `STATE_ROWS`; where other fields are too, theirs are the newer numbers.
+        """
 
     @abstractmethod
     def trouble(self) -> dict[str, str]:

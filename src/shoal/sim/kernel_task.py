@@ -27,7 +27,6 @@ next.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -46,19 +45,10 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
+    from shoal.sim.command import Command
+    from shoal.sim.dump import Dump
+
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A number that a policy is told to follow, such as a speed."""
-
-    low: float
-    """The least that makes sense."""
-    high: float
-    """The most that makes sense."""
-    unit: str = ""
-    """What it is counted in, such as ``"m/s"``."""
 
 
 class KernelTask(ABC, Generic[ConfigT]):
@@ -312,6 +302,17 @@ class KernelTask(ABC, Generic[ConfigT]):
         losses = self.losses.numpy().copy()
         self.losses.zero_()
         return losses
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return what led to the environments that were lost since `take_losses` last asked, if that is kept.
+
+        Args:
+            name: What is trained.
+            rank: This rank.
+            iteration: The iteration that runs, counted from 1.
+        """
+        del name, rank, iteration
+        return None
 
     def trouble(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""

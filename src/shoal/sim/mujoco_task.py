@@ -3,6 +3,7 @@
 One step is, for all environments at once::
 
     actuate()    actions -> controls                                          the author's kernels
+    history      with `on_nan` stop: what the physics start from is kept      shoal.sim.history
     the engine   `decimation` physics steps                                   shoal.sim.native or shoal.sim.warp_engine
     find_lost    states that are not finite                                   shoal.sim.bookkeeping
     judge()      state -> reward terms, terminated flags                      the author's kernels
@@ -28,8 +29,9 @@ import warp as wp
 
 from shoal.config.env import MujocoConfig
 from shoal.sim.bookkeeping import find_lost
-from shoal.sim.engine import rows_of
-from shoal.sim.graphs import HostCall, Stage
+from shoal.sim.engine import LARGEST, rows_of
+from shoal.sim.graphs import HostCall, Stage, torch_stream
+from shoal.sim.history import History, dump_of
 from shoal.sim.kernel_task import KernelTask
 from shoal.sim.native import NativeEngine
 
@@ -39,12 +41,10 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
+    from shoal.sim.dump import Dump
     from shoal.sim.engine import Engine
 
 ConfigT = TypeVar("ConfigT", bound=MujocoConfig)
-
-LARGEST = 1e10
-"""A position or speed that is not smaller is lost: MuJoCo's own limit, mjMAXVAL."""
 
 
 class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
@@ -56,6 +56,9 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
 
     engine: Engine
     """What simulates."""
+
+    history: History | None = None
+    """The last steps of every environment, with `on_nan` stop. Otherwise nothing is kept."""
 
     model: mujoco.MjModel
     """The model, for its names and numbers. Writing to it changes nothing."""
@@ -123,20 +126,30 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
+        if self.config.on_nan == "stop":
+            self.history = History(self.engine.step_inputs(), self.losses, self.config.replay_steps, self.device)
 
     def stages(self, index: int) -> list[Stage]:
         """Return what one step does, in order, with the observations going to set `index`."""
         return [
-            self.actuate,
-            self._by_engine(self.engine.step),
-            self.find_lost,
-            self.judge,
+            *self._advance(),
             self.close,
             self._by_engine(partial(self.engine.reset, self.done)),
             self.place,
             self.disturb,
+            *([partial(self.history.mark, self.done, self.moved)] if self.history else []),
             self._by_engine(partial(self.engine.forward, self.done, self.moved)),
             partial(self.observe_into, index),
+        ]
+
+    def _advance(self) -> list[Stage]:
+        """Return what turns actions into the next state, terms and flags."""
+        return [
+            self.actuate,
+            *([self.history.record] if self.history else []),
+            self._by_engine(self.engine.step),
+            self.find_lost,
+            self.judge,
         ]
 
     def _by_engine(self, call: Callable[[], None]) -> Stage:
@@ -144,10 +157,8 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
 
     def simulate(self) -> None:
         """Turn actions into the next state, terms and flags."""
-        self.actuate()
-        self.engine.step()
-        self.find_lost()
-        self.judge()
+        for stage in self._advance():
+            stage()
 
     def find_lost(self) -> None:
         """Launch what marks environments whose state is not finite."""
@@ -158,6 +169,13 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         self.engine.reset(self.done)
         self.place()
         self.engine.forward(self.done, self.moved)
+
+    def restart(self, seed: int | None = None) -> None:
+        """Begin a new episode in every environment, as `KernelTask.restart` does."""
+        super().restart(seed)
+        if self.history:
+            with torch_stream(self.device):
+                self.history.clear()
 
     def seed_rng(self, seed: int) -> None:
         """Give every environment a random state of its own, and the parameters that follow from it."""
@@ -173,6 +191,10 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
     def host_state(self) -> Mapping[str, np.ndarray]:
         """What the engine keeps on the host."""
         return self.engine.host_state
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return what led to the environments that were lost; None where none was, or nothing is kept."""
+        return self.history and dump_of(self, self.history, name, rank=rank, iteration=iteration)
 
     def trouble(self) -> dict[str, str]:
         """Return what the engine complains about."""

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
+import warp as wp
 from mujoco.batch import Batch, SimulationError
 
 from shoal.errors import ShoalError, TrainingFailedError
-from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, Engine, some_of
+from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import warp as wp
 
     _Pair = tuple[np.ndarray, np.ndarray]
 
@@ -147,6 +146,13 @@ class NativeEngine(Engine):
     def host_state(self) -> dict[str, np.ndarray]:
         """The state of all simulations, in MuJoCo's own order."""
         return {"state": self._batch.state}
+
+    def step_inputs(self) -> dict[str, wp.array]:
+        """Return the state of all simulations, and the controls that they have not taken over yet."""
+        state = self._batch.state
+        rows = wp.array(ptr=state.ctypes.data, dtype=wp.float64, shape=state.shape, device=self.device)
+        controls = {name: self.fields[name] for name in CONTROLS if name in self.fields}
+        return {STATE_ROWS: rows} | {name: rows_of(array) for name, array in controls.items() if array.size}
 
     def trouble(self) -> dict[str, str]:
         """Tell which environments ran out of memory for contacts or constraints since the last call."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
 """What `mujoco_warp.set_const` writes, and what must differ between environments when parameters do."""
 
+_REST_OF_STATE = ("time", "history", "plastic")
+"""What a physics step starts from too, and no task writes."""
+
 _FULL = {
     mjw.OverflowType.NEFC: ("njmax", "constraints"),
     mjw.OverflowType.NARROWPHASE: ("nconmax", "contacts"),
@@ -101,6 +104,7 @@ class WarpEngine(Engine):
 
     def start(self) -> None:
         """Put the model on the device. All of the state is a field: there is none elsewhere to go on from."""
+        self._controls = [name for name in CONTROLS if name in self.fields]
         for name in STATE + CONTROLS:
             if np.size(getattr(self._template, name)):
                 self.data(name)
@@ -177,6 +181,12 @@ class WarpEngine(Engine):
     def host_state(self) -> dict[str, np.ndarray]:
         """Nothing."""
         return {}
+
+    def step_inputs(self) -> dict[str, wp.array]:
+        """Return the state, and the controls that the task has asked for: it can have changed no others."""
+        names = (*STATE, *_REST_OF_STATE, *self._controls)
+        arrays = {name: getattr(self._data, name) for name in names if np.size(getattr(self._template, name))}
+        return {name: rows_of(array) for name, array in arrays.items()}
 
     def trouble(self) -> dict[str, str]:
         """Tell which environments needed more than the capacities since the last call."""

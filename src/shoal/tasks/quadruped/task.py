@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import warp as wp
 
-from shoal.sim.kernel_task import Command
+from shoal.sim.command import Command
 from shoal.sim.mujoco_task import MujocoTask
 from shoal.tasks.quadruped import events, kernels
 from shoal.tasks.quadruped.config import VelocityConfig

@@ -1,0 +1,162 @@
+"""The file that a training leaves when it stops for lost environments: all that it takes to see it happen again.
+
+Numbers and text only, in numpy's own format: reading one runs no code. The model is as MuJoCo saves it, and only the
+version that has saved it reads it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_BROKEN = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What reading half a file raises, or one that holds something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where a file comes from, and how its environments were simulated."""
+
+    task: str
+    """What was trained."""
+    engine: str
+    """What has simulated it: ``native`` or ``warp``."""
+    decimation: int
+    """Physics steps for each step."""
+    largest: float
+    """An environment is lost when a position or speed is not smaller."""
+    rank: int
+    """The rank that lost the environments."""
+    num_envs: int
+    """Environments of that rank, as of each other."""
+    iteration: int
+    """The iteration that ran, counted from 1."""
+    lost: int
+    """How many environments were lost in it, on this rank. Not all of them need to be in the file."""
+    seed: int
+    """The seed of the rank's environments: the training's, plus the rank."""
+    versions: Mapping[str, str]
+    """Of the packages that numbers depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostEnv:
+    """One environment, and what led to its loss."""
+
+    env: int
+    """Its index on its rank."""
+    step: int
+    """The step in which it was lost, the last of those below: counted from 1, since the training was started."""
+    states: np.ndarray
+    """State and controls before the physics of each step: mjSTATE_INTEGRATION. Shape (steps, size), 64 bits."""
+    begins: np.ndarray
+    """Where the task has written the state since the step before, as at the beginning of an episode. Shape (steps,)."""
+    parameters: Mapping[str, np.ndarray]
+    """The fields of `MjModel` that it had for itself."""
+
+    @property
+    def first_step(self) -> int:
+        """The first of the steps that are kept."""
+        return self.step - len(self.states) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dump:
+    """What a file holds."""
+
+    about: About
+    model: np.ndarray
+    """The model. Bytes, shape (size,)."""
+    scene: np.ndarray
+    """What films show: the model itself, or one with its joints. Bytes, shape (size,)."""
+    envs: tuple[LostEnv, ...]
+    """The environments that were lost first, in that order."""
+
+    def find(self, env: int | None) -> LostEnv:
+        """Return an environment by its index on its rank, or the first that was lost.
+
+        Raises:
+            UsageError: It is not here.
+        """
+        for each in self.envs:
+            if env in {None, each.env}:
+                return each
+        there = ", ".join(str(each.env) for each in self.envs)
+        message = f"--env {env} was asked for, but the file has the environments {there}: pass one of them."
+        raise UsageError(message)
+
+
+def write_dump(dump: Dump, file: Path) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    envs = [{"env": each.env, "step": each.step} for each in dump.envs]
+    about = {**asdict(dump.about), "envs": envs}
+    arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), "model": dump.model}
+    if dump.scene is not dump.model:
+        arrays["scene"] = dump.scene
+    for each in dump.envs:
+        own = {"states": each.states, "begins": each.begins, **each.parameters}
+        arrays |= {f"{each.env}/{name}": values for name, values in own.items()}
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    try:
+        with unfinished.open("wb") as out:
+            np.savez_compressed(out, **arrays)
+        unfinished.rename(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_dump(file: Path) -> Dump:
+    """Read what `write_dump` wrote.
+
+    Raises:
+        UsageError: It is no such file, not all of it, or another MuJoCo's.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+        about = json.loads(str(arrays["about"]))
+        dump = _dump_of(about, arrays)
+    except _BROKEN as error:
+        message = (
+            f"{file} is no file that a training leaves when it loses environments, or not all of one "
+            f"({type(error).__name__}): pass <run>/ranks/rank_00000.lost.npz, or copy it once more."
+        )
+        raise UsageError(message) from error
+    here = version("mujoco")
+    theirs = dump.about.versions["mujoco"]
+    if theirs != here:
+        message = (
+            f"{file} holds a model of MuJoCo {theirs}, which MuJoCo {here} cannot read: "
+            f"run `uv pip install mujoco=={theirs}`."
+        )
+        raise UsageError(message)
+    return dump
+
+
+def _dump_of(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Dump:
+    """Return a dump that was taken apart for its file."""
+    envs: list[LostEnv] = []
+    for told in about.pop("envs"):
+        prefix = f"{told['env']}/"
+        own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+        states, begins = own.pop("states"), own.pop("begins")
+        envs.append(LostEnv(**told, states=states, begins=begins, parameters=own))
+    model = arrays["model"]
+    return Dump(about=About(**about), model=model, scene=arrays.get("scene", model), envs=tuple(envs))

@@ -1,0 +1,115 @@
+"""The file of lost environments: whole or absent, and refused in a sentence where it is not what it should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.limits import files_of_at_most
+from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
+
+from shoal.errors import UsageError
+from shoal.sim.dump import read_dump, write_dump
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shoal.sim.dump import Dump
+
+
+@pytest.fixture(scope="module")
+def dump() -> Dump:
+    """What a task leaves."""
+    task = bouncing(engine="native", runaway=RUNAWAY)
+    step_until_lost(task)
+    return dump_of(task)
+
+
+@pytest.fixture
+def file(dump: Dump, tmp_path: Path) -> Path:
+    """It, as a file."""
+    path = tmp_path / "rank_00000.lost.npz"
+    write_dump(dump, path)
+    return path
+
+
+def test_it_comes_back_as_it_was_written(dump: Dump, file: Path) -> None:
+    read = read_dump(file)
+    assert read.about == dump.about
+    assert read.model.tobytes() == dump.model.tobytes() == read.scene.tobytes()
+    (here,), (there,) = read.envs, dump.envs
+    assert (here.env, here.step) == (there.env, there.step)
+    assert here.states.tobytes() == there.states.tobytes()
+    assert here.begins.tolist() == there.begins.tolist()
+    assert {name: values.tobytes() for name, values in here.parameters.items()} == {
+        name: values.tobytes() for name, values in there.parameters.items()
+    }
+
+
+def test_another_scene_is_kept_beside_the_model(dump: Dump, tmp_path: Path) -> None:
+    scene = np.arange(5, dtype=np.uint8)
+    write_dump(replace(dump, scene=scene), tmp_path / "x.lost.npz")
+    assert read_dump(tmp_path / "x.lost.npz").scene.tobytes() == scene.tobytes()
+
+
+def test_it_is_alone_in_its_directory(file: Path) -> None:
+    assert [path.name for path in file.parent.iterdir()] == ["rank_00000.lost.npz"]
+
+
+def test_a_full_disk_leaves_nothing(dump: Dump, tmp_path: Path) -> None:
+    with files_of_at_most(1000), pytest.raises(OSError, match="File too large"):
+        write_dump(dump, tmp_path / "x.lost.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def spoil(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def one_array(file: Path) -> None:
+    with file.open("wb") as out:
+        np.save(out, np.zeros(3))
+
+
+def other_arrays(file: Path) -> None:
+    with file.open("wb") as out:
+        np.savez(out, states=np.zeros(3))
+
+
+def code(file: Path) -> None:
+    pickled: Any = np.array([print], dtype=object)
+    with file.open("wb") as out:
+        np.savez(out, about=pickled)
+
+
+@pytest.mark.parametrize("change", [truncate, spoil, empty, one_array, other_arrays, code])
+def test_what_is_no_such_file_is_refused(file: Path, change: Callable[[Path], None]) -> None:
+    change(file)
+    with pytest.raises(UsageError, match=r"lost\.npz is no file that a training leaves .*, or not all of one \("):
+        read_dump(file)
+
+
+def test_a_model_of_another_mujoco_is_refused_with_the_one_that_is_needed(dump: Dump, tmp_path: Path) -> None:
+    about = replace(dump.about, versions={**dump.about.versions, "mujoco": "3.1.4"})
+    write_dump(replace(dump, about=about), tmp_path / "old.lost.npz")
+    with pytest.raises(UsageError, match=r"a model of MuJoCo 3\.1\.4, which MuJoCo .* cannot read: .*mujoco==3\.1\.4`"):
+        read_dump(tmp_path / "old.lost.npz")
+
+
+def test_an_environment_that_is_not_there_is_refused(dump: Dump) -> None:
+    assert dump.find(None) is dump.find(1) is dump.envs[0]
+    with pytest.raises(UsageError, match=r"--env 0 was asked for, but the file has the environments 1: pass one"):
+        dump.find(0)
