@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.commands import TRAIN, Ended, run
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from shoal.plan.checkpoints import newest_good
+from shoal.plan.rundir import RunDir
 
 pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
@@ -80,3 +83,70 @@ def test_a_resumed_training_is_the_one_that_never_stopped(task: str, workers: st
     assert_same(everything_in(straight, 6), everything_in(resumed, 6))
     ranks = [name for name in everything_in(straight, 6) if name.endswith("/rows/task/rng")]
     assert len(ranks) == int(workers)
+
+
+def random_states_in(ended: Ended, iteration: int) -> torch.Tensor:
+    """The random states of all environments of a checkpoint, rank by rank."""
+    files = sorted((ended.run / "checkpoints" / f"{iteration:06}").glob("rank_*.pt"))
+    return torch.cat([torch.load(file, weights_only=True)["rows"]["task/rng"] for file in files])
+
+
+def test_a_training_goes_on_with_other_workers_and_says_what_that_changes(tmp_path: Path) -> None:
+    task = "Cartpole-Swingup"
+    flags = ("--num-envs-total", "24", "--max-iterations")
+    base = (*TRAIN, task, *BASE, "--env.episode-length-s", "0.3")
+    first = run((*base, *flags, "2", "--nproc-per-node", "2"), tmp_path)
+    assert first.code == 0, first.stderr
+    second = run((*base, *flags, "3", "--nproc-per-node", "1", "--resume"), tmp_path)
+    assert second.code == 0, second.stderr
+    said = (
+        "The checkpoint is of 2 workers with 12 environments each, and this is 1 worker with 24 environments: "
+        "24 environments in all, all of them go on; 192 samples an iteration, 192 before; other random actions."
+    )
+    assert said in " ".join((second.stdout + second.stderr).split())
+    assert [row["iteration"] for row in second.rows] == [1, 2, 3]
+    assert second.rows[-1]["Train/total_steps"] == 3 * 24 * 8
+    assert len(random_states_in(second, 3)) == 24
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda path: path.unlink(), "rank_00001.pt is missing"),
+        (lambda path: path.write_bytes(b""), "rank_00001.pt has 0 bytes instead of"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"rank_00001.pt has \d+ bytes instead of"),
+        (lambda path: flip(path), "rank_00001.pt does not have the SHA-256 sum"),
+    ],
+    ids=["missing", "empty", "truncated", "flipped"],
+)
+def test_a_damaged_part_of_a_rank_sends_a_resume_to_the_checkpoint_before(
+    damage: Any, why: str, two_checkpoints: Path
+) -> None:
+    """The whole story is `tests/plan`'s; here it is that ranks' files count."""
+    run_dir = RunDir(two_checkpoints)
+    damage(run_dir.checkpoint_dir(2) / "rank_00001.pt")
+    newest, passed_over = newest_good(run_dir)
+    assert newest is not None
+    assert newest.iteration == 1
+    assert re.search(f"000002 is damaged and was passed over: {why}", passed_over[0])
+
+
+def flip(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of two workers with two checkpoints."""
+    where = tmp_path_factory.mktemp("two")
+    flags = ("--nproc-per-node", "2", "--max-iterations", "2", "--agent.save-interval", "1")
+    return trained(where, "Cartpole-Swingup", *flags).run
+
+
+@pytest.fixture
+def two_checkpoints(trained_once: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(trained_once, tmp_path / "run"))

@@ -163,7 +163,10 @@ def read_rank_file(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # As above.
-        message = f"The file {path} of a checkpoint cannot be loaded as plain tensors ({type(error).__name__})."
+        message = (
+            f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it should "
+            "be: it was written by another version. Pass --checkpoint with the checkpoint to start a new run from it."
+        )
         raise UsageError(message) from error
 
 

@@ -158,7 +158,12 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
         continued=continued,
         start=start,
         start_iteration=iteration,
-        notes=(*workers.notes, *([stale] if stale else []), *passed_over),
+        notes=(
+            *workers.notes,
+            *([stale] if stale else []),
+            *passed_over,
+            *_changes(config, start, world_size, num_envs),
+        ),
     )
     log_base = plan.log_base(RunDir(Path(config.log_root)), environ)
     if log_base is not None:
@@ -292,6 +297,33 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
         model = find_model(config.log_root, spec, config.checkpoint)
         return None, Start(model=str(model.absolute()), mode="weights"), 0, []
     return None, None, 0, []
+
+
+def _changes(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> list[str]:
+    """Say what is not as it was when the checkpoint was written that a run goes on from."""
+    told = Checkpoint(Path(start.model).parent).manifest() if start is not None and start.mode == "continue" else None
+    before = (told or {}).get("world_size"), (told or {}).get("num_envs")
+    if told is None or None in before or before == (world_size, num_envs):
+        return []
+    then, now = before[0] * before[1], world_size * num_envs
+    steps = config.agent.num_steps_per_env
+    dealt = (
+        "all of them go on"
+        if then == now
+        else f"{now - then:,} of them are new"
+        if now > then
+        else f"the last {then - now:,} are left out"
+    )
+    return [
+        f"The checkpoint is of {_workers(*before)}, and this is {_workers(world_size, num_envs)}: {now:,} environments "
+        f"in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random actions. The "
+        "learning rate is not changed."
+    ]
+
+
+def _workers(number: int, num_envs: int) -> str:
+    workers = "1 worker" if number == 1 else f"{number} workers"
+    return f"{workers} with {num_envs:,} environments{'' if number == 1 else ' each'}"
 
 
 def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:

@@ -1,0 +1,205 @@
+"""Environments of a checkpoint that go on: on the same ranks to the last bit, or dealt again to others."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from support.learners import tiny_agent, tiny_config, tiny_runner
+
+from shoal.config import ModelConfig
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.learn.checkpoints import Snapshot, write_snapshot
+from shoal.learn.groups import World
+from shoal.learn.resume import resume_environments
+from shoal.learn.runner import Runner
+from shoal.learn.state import random_state, rows_of, set_random_state
+from shoal.plan.checkpoints import Checkpoint
+from shoal.plan.rundir import RunDir
+from shoal.tasks.cartpole.task import Swingup
+from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.task import FlatVelocity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 7
+
+
+def on_a_rank(rank: int, size: int, num_envs: int, *, recurrent: bool = False, task: Any = None) -> Runner:
+    """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
+    built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
+    agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",)})
+    if recurrent:
+        network = ModelConfig(class_name="RNNModel", hidden_dims=(8,), rnn_hidden_dim=6, rnn_type="lstm")
+        agent = replace(agent, actor=replace(network, distribution=agent.actor.distribution), critic=network)
+    return Runner(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
+
+
+def stepped(runner: Runner) -> Runner:
+    """The same after some steps with random actions."""
+    observations = runner.env.get_observations()
+    with torch.inference_mode():
+        for _ in range(STEPS):
+            actions = runner.alg.act(observations)
+            observations, rewards, dones, extras = runner.env.step(actions)
+            runner.alg.process_env_step(observations, rewards, dones, extras)
+            runner.statistics.add_step(rewards, dones, extras)
+    return runner
+
+
+def copied(runner: Runner) -> dict[str, torch.Tensor]:
+    """All rows as they are now."""
+    return {name: row.clone() for name, row in rows_of(runner).items()}
+
+
+def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
+    """Write the checkpoint of a job."""
+    for runner in reversed(runners):  # Rank 0 waits for the others.
+        learner = {"weights": torch.zeros(1)} if runner.world.is_first else None
+        own = {"rows": copied(runner), "random": random_state("cpu")}
+        about = {"num_envs": runner.env.num_envs}
+        place = {"rank": runner.world.rank, "world_size": runner.world.size}
+        path = write_snapshot(run, Snapshot(iteration=5, learner=learner, own=own, about=about, **place))
+    return Checkpoint(path)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    """A run without checkpoints."""
+    return RunDir(tmp_path)
+
+
+def assert_rows(runner: Runner, expected: dict[str, torch.Tensor], count: int) -> None:
+    """See that the first environments have these rows."""
+    rows = rows_of(runner)
+    assert rows.keys() == expected.keys()
+    for name, row in rows.items():
+        assert torch.equal(row[:count], expected[name][:count]), name
+
+
+def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
+    """The rows of all ranks, one after the other."""
+    parts = [copied(runner) for runner in runners]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize(("size", "each"), [(1, 12), (2, 6), (3, 4), (4, 3), (2, 3), (2, 9)])
+def test_environments_are_dealt_again_in_their_order(size: int, each: int, *, recurrent: bool, run_dir: RunDir) -> None:
+    before = [stepped(on_a_rank(rank, 2, 6, recurrent=recurrent)) for rank in range(2)]
+    everything = joined(before)
+    checkpoint = saved(run_dir, before)
+    for rank in range(size):
+        now = on_a_rank(10 + rank, 1, each, recurrent=recurrent)
+        fresh = copied(now)
+        now.world = World(rank=rank, size=size)
+        resume_environments(now, checkpoint)
+        first = rank * each
+        count = max(0, min(each, 12 - first))
+        assert now.num_resumed == count
+        if count:
+            assert_rows(now, {name: rows[first : first + count] for name, rows in everything.items()}, count)
+        for name, rows in rows_of(now).items():
+            if not name.startswith("memory/"):
+                assert torch.equal(rows[count:], fresh[name][count:]), name
+
+
+def test_dealt_environments_step_on_as_they_would_have(run_dir: RunDir) -> None:
+    before = [stepped(on_a_rank(rank, 2, 6)) for rank in range(2)]
+    checkpoint = saved(run_dir, before)
+    now = on_a_rank(0, 1, 12)
+    resume_environments(now, checkpoint)
+    actions = torch.linspace(-1.0, 1.0, 12).unsqueeze(1)
+    for _ in range(20):
+        for runner, some in ((before[0], actions[:6]), (before[1], actions[6:]), (now, actions)):
+            runner.env.step(some)
+    assert_rows(now, joined(before), 12)
+
+
+def test_as_many_ranks_and_environments_go_on_with_their_random_states_too(run_dir: RunDir) -> None:
+    before = [stepped(on_a_rank(rank, 2, 4)) for rank in range(2)]
+    torch.manual_seed(9)
+    random.seed(9)
+    np.random.seed(9)  # noqa: NPY002
+    checkpoint = saved(run_dir, before)
+    drawn = torch.rand(3).tolist(), random.random(), np.random.rand()  # noqa: NPY002, S311
+    now = on_a_rank(1, 2, 4)
+    torch.manual_seed(1)
+    resume_environments(now, checkpoint)
+    assert now.num_resumed == 4
+    assert_rows(now, copied(before[1]), 4)
+    assert (torch.rand(3).tolist(), random.random(), np.random.rand()) == drawn  # noqa: NPY002, S311
+
+
+def test_random_states_are_plain_values(tmp_path: Path) -> None:
+    torch.save(random_state("cpu"), tmp_path / "state.pt")
+    states = torch.load(tmp_path / "state.pt", weights_only=True)
+    expected = random.random(), np.random.standard_normal(), torch.rand(1).item()  # noqa: NPY002, S311
+    set_random_state("cpu", states)
+    assert (random.random(), np.random.standard_normal(), torch.rand(1).item()) == expected  # noqa: NPY002, S311
+
+
+def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
+    def walking(seed: int) -> FlatVelocity:
+        return FlatVelocity(VelocityConfig(), num_envs=3, device="cpu", seed=seed)
+
+    before = stepped(on_a_rank(0, 1, 3, task=walking(0)))
+    checkpoint = saved(run_dir, [before])
+    now = on_a_rank(0, 1, 3, task=walking(7))
+    assert not torch.equal(rows_of(now)["task/parameter/body_mass"], rows_of(before)["task/parameter/body_mass"])
+    resume_environments(now, checkpoint)
+    for _ in range(30):
+        for runner in (before, now):
+            runner.env.step(torch.full((3, 12), 0.3))
+    assert_rows(now, copied(before), 3)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda manifest: manifest.pop("num_envs"), "the checkpoint has no environments"),
+        (lambda manifest: manifest["files"].pop("rank_00000.pt"), "the checkpoint has no environments"),
+    ],
+)
+def test_a_checkpoint_of_a_learner_alone_begins_new_episodes(
+    spoil: Any, why: str, run_dir: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    manifest = checkpoint.manifest()
+    assert manifest is not None
+    spoil(manifest)
+    (checkpoint.path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    now = on_a_rank(0, 1, 2)
+    resume_environments(now, checkpoint)
+    assert now.num_resumed == 0
+    assert caplog.messages == [f"All environments begin new episodes: {why}."]
+
+
+@pytest.mark.parametrize("num_envs", [2, 3])
+def test_environments_of_another_task_begin_new_episodes(
+    num_envs: int, run_dir: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    robot = FlatVelocity(VelocityConfig(), num_envs=num_envs, device="cpu", seed=0)
+    now = on_a_rank(0, 1, num_envs, task=robot)
+    resume_environments(now, checkpoint)
+    assert now.num_resumed == 0
+    (told,) = caplog.messages
+    assert told.startswith("All environments begin new episodes: 'task/")
+    assert " is only in " in told
+
+
+def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = tiny_runner()
+    assert rows_of(foreign) == {}
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, foreign.env.num_envs)])
+    resume_environments(foreign, checkpoint)
+    assert caplog.messages == [
+        "All environments begin new episodes: the environment does not say what its next step depends on."
+    ]
