@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,11 @@ def test_a_rank_killed_in_start_up_is_named_with_its_phase(tmp_path: Path) -> No
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
-def test_a_rank_killed_in_a_checkpoint_is_named_with_its_phase(saving: Ended) -> None:
+def test_a_rank_killed_while_it_saves_is_named_with_what_it_did_beside(saving: Ended) -> None:
     assert saving.code == 75, saving.stdout + saving.stderr
     assert "Error: Lost rank 0 on " in saving.last_line
-    assert " in checkpoint (iteration 4): killed by SIGKILL (" in saving.last_line
+    # A checkpoint is written beside the training, which may have come to the next iteration.
+    assert re.search(r" in \w+ \(iteration [45]\): killed by SIGKILL \(", saving.last_line)
     assert saving.last_line.endswith(" Pass --resume to go on from iteration 3.")
     assert f"Error: {saving.record['ended']['last_line']}" == saving.last_line
     assert (saving.left_processes, saving.left_files) == ([], [])
@@ -56,7 +58,7 @@ def test_the_checkpoint_before_is_whole_and_loads(saving: Ended) -> None:
     assert newest is not None
     assert (newest.iteration, passed_over) == (3, [])
     assert torch.load(newest.model, weights_only=True)["iter"] == 2  # rsl_rl counts from 0.
-    assert (saving.run / "checkpoints" / ".unfinished").exists()
+    assert (saving.run / "checkpoints" / ".unfinished-000004").exists()
 
 
 def test_a_straggler_is_told_once_within_two_iterations_with_the_times_of_all_and_not_killed(saving: Ended) -> None:
@@ -64,4 +66,4 @@ def test_a_straggler_is_told_once_within_two_iterations_with_the_times_of_all_an
     (warning,) = (line for line in saving.stdout.splitlines() if "straggled" in line)
     assert "Rank 1 straggled for 2 iterations, " in warning
     assert "The last rollout took: rank 0 " in warning
-    assert [row["iteration"] for row in saving.rows] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in saving.rows][:4] == [1, 2, 3, 4]

@@ -287,7 +287,14 @@ class StragglesAndDiesSaving(_Faulty):
         super().step()
 
     def strike(self) -> None:
-        os.fsync = lambda _descriptor: os.kill(os.getpid(), signal.SIGKILL)
+        flush = os.fsync
+
+        def die(descriptor: int) -> None:
+            if threading.current_thread().name == "checkpoint 4":
+                os.kill(os.getpid(), signal.SIGKILL)
+            flush(descriptor)
+
+        os.fsync = die
 
 
 class CannotSayWhatItsActionsMean(Swingup):

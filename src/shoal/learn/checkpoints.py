@@ -11,6 +11,7 @@ the learner and waits for the notes of the others, which needs no collective: al
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -59,7 +60,7 @@ class Snapshot:
 
 
 def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], world_size: int) -> Path:
-    """Write a checkpoint of the learner alone: `write_snapshot` without environments. Returns its directory."""
+    """Write a checkpoint of the learner alone, as `write_snapshot` does."""
     return write_snapshot(run, Snapshot(iteration=iteration, learner=state, world_size=world_size))
 
 
@@ -70,33 +71,16 @@ def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
         The checkpoint's directory. It is there when rank 0 comes back.
 
     Raises:
-        TrainingFailedError: The disk refused it, or another rank did not write its share. Older ones are untouched.
+        TrainingFailedError: The disk refused it, or another rank could not write its share. Older ones are untouched.
     """
     final = run.checkpoint_dir(snapshot.iteration)
     unfinished = run.unfinished_dir(snapshot.iteration)
     try:
-        unfinished.mkdir(parents=True, exist_ok=True)
-        sums: dict[str, dict[str, Any]] = {}
-        name = rank_file(snapshot.rank)
-        if snapshot.own is not None:
-            sums[name] = _write(unfinished / name, _serialized(snapshot.own))
         if snapshot.learner is None:
-            _tell_sum(unfinished, name, sums[name])
-            return final
-        sums[MODEL] = _write(unfinished / MODEL, _serialized(snapshot.learner))
-        if snapshot.own is not None:
-            for rank in range(1, snapshot.world_size):
-                sums[rank_file(rank)] = _sum_told_by(rank, unfinished, final)
-        told = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
-        manifest = {**told, **snapshot.about, "files": dict(sorted(sums.items()))}
-        _write(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())
-        _flush_directory(unfinished)
-        if final.exists():  # A damaged one that a resume passed over.
-            shutil.rmtree(final)
-        unfinished.rename(final)
-        _flush_directory(final.parent)
+            _write_part(unfinished, snapshot)
+        else:
+            _write_whole(unfinished, final, snapshot, snapshot.learner)
     except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         message = (
             f"The checkpoint {final} could not be written ({error.strerror or error}): "
             "make room or mend the directory, and pass --resume to go on from the one before."
@@ -105,33 +89,71 @@ def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
     return final
 
 
-def _tell_sum(unfinished: Path, name: str, told: Mapping[str, Any]) -> None:
-    """Tell rank 0 that the disk has this rank's file."""
-    note = unfinished / f"{name}{_NOTE}"
-    whole = note.with_suffix(".whole")
-    whole.write_text(json.dumps(told), encoding="utf-8")
-    whole.rename(note)
+def _write_whole(unfinished: Path, final: Path, snapshot: Snapshot, learner: Mapping[str, Any]) -> None:
+    """Write what is rank 0's, wait for the others, and let the checkpoint appear. What is unfinished goes."""
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        sums = {MODEL: _write(unfinished / MODEL, _serialized(learner))}
+        if snapshot.own is not None:
+            sums[rank_file(0)] = _write(unfinished / rank_file(0), _serialized(snapshot.own))
+            sums |= {rank_file(rank): _part_of(rank, unfinished, final) for rank in range(1, snapshot.world_size)}
+        told = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
+        manifest = {**told, **snapshot.about, "files": sums}
+        _write(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())
+        _flush_directory(unfinished)
+        if final.exists():  # A damaged one that a resume passed over.
+            shutil.rmtree(final)
+        unfinished.rename(final)
+        _flush_directory(final.parent)
+    except (OSError, TrainingFailedError):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
-def _sum_told_by(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
-    """Wait for another rank's note, and take it away.
+def _write_part(unfinished: Path, snapshot: Snapshot) -> None:
+    """Write another rank's file, and tell rank 0. If rank 0 has given the checkpoint up, that is its own to tell."""
+    file = unfinished / rank_file(snapshot.rank)
+    give_up = time.monotonic() + PATIENCE_S
+    while not unfinished.exists():  # Rank 0 makes it, and so nothing is made where it has failed.
+        if time.monotonic() > give_up:
+            return
+        time.sleep(_POLL_S)
+    try:
+        _tell(file, json.dumps(_write(file, _serialized(snapshot.own or {}))))
+    except OSError:
+        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            _tell(file, "")
+        if unfinished.exists():
+            raise
+
+
+def _tell(file: Path, text: str) -> None:
+    """Tell rank 0 that the disk has a rank's file, or with an empty text that it refused it."""
+    whole = file.with_suffix(".told")
+    whole.write_text(text, encoding="utf-8")
+    whole.rename(file.with_suffix(_NOTE))
+
+
+def _part_of(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
+    """Wait until another rank's file is there, and return its size and sum.
 
     Raises:
-        TrainingFailedError: It did not come.
+        TrainingFailedError: It does not come.
     """
-    note = unfinished / f"{rank_file(rank)}{_NOTE}"
+    note = (unfinished / rank_file(rank)).with_suffix(_NOTE)
     give_up = time.monotonic() + PATIENCE_S
-    while not note.exists():
-        if time.monotonic() > give_up or not unfinished.exists():
-            message = (
-                f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
-                f"{PATIENCE_S:.0f} s. Pass --resume to go on from the one before."
-            )
-            raise TrainingFailedError(message)
+    while not note.exists() and time.monotonic() < give_up:
         time.sleep(_POLL_S)
-    told: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+    told = note.read_text(encoding="utf-8") if note.exists() else ""
+    if not told:
+        message = (
+            f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
+            f"{PATIENCE_S:.0f} s. Pass --resume to go on from the one before."
+        )
+        raise TrainingFailedError(message)
     note.unlink()
-    return told
+    return json.loads(told)
 
 
 def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
