@@ -81,7 +81,8 @@ def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a file that is none of its own.
         message = (
             f"The checkpoint {model} cannot be loaded as plain tensors ({type(error).__name__}): "
-            "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one."
+            "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one, or make it "
+            f"plain with `shoal convert {model} --trust` if you trust the people it is from."
         )
         raise UsageError(message) from error
     if not isinstance(state, dict) or "actor_state_dict" not in state:
