@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
@@ -39,6 +39,14 @@ class Checkpoint:
     def model(self) -> Path:
         """The file with weights, normalisers and optimizer."""
         return self.path / MODEL
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what its manifest says; nothing where it cannot be read, which `damage` tells."""
+        try:
+            told = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
     def damage(self) -> str | None:
         """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
