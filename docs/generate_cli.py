@@ -31,6 +31,8 @@ COMMANDS = (
     "play Cartpole-Swingup --help",
     "evaluate Cartpole-Swingup --help",
     "shoal export Cartpole-Swingup --help",
+    "shoal checkpoints --help",
+    "shoal convert --help",
     "shoal plan Cartpole-Swingup --help",
     "shoal bench Cartpole-Swingup --help",
     "shoal doctor --help",

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 import yaml
 
-from shoal.config import AgentKind, BenchConfig, DoctorConfig, ExportConfig, PlayConfig, TrainConfig
+from shoal.config import (
+    AgentKind,
+    BenchConfig,
+    CheckpointsConfig,
+    ConvertConfig,
+    DoctorConfig,
+    ExportConfig,
+    PlayConfig,
+    TrainConfig,
+)
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
@@ -33,6 +42,8 @@ _ABOUT_TRAIN = """Train a policy.
 flags below."""
 _ABOUT_PLAY = "Run episodes of a policy: a trained one, without exploration noise, or one that needs no training."
 _ABOUT_EXPORT = "Write a trained policy as ONNX, and as a program of torch.export."
+_ABOUT_CHECKPOINTS = "List the checkpoints of a run, and verify each against its manifest."
+_ABOUT_CONVERT = "Make a plain model.pt, which `train` and `play` take, of a checkpoint of rsl_rl, mjlab or Isaac Lab."
 _ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
 _ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
 
@@ -42,6 +53,20 @@ class _PlayFlags(PlayConfig):
     """The flags of `play`, whose `--agent` is no field's name: the learner is called so, and `--agent.*` is its own."""
 
     agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckpointsFlags(CheckpointsConfig):
+    """The words of `shoal checkpoints`."""
+
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConvertFlags(ConvertConfig):
+    """The words of `shoal convert`."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 
 
 def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
@@ -162,6 +187,16 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
     """
     task, words = split_task(arguments)
     return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about=_ABOUT_DOCTOR)
+
+
+def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
+    """Read the words after `shoal checkpoints`."""
+    return tyro.cli(_CheckpointsFlags, prog="shoal checkpoints", description=_ABOUT_CHECKPOINTS, args=list(arguments))
+
+
+def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
+    """Read the words after `shoal convert`."""
+    return tyro.cli(_ConvertFlags, prog="shoal convert", description=_ABOUT_CONVERT, args=list(arguments))
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
