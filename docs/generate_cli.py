@@ -32,6 +32,8 @@ COMMANDS = (
     "evaluate Cartpole-Swingup --help",
     "shoal export Cartpole-Swingup --help",
     "shoal replay --help",
+    "shoal checkpoints --help",
+    "shoal convert --help",
     "shoal plan Cartpole-Swingup --help",
     "shoal bench Cartpole-Swingup --help",
     "shoal doctor --help",

@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": ("plan", "Cartpole-Swingup"),
 }
 
-WITHOUT_A_TASK = {"doctor": ("doctor",), "replay": ("replay",)}
+WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "replay", "checkpoints", "convert")}
 """Commands that need no task to tell their flags."""
 
 
@@ -72,7 +72,19 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
     text = capsys.readouterr().out
     assert [
         name
-        for name in ("train", "play", "evaluate", "export", "replay", "tasks", "plan", "doctor", "bench")
+        for name in (
+            "train",
+            "play",
+            "evaluate",
+            "export",
+            "replay",
+            "checkpoints",
+            "convert",
+            "tasks",
+            "plan",
+            "doctor",
+            "bench",
+        )
         if f"\n  {name} " not in text
     ] == []
 

@@ -109,13 +109,20 @@ def test_a_training_goes_on_with_other_workers_and_says_what_that_changes(tmp_pa
     assert len(random_states_in(second, 3)) == 24
 
 
+def flip(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
         (lambda path: path.unlink(), "rank_00001.pt is missing"),
         (lambda path: path.write_bytes(b""), "rank_00001.pt has 0 bytes instead of"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"rank_00001.pt has \d+ bytes instead of"),
-        (lambda path: flip(path), "rank_00001.pt does not have the SHA-256 sum"),
+        (flip, "rank_00001.pt does not have the SHA-256 sum"),
     ],
     ids=["missing", "empty", "truncated", "flipped"],
 )
@@ -129,13 +136,6 @@ def test_a_damaged_part_of_a_rank_sends_a_resume_to_the_checkpoint_before(
     assert newest is not None
     assert newest.iteration == 1
     assert re.search(f"000002 is damaged and was passed over: {why}", passed_over[0])
-
-
-def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
 
 
 @pytest.fixture(scope="module")

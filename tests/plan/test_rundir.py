@@ -15,8 +15,10 @@ from shoal.errors import UsageError
 from shoal.plan.rundir import (
     RunDir,
     experiment_dir,
+    find_any_run,
     find_run,
     launch_stamp,
+    list_all_runs,
     list_runs,
     rank_log_name,
     run_names,
@@ -244,6 +246,43 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
         f"{tmp_path} is no run: it has neither run.json nor checkpoints. "
         f"There are no runs in {tmp_path / 'Cartpole'} yet: train first, or pass --log-root."
     )
+
+
+# In any experiment
+
+
+def test_runs_of_all_experiments_are_listed_oldest_first(tmp_path: Path) -> None:
+    make_runs(tmp_path / "B", "2026-01-01_00-00-00", "2026-01-03_00-00-00")
+    make_runs(tmp_path / "A", "2026-01-02_00-00-00", "no run")
+    (tmp_path / "notes.txt").touch()
+    names = [str(run.path.relative_to(tmp_path)) for run in list_all_runs(tmp_path)]
+    assert names == ["B/2026-01-01_00-00-00", "A/2026-01-02_00-00-00", "B/2026-01-03_00-00-00"]
+    assert list_all_runs(tmp_path / "nowhere") == list_all_runs(tmp_path / "notes.txt") == []
+
+
+def test_a_run_is_found_by_name_in_whatever_experiment_it_is(tmp_path: Path) -> None:
+    name = "2026-01-01_00-00-00_big"
+    make_runs(tmp_path / "Cartpole", name)
+    make_runs(tmp_path / "Ant", "2026-01-02_00-00-00")
+    run = RunDir(tmp_path / "Cartpole" / name)
+    assert find_any_run(tmp_path, name) == run
+    assert find_any_run(tmp_path / "nowhere", str(run.path)) == run
+    with pytest.raises(UsageError) as refusal:
+        find_any_run(tmp_path, "big")
+    assert str(refusal.value) == (
+        f"The run 'big' does not exist. Did you mean '{name}'? The newest in {tmp_path}: 2026-01-02_00-00-00, {name}. "
+        "Pass one of them, or a path."
+    )
+
+
+def test_a_name_that_two_experiments_have_is_refused(tmp_path: Path) -> None:
+    name = "2026-01-01_00-00-00"
+    make_runs(tmp_path / "Cartpole", name)
+    make_runs(tmp_path / "Ant", name)
+    with pytest.raises(UsageError) as refusal:
+        find_any_run(tmp_path, name)
+    paths = f"{tmp_path / 'Ant' / name} or {tmp_path / 'Cartpole' / name}"
+    assert str(refusal.value) == f"The run '{name}' is there more than once: pass {paths}."
 
 
 # Rank files

@@ -169,6 +169,16 @@ WISHES = {
     "replay something else": Wish("replay broken.yaml"),
     "replay into no film": Wish("replay broken.yaml --video film.gif"),
     "replay into a film below a file": Wish("replay broken.yaml --video broken.yaml/film.mp4"),
+    # Checkpoints.
+    "checkpoints without any run": Wish("checkpoints"),
+    "checkpoints of a run that does not exist": Wish("checkpoints yesterday"),
+    "checkpoints of a directory that is no run": Wish("checkpoints folder.onnx"),
+    "checkpoints of a run that has none": Wish("checkpoints begun"),
+    "convert a file that does not exist": Wish("convert nowhere.pt --trust"),
+    "convert a directory": Wish("convert folder.onnx"),
+    "convert onto a directory": Wish("convert broken.yaml --output folder.onnx"),
+    "convert onto the file itself": Wish("convert broken.yaml --output ./broken.yaml"),
+    "convert below a file": Wish("convert broken.yaml --output broken.yaml/model.pt"),
     "bench without a task": Wish("bench --seconds 1"),
     # The doctor, whose own findings come later.
     "a doctor for no workers": Wish("doctor --nproc-per-node 0"),
@@ -198,6 +208,8 @@ def _prepare(where: Path) -> None:
     (where / "no_task.yaml").write_text("seed: 1\n", encoding="utf-8")
     (where / "misspelt.yaml").write_text("task: Cartpole-Swingup\nmax_iteration: 1\n", encoding="utf-8")
     (where / "folder.onnx").mkdir()
+    (where / "begun").mkdir()
+    (where / "begun" / "run.json").touch()
     sys.modules["wandb"] = None  # pyright: ignore[reportArgumentType]  Hidden, where it is installed.
 
 

@@ -144,6 +144,26 @@ def _replay(words: Sequence[str]) -> None:
     print_replayed(replay_story(config))
 
 
+def _checkpoints(words: Sequence[str]) -> None:
+    from shoal.checkpoints import verify
+    from shoal.cli.checkpoints import print_checkpoints
+    from shoal.cli.parse import parse_checkpoints
+
+    config = parse_checkpoints(words)
+    verified = verify(config)
+    print_checkpoints(verified, as_json=config.json)
+    if verified.error is not None:
+        raise verified.error
+
+
+def _convert(words: Sequence[str]) -> None:
+    from shoal.cli.checkpoints import print_converted
+    from shoal.cli.parse import parse_convert
+    from shoal.convert import convert as convert_story
+
+    print_converted(convert_story(parse_convert(words)))
+
+
 def _tasks(words: Sequence[str]) -> None:
     if words and words[0] in {"-h", "--help"}:
         report.say("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
@@ -196,6 +216,8 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     ),
     "export": ("write a trained policy as ONNX, and as a program of torch.export", _of_a_task("shoal export", _export)),
     "replay": ("show how a training lost an environment, step by step", _replay),
+    "checkpoints": ("list the checkpoints of a run, and verify them", _checkpoints),
+    "convert": ("make a plain model.pt of a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
     "tasks": ("list what can be trained", _tasks),
     "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
     "doctor": ("look whether this machine can train, and say what to mend", _doctor),

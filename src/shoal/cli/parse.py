@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 import yaml
 
-from shoal.config import AgentKind, BenchConfig, DoctorConfig, ExportConfig, PlayConfig, ReplayConfig, TrainConfig
+from shoal.config import (
+    AgentKind,
+    BenchConfig,
+    CheckpointsConfig,
+    ConvertConfig,
+    DoctorConfig,
+    ExportConfig,
+    PlayConfig,
+    ReplayConfig,
+    TrainConfig,
+)
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
@@ -34,6 +44,8 @@ flags below."""
 _ABOUT_PLAY = "Run episodes of a policy: a trained one, without exploration noise, or one that needs no training."
 _ABOUT_EXPORT = "Write a trained policy as ONNX, and as a program of torch.export."
 _ABOUT_REPLAY = "Step an environment that a training has lost once more, with MuJoCo C, and tell what went wrong first."
+_ABOUT_CHECKPOINTS = "List the checkpoints of a run, and verify each against its manifest."
+_ABOUT_CONVERT = "Make a plain model.pt, which `train` and `play` take, of a checkpoint of rsl_rl, mjlab or Isaac Lab."
 _ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
 _ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
 
@@ -50,6 +62,20 @@ class _ReplayFlags(ReplayConfig):
     """The flags of `shoal replay`, whose file is no flag."""
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CheckpointsFlags(CheckpointsConfig):
+    """The words of `shoal checkpoints`."""
+
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConvertFlags(ConvertConfig):
+    """The words of `shoal convert`."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 
 
 def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
@@ -175,6 +201,16 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
 def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
     """Read the words after `shoal replay`. No task is asked for: the file knows it."""
     return tyro.cli(_ReplayFlags, prog="shoal replay", description=_ABOUT_REPLAY, args=list(arguments))
+
+
+def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
+    """Read the words after `shoal checkpoints`."""
+    return tyro.cli(_CheckpointsFlags, prog="shoal checkpoints", description=_ABOUT_CHECKPOINTS, args=list(arguments))
+
+
+def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
+    """Read the words after `shoal convert`."""
+    return tyro.cli(_ConvertFlags, prog="shoal convert", description=_ABOUT_CONVERT, args=list(arguments))
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:

@@ -14,6 +14,8 @@ from shoal.config.algorithm import (
     SymmetryConfig,
 )
 from shoal.config.bench import BenchConfig
+from shoal.config.checkpoints import CheckpointsConfig
+from shoal.config.convert import ConvertConfig
 from shoal.config.doctor import DoctorConfig
 from shoal.config.env import EnvConfig, MujocoConfig
 from shoal.config.export import ExportConfig
@@ -28,7 +30,9 @@ __all__ = [
     "AgentKind",
     "BaseAgentConfig",
     "BenchConfig",
+    "CheckpointsConfig",
     "CnnConfig",
+    "ConvertConfig",
     "DistillationAgentConfig",
     "DistillationConfig",
     "DistributionConfig",

@@ -167,7 +167,8 @@ def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a file that is none of its own.
         message = (
             f"The checkpoint {model} cannot be loaded as plain tensors ({type(error).__name__}): "
-            "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one."
+            "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one, or make it "
+            f"plain with `shoal convert {model} --trust` if you trust the people it is from."
         )
         raise UsageError(message) from error
     if not isinstance(state, dict) or "actor_state_dict" not in state:
@@ -186,8 +187,8 @@ def read_rank_file(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # As above.
         message = (
-            f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it should "
-            "be: it was written by another version. Pass --checkpoint with the checkpoint to start a new run from it."
+            f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it "
+            "should be: it was written by another version. Pass --checkpoint to start a new run from its weights."
         )
         raise UsageError(message) from error
 

@@ -28,7 +28,7 @@ def resume_environments(runner: Runner, checkpoint: Checkpoint) -> None:
     With as many ranks and environments as in the checkpoint, random states go on too, and with them the whole training.
     Otherwise they begin anew; `shoal.worker` has seeded them.
     """
-    told = checkpoint.manifest() or {}
+    told = checkpoint.manifest()
     ranks, each = told.get("world_size"), told.get("num_envs")
     if ranks is None or each is None or rank_file(0) not in told.get("files", {}):
         _say(runner, "the checkpoint has no environments")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -46,19 +47,19 @@ class Checkpoint:
         """The file with weights, normalisers and optimizer."""
         return self.path / MODEL
 
-    def manifest(self) -> dict[str, Any] | None:
-        """Return what is told about it; None where that cannot be read."""
+    def manifest(self) -> dict[str, Any]:
+        """Return what its manifest says; nothing where it cannot be read, which `damage` tells."""
         try:
-            told: Any = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            told = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return None
-        return cast("dict[str, Any]", told) if isinstance(told, dict) else None
+            return {}
+        return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
     @property
     def score(self) -> float | None:
         """Mean return of the whole job when it was written; None where that is not known."""
-        score = (self.manifest() or {}).get("score")
-        return score if isinstance(score, float) else None
+        score = self.manifest().get("score")
+        return score if isinstance(score, float) and math.isfinite(score) else None
 
     def damage(self) -> str | None:
         """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""

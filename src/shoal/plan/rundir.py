@@ -206,10 +206,38 @@ def find_run(log_root: str | Path, experiment: str, name_or_path: str) -> RunDir
         UsageError: There is no such run.
     """
     directory = experiment_dir(log_root, experiment)
-    runs = list_runs(directory)
-    for run in runs:
-        if run.name == name_or_path:
-            return run
+    return _find(directory, list_runs(directory), name_or_path)
+
+
+def list_all_runs(log_root: str | Path) -> list[RunDir]:
+    """Return the runs of all experiments, oldest first.
+
+    Raises:
+        UsageError: An experiment's directory cannot be read.
+    """
+    runs = [run for experiment in sorted(Path(log_root).glob("*/")) for run in list_runs(experiment)]
+    return sorted(runs, key=lambda run: _age(run.name) or ())
+
+
+def find_any_run(log_root: str | Path, name_or_path: str) -> RunDir:
+    """Return the run that a user means, by its path, or by its name in whatever experiment it is.
+
+    Raises:
+        UsageError: There is no such run, or more than one.
+    """
+    return _find(Path(log_root), list_all_runs(log_root), name_or_path)
+
+
+def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
+    """Return the one of `runs`, all below `directory`, that has this name, or any run by its path."""
+    named = [run for run in runs if run.name == name_or_path]
+    if len(named) > 1:
+        message = (
+            f"The run '{name_or_path}' is there more than once: pass {' or '.join(str(run.path) for run in named)}."
+        )
+        raise UsageError(message)
+    if named:
+        return named[0]
     path = _directory(name_or_path)
     if path is not None:
         run = RunDir(path)

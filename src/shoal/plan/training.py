@@ -301,11 +301,13 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
 
 def _changes(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> list[str]:
     """Say what is not as it was when the checkpoint was written that a run goes on from."""
-    told = Checkpoint(Path(start.model).parent).manifest() if start is not None and start.mode == "continue" else None
-    before = (told or {}).get("world_size"), (told or {}).get("num_envs")
-    if told is None or None in before or before == (world_size, num_envs):
+    if start is None or start.mode != "continue":
         return []
-    then, now = before[0] * before[1], world_size * num_envs
+    told = Checkpoint(Path(start.model).parent).manifest()
+    workers, each = told.get("world_size"), told.get("num_envs")
+    if workers is None or each is None or (workers, each) == (world_size, num_envs):
+        return []
+    then, now = int(workers) * int(each), world_size * num_envs
     steps = config.agent.num_steps_per_env
     dealt = (
         "all of them go on"
@@ -314,11 +316,12 @@ def _changes(config: TrainConfig, start: Start | None, world_size: int, num_envs
         if now > then
         else f"the last {then - now:,} are left out"
     )
-    return [
-        f"The checkpoint is of {_workers(*before)}, and this is {_workers(world_size, num_envs)}: {now:,} environments "
+    change = (
+        f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} environments "
         f"in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random actions. The "
         "learning rate is not changed."
-    ]
+    )
+    return [change]
 
 
 def _workers(number: int, num_envs: int) -> str:

@@ -1,0 +1,56 @@
+"""What `shoal checkpoints` and `shoal convert` print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shoal.cli.report import say
+from shoal.plan.findings import size
+
+if TYPE_CHECKING:
+    from shoal.checkpoints import Verified, VerifiedRun
+    from shoal.convert import Converted
+
+
+def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
+    """Print the checkpoints of a run: a row each, and which is the newest whole one and the best."""
+    if as_json:
+        sys.stdout.write(json.dumps(verified.to_plain(), indent=2) + "\n")
+        return
+    say(f"Run directory: {verified.run.path}")
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("iteration", "written", "size", "ranks", "score"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("state")
+    for each in verified.checkpoints:
+        table.add_row(
+            str(each.checkpoint.iteration),
+            f"{each.written:%Y-%m-%d %H:%M:%S}",
+            "-" if each.size is None else size(each.size),
+            "-" if each.world_size is None else str(each.world_size),
+            "-" if each.score is None else f"{each.score:.2f}",
+            _state(each, verified),
+        )
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _state(each: Verified, verified: VerifiedRun) -> Text:
+    if each.damage is not None:
+        return Text(f"damaged: {each.damage}", style="bold red")
+    marks = [name for name, marked in (("newest", verified.newest), ("best", verified.best)) if each is marked]
+    return Text(", ".join(["whole", *marks]), style="green")
+
+
+def print_converted(converted: Converted) -> None:
+    """Print what was left out, and where the plain file is."""
+    for note in converted.notes:
+        say(note)
+    say(f"Converted {converted.file}, which has {converted.layout}, to {converted.output}.")
+    say(f"To start from it: train TASK --checkpoint {converted.output}")
