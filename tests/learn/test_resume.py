@@ -60,7 +60,8 @@ def copied(runner: Runner) -> dict[str, torch.Tensor]:
 
 def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
     """Write the checkpoint of a job."""
-    for runner in reversed(runners):  # Rank 0 waits for the others.
+    run.unfinished_dir(5).mkdir(parents=True)  # The others wait until rank 0 has made it.
+    for runner in reversed(runners):  # And rank 0 waits for the others.
         learner = {"weights": torch.zeros(1)} if runner.world.is_first else None
         own = {"rows": copied(runner), "random": random_state("cpu")}
         about = {"num_envs": runner.env.num_envs}

@@ -211,6 +211,19 @@ def test_one_collective_a_mini_batch_teaches_what_the_library_s_three_do(
         assert numbers(report["training"][what]) == pytest.approx(numbers(report["stock_training"][what]), rel=1e-4)
 
 
+def flat(nested: Any) -> list[float]:
+    """All numbers in nested lists."""
+    return [each for part in nested for each in flat(part)] if isinstance(nested, list) else [nested]
+
+
+@pytest.mark.parametrize("what", ["advantages", "gradients", "parameters", "means", "variances", "learning_rate"])
+def test_two_workers_learn_from_a_rollout_what_one_would(what: str, ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        one, two = (flat(report["invariance"][name][what]) for name in ("one", "two"))
+        assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+        assert any(one), "it says something"
+
+
 def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> None:
     iterations, epochs, mini_batches = 3, 2, 2
     for report in ranks:

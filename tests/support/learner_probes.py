@@ -47,7 +47,10 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
     with process_group(world, backend="gloo", store=lambda: FileStore(f"{scratch}/learning", 2)):
         report: dict[str, Any] = {
             probe.__name__: probe(world)
-            for probe in (collectives, statistics, gradients, replicas, training, stock_training, stopping, exploding)
+            for probe in (
+                *(collectives, statistics, gradients, replicas, training, stock_training, invariance),
+                *(stopping, exploding),
+            )
         }
         report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
     report["group_is_closed"] = not torch.distributed.is_initialized()
@@ -204,7 +207,9 @@ FAULTS: dict[str, Callable[[Runner], Any]] = {
 def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
     """Three iterations, with unlike environments and actions on the two ranks."""
     agent = tiny_agent()
-    agent = replace(agent, algorithm=replace(agent.algorithm, class_name=algorithm_class))
+    # Advantages by mini-batch: those of a whole rollout are pooled, and the library's are not.
+    algorithm = replace(agent.algorithm, class_name=algorithm_class, normalize_advantage_per_mini_batch=True)
+    agent = replace(agent, algorithm=algorithm)
     runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
     runner.synchronize()
     torch.manual_seed(SEED + world.rank)
@@ -225,6 +230,63 @@ def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
         "collectives": operations.collectives,
         "samples": NUM_STEPS * NUM_ENVS,
     }
+
+
+def invariance(world: World) -> dict[str, Any]:
+    """One update from the same rollout: of one worker that has all of it, and of two that have a half each."""
+    agent = tiny_agent()
+    agent = replace(agent, algorithm=replace(agent.algorithm, num_learning_epochs=1, num_mini_batches=1))
+    told: dict[str, Any] = {}
+    rollout: dict[str, Any] = {}
+    for name, place, num_envs in (("one", World(), 2 * NUM_ENVS), ("two", world, NUM_ENVS)):
+        torch.manual_seed(SEED)
+        runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=num_envs, seed=SEED), world=place)
+        algorithm = runner.alg
+        if name == "one":
+            observations = _roll_out(runner)
+            rollout = dict(vars(algorithm.storage))
+        else:
+            mine = slice(world.rank * NUM_ENVS, (world.rank + 1) * NUM_ENVS)
+            _take_share(algorithm.storage, rollout, mine)
+            observations = observations[mine]
+        algorithm.compute_returns(observations)
+        advantages = algorithm.storage.advantages.clone()
+        losses = algorithm.update()
+        trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
+        normaliser = algorithm.actor.obs_normalizer
+        told[name] = {
+            "advantages": advantages if name == "two" else advantages[:, world.rank * NUM_ENVS :][:, :NUM_ENVS],
+            "gradients": torch.cat([p.grad.flatten() for p in trained if p.grad is not None]),
+            "parameters": torch.cat([p.detach().flatten() for p in trained]),
+            "means": normaliser.get_buffer("_mean").flatten(),
+            "variances": normaliser.get_buffer("_var").flatten(),
+            "learning_rate": algorithm.learning_rate,
+            "losses": losses,
+        }
+    return {
+        name: {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in each.items()}
+        for name, each in told.items()
+    }
+
+
+def _roll_out(runner: Runner) -> Any:
+    """Fill a learner's storage, and return the observations behind it."""
+    observations = runner.env.get_observations()
+    with torch.inference_mode():
+        for _ in range(NUM_STEPS):
+            observations, rewards, dones, extras = runner.env.step(runner.alg.act(observations))
+            runner.alg.process_env_step(observations, rewards, dones, extras)
+    return observations
+
+
+def _take_share(storage: Any, rollout: dict[str, Any], envs: slice) -> None:
+    """Fill a storage with some environments of another one's rollout."""
+    for name, value in rollout.items():
+        if isinstance(value, torch.Tensor) or hasattr(value, "batch_size"):
+            getattr(storage, name).copy_(value[:, envs])
+        elif isinstance(value, tuple):
+            setattr(storage, name, tuple(each[:, envs].clone() for each in value))
+    storage.step = rollout["step"]
 
 
 def stock_training(world: World) -> dict[str, Any]:

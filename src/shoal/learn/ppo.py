@@ -1,9 +1,12 @@
-"""rsl_rl's PPO with one collective a mini-batch among several ranks, where the library has three.
+"""rsl_rl's PPO with one collective a mini-batch among several ranks, where the library has three; pooled advantages.
 
 The library asks all ranks for the KL divergence, sends rank 0's learning rate to all, and then averages the gradients:
 each time every rank waits for the slowest. Here the divergence travels with the gradients, and every rank draws the
 same learning rate from it, in time for the same optimizer step. What is learned is the same, up to the rounding of the
 learning rate that the library sends as a 32-bit number.
+
+The library normalises advantages by the mean and the deviation of each rank's own. Here they are those of all ranks, so
+that the same samples teach the same, however many ranks have collected them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from rsl_rl import algorithms
 from rsl_rl.utils import reduce_gradients_in_buckets
 
@@ -18,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rsl_rl.storage import RolloutStorage
+    from tensordict import TensorDict
 
+_TINY = 1e-8
+"""What rsl_rl adds to a deviation."""
 _STEP = 1.5
 _LEAST, _MOST = 1e-5, 1e-2
 """By what the learning rate is changed, and within what: rsl_rl's numbers, and so held against it by a test."""
@@ -49,6 +56,18 @@ class PPO(algorithms.PPO):
 
         return generate
 
+    def compute_returns(self, obs: TensorDict) -> None:
+        """Compute returns and advantages, and normalise these over the samples of all ranks."""
+        per_mini_batch = self.normalize_advantage_per_mini_batch
+        if not self.is_multi_gpu or per_mini_batch:
+            super().compute_returns(obs)
+            return
+        self.normalize_advantage_per_mini_batch = True  # Then the library leaves them as they are.
+        super().compute_returns(obs)
+        self.normalize_advantage_per_mini_batch = per_mini_batch
+        advantages = self.storage.advantages
+        advantages.copy_(_normalised(advantages))
+
     def reduce_parameters(self) -> None:
         """Average the gradients over all ranks, and with them the divergence from which the learning rate follows."""
         if self._acted is None:
@@ -77,3 +96,14 @@ class PPO(algorithms.PPO):
             self.learning_rate = min(_MOST, self.learning_rate * _STEP)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
+
+
+def _normalised(values: torch.Tensor) -> torch.Tensor:
+    """Return values less their mean and by their deviation, both over all ranks, as rsl_rl does it with those of one."""
+    exact = values.double()
+    moments = torch.stack([exact.sum(), exact.square().sum(), torch.full_like(exact.sum(), exact.numel())])
+    dist.all_reduce(moments)
+    total, squares, count = moments
+    mean = total / count
+    deviation = ((squares - count * mean.square()) / (count - 1)).clamp(min=0.0).sqrt()
+    return ((exact - mean) / (deviation + _TINY)).to(values.dtype)

@@ -317,9 +317,9 @@ def _changes(config: TrainConfig, start: Start | None, world_size: int, num_envs
         else f"the last {then - now:,} are left out"
     )
     change = (
-        f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} environments "
-        f"in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random actions. The "
-        "learning rate is not changed."
+        f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} "
+        f"environments in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random "
+        "actions. The learning rate is not changed."
     )
     return [change]
 
