@@ -16,12 +16,13 @@ class ExportConfig:
     task: str
     """What was trained: a registered name, or `path/to/file.py:Class`."""
     checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, or `latest` of this task's experiment."""
+    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this
+    task's newest run."""
     out: str | None = None
     """The ONNX file; the program of torch.export goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
     beside a `.pt` file that is in no run."""
     log_root: str = "logs"
-    """Directory of all experiments, where `latest` is looked for."""
+    """Directory of all experiments, where `latest` and `best` are looked for."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment; by default as it was in training."""
     agent: AgentConfig = field(default_factory=AgentConfig)

@@ -23,7 +23,8 @@ class PlayConfig:
     task: str
     """What was trained: a registered name, or `path/to/file.py:Class`."""
     checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, or `latest` of this task's experiment."""
+    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this
+    task's newest run."""
     agent_kind: AgentKind = "trained"
     """Who acts: the policy of a checkpoint, or, without any, `zero` or `random` actions, these even in [-1, 1]."""
     episodes: int = 10
@@ -49,7 +50,7 @@ class PlayConfig:
     """The GPU to run on, as an index into what is visible, or `None` for the CPU.
     `auto` is GPU 0 if one is visible, else the CPU."""
     log_root: str = "logs"
-    """Directory of all experiments, where `latest` is looked for."""
+    """Directory of all experiments, where `latest` and `best` are looked for."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment; by default as it was in training."""
     agent: AgentConfig = field(default_factory=AgentConfig)

@@ -58,7 +58,8 @@ class TrainConfig:
     resume: tuple[str, ...] | None = None
     """Continue a run: its name or directory, or no word at all for the newest of this experiment."""
     checkpoint: str | None = None
-    """Start a new run from the weights of a checkpoint: its path, or `latest` of this experiment."""
+    """Start a new run from the weights of a checkpoint: its path, or `latest` or `best` of this
+    experiment's newest run."""
     keep_last: int | None = None
     """How many of the newest checkpoints are kept. The best one, by the mean return of all workers, is kept too.
     Default: all of them."""

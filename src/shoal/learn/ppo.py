@@ -99,7 +99,7 @@ class PPO(algorithms.PPO):
 
 
 def _normalised(values: torch.Tensor) -> torch.Tensor:
-    """Return values less their mean and by their deviation, both over all ranks, as rsl_rl does it with those of one."""
+    """Return values less their mean and by their deviation, over all ranks, as rsl_rl does with those of one."""
     exact = values.double()
     moments = torch.stack([exact.sum(), exact.square().sum(), torch.full_like(exact.sum(), exact.numel())])
     dist.all_reduce(moments)

@@ -113,6 +113,11 @@ class Keep:
     """Those whose iteration is a multiple of this, too."""
 
 
+def whole_checkpoints(run: RunDir) -> list[Checkpoint]:
+    """Return the checkpoints of a run that are as their manifests say, oldest first."""
+    return [checkpoint for checkpoint in list_checkpoints(run) if checkpoint.damage() is None]
+
+
 def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     """Return the checkpoint with the highest score; of equal ones the newest. None where none has a score."""
     scored = [
@@ -159,12 +164,13 @@ def checkpoint_at(path: Path) -> Path:
     if path.is_dir():
         message = (
             f"{path} is a directory, but no checkpoint: it holds no {MODEL}. Pass a directory below <run>/checkpoints, "
-            "a .pt file, or 'latest'."
+            "a .pt file, 'latest' or 'best'."
         )
         raise UsageError(message)
     if not path.is_file():
         message = (
-            f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, or 'latest'."
+            f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, 'latest' or "
+            "'best'."
         )
         raise UsageError(message)
     return path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import UsageError
-from shoal.plan.checkpoints import Checkpoint, checkpoint_at, newest_good
+from shoal.plan.checkpoints import Checkpoint, best_of, checkpoint_at, newest_good, whole_checkpoints
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
@@ -337,7 +337,16 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
-    """Return the model file that `--checkpoint` means: a path, or `latest` of the experiment."""
+    """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
+    if checkpoint == "best":
+        best = best_of(whole_checkpoints(_newest_run_with_checkpoint(log_root, spec)))
+        if best is None:
+            message = (
+                f"No checkpoint of the newest run below {log_root} has a score, because no episode had ended when they "
+                "were written: pass --checkpoint latest, or a path."
+            )
+            raise UsageError(message)
+        return best.model
     if checkpoint != "latest":
         return checkpoint_at(Path(checkpoint))
     newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec))

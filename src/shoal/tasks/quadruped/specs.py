@@ -57,7 +57,7 @@ SPECS = (
         env=RoughConfig(),
         agent=_agent(hidden=(256, 128, 128)),
         num_envs=1024,
-        max_iterations=1500,
+        max_iterations=900,
         builder="shoal.tasks.quadruped.rough:RoughVelocity",
         check="shoal.tasks.quadruped.specs:check_robot",
     ),
