@@ -75,7 +75,7 @@ def draw_panels(runs: dict[str, list[Path]], max_steps: float | None) -> Figure:
     for axes, (label, directories) in zip(panels, runs.items(), strict=False):
         for directory in directories:
             axes.plot(*read_curve(directory), color="C0", linewidth=1.2)
-        axes.set_title(label, fontsize="medium")
+        axes.set_title(label, fontsize="small")
         axes.set_xlim(0, max_steps)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize="small")
