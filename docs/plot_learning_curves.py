@@ -2,19 +2,30 @@
 
     python docs/plot_learning_curves.py --out docs/images/NAME.svg --title "..." LABEL=RUN_DIR [LABEL=RUN_DIR ...]
 
-Runs with the same label share a colour, so that seeds can be told from settings.
+Runs with the same label share a colour, so that seeds can be told from settings. With `--panels` each label has a
+panel of its own instead, for tasks whose returns cannot be compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
 mpl.use("svg")
 from matplotlib import pyplot as plt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEPS = "environment steps [millions]"
+RETURN = "mean episode return"
+COLUMNS = 4
+"""Panels beside each other."""
 
 
 def main() -> None:
@@ -23,24 +34,56 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--title", required=True)
     parser.add_argument("--max-steps", type=float, default=None, help="cut the figure here [millions of steps]")
+    parser.add_argument("--panels", action="store_true", help="draw each label in a panel of its own")
     parser.add_argument("runs", nargs="+", metavar="LABEL=RUN_DIR")
     asked = parser.parse_args()
     mpl.rcParams["svg.hashsalt"] = "shoal"  # The same figure for the same runs.
-    figure, axes = plt.subplots(figsize=(7.0, 4.0))
-    colours: dict[str, str] = {}
+    runs: dict[str, list[Path]] = {}
     for word in asked.runs:
         label, _, directory = word.partition("=")
-        steps, returns = read_curve(Path(directory))
-        first = label not in colours
-        colours.setdefault(label, f"C{len(colours)}")
-        axes.plot(steps, returns, color=colours[label], label=label if first else None, linewidth=1.2)
-    axes.set(xlabel="environment steps [millions]", ylabel="mean episode return", title=asked.title)
-    axes.set_xlim(0, asked.max_steps)
-    axes.grid(alpha=0.3)
-    axes.legend()
+        runs.setdefault(label, []).append(Path(directory))
+    if asked.panels:
+        figure = draw_panels(runs, asked.max_steps)
+        figure.suptitle(asked.title)
+    else:
+        figure = draw_together(runs, asked.max_steps)
+        figure.axes[0].set_title(asked.title)
     figure.tight_layout()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(asked.out, metadata={"Date": None})
+
+
+def draw_together(runs: dict[str, list[Path]], max_steps: float | None) -> Figure:
+    """Return a figure with all runs in one panel, a colour for each label."""
+    figure, axes = plt.subplots(figsize=(7.0, 4.0))
+    for number, (label, directories) in enumerate(runs.items()):
+        for directory in directories:
+            first = directory == directories[0]
+            axes.plot(*read_curve(directory), color=f"C{number}", label=label if first else None, linewidth=1.2)
+    axes.set(xlabel=STEPS, ylabel=RETURN)
+    axes.set_xlim(0, max_steps)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def draw_panels(runs: dict[str, list[Path]], max_steps: float | None) -> Figure:
+    """Return a figure with a panel for each label, and axes of its own for each panel."""
+    rows = math.ceil(len(runs) / COLUMNS)
+    figure, grid = plt.subplots(rows, COLUMNS, figsize=(9.0, 2.2 * rows), squeeze=False)
+    panels = grid.flatten()
+    for axes, (label, directories) in zip(panels, runs.items(), strict=False):
+        for directory in directories:
+            axes.plot(*read_curve(directory), color="C0", linewidth=1.2)
+        axes.set_title(label, fontsize="small")
+        axes.set_xlim(0, max_steps)
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize="small")
+    for axes in panels[len(runs) :]:
+        axes.remove()
+    figure.supxlabel(STEPS)
+    figure.supylabel(RETURN)
+    return figure
 
 
 def read_curve(run: Path) -> tuple[list[float], list[float]]:
