@@ -238,6 +238,7 @@ def invariance(world: World) -> dict[str, Any]:
     agent = replace(agent, algorithm=replace(agent.algorithm, num_learning_epochs=1, num_mini_batches=1))
     told: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
+    observations: Any = None
     for name, place, num_envs in (("one", World(), 2 * NUM_ENVS), ("two", world, NUM_ENVS)):
         torch.manual_seed(SEED)
         runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=num_envs, seed=SEED), world=place)
