@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 import pytest
+import warp as wp
 from support.counting_task import (
     CountingConfig,
     CountingTask,
@@ -78,6 +79,22 @@ def test_a_number_that_python_changes_from_step_to_step_is_noticed(device: str) 
     assert "A recorded step of RemembersInPython gives other values in observations/" in message
     assert "steps" in message
     assert "must live in arrays made with self.array()" in message
+
+
+class KeepsAnArrayToItself(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.constant = wp.ones(3, device=self.device)
+        self.secrets = [wp.zeros(self.num_envs, device=self.device)]
+
+    def simulate(self) -> None:
+        super().simulate()
+        self.launch(add, inputs=[1.0], outputs=[self.secrets[0]])
+
+
+def test_an_array_that_no_checkpoint_would_hold_is_named(device: str) -> None:
+    message = refusal(KeepsAnArrayToItself, device)
+    assert message.startswith("The kernels of KeepsAnArrayToItself write to self.secrets, which no checkpoint would")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

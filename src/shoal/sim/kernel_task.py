@@ -113,6 +113,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             rehearsal.rehearse(self)
             self._scripts = [Script(self.stages(index), self.device) for index in range(2)]
             rehearsal.compare_records(self)
+            rehearsal.check_declared(self)
         self.restart(seed)
 
     def _allocate_shared(self) -> None:

@@ -137,6 +137,38 @@ def compare_records(task: KernelTask[Any]) -> None:
             raise ShoalError(message)
 
 
+def check_declared(task: KernelTask[Any]) -> None:
+    """Step once, and see that nothing changes which the task does not know: a checkpoint would go on without it.
+
+    Raises:
+        ShoalError: If an array does that was not made with `self.array`.
+    """
+    before, strays = snapshot(task), _strays(task)
+    values = {name: array.numpy().copy() for name, array in strays.items()}
+    for index in range(2):
+        task.run_stages(index)
+    changed = sorted(name for name, array in strays.items() if array.numpy().tobytes() != values[name].tobytes())
+    restore(task, before)
+    if changed:
+        message = (
+            f"The kernels of {type(task).__name__} write to self.{changed[0]}, which no checkpoint would hold: make it "
+            f"with self.array('{changed[0]}', ...), one row for each environment."
+        )
+        raise ShoalError(message)
+
+
+def _strays(task: KernelTask[Any]) -> dict[str, wp.array]:
+    """Return the arrays among a task's attributes that are none of its declared ones, by the attribute's name."""
+    known = {array.ptr for array in task.arrays.values()}
+    found: dict[str, wp.array] = {}
+    for name, value in vars(task).items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+        for part in parts:
+            if isinstance(part, wp.array) and part.ptr is not None and part.ptr not in known:
+                found[name] = part
+    return found
+
+
 def snapshot(task: KernelTask[Any]) -> Snapshot:
     """Return a copy of every array of a task, in the host's memory."""
     wp.synchronize_device(task.device)
