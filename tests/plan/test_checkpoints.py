@@ -11,12 +11,13 @@ import pytest
 
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
+from shoal.plan.rundir import RunDir
+from shoal.plan.training import find_model
+from shoal.tasks.registry import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from shoal.plan.rundir import RunDir
 
 DATA = bytes(range(256)) * 16
 
@@ -202,5 +203,34 @@ def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None
 
 @pytest.mark.parametrize(("word", "trouble"), [("nowhere", "does not exist: p"), (".", r"holds no model\.pt\. P")])
 def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"{trouble}ass a directory below <run>/checkpoints, a \.pt file, or"):
+    with pytest.raises(UsageError, match=rf"{trouble}ass a directory below <run>/checkpoints, a \.pt file, 'latest' or 'best'"):
         checkpoint_at(tmp_path / word)
+
+
+# The best
+
+
+def scored(run: RunDir, scores: dict[int, float | None]) -> None:
+    """Write whole checkpoints with these scores."""
+    for iteration, score in scores.items():
+        path = make(run, iteration)
+        told = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        (path / "manifest.json").write_text(json.dumps(told | {"score": score}), encoding="utf-8")
+
+
+def test_the_best_is_the_whole_one_of_the_newest_run_with_the_highest_score(tmp_path: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    older, newer = (RunDir(tmp_path / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2))
+    scored(older, {1: 100.0})
+    scored(newer, {1: None, 2: 3.0, 3: float("nan"), 4: 9.0, 5: 2.0})
+    assert find_model(str(tmp_path), spec, "best").parent == newer.checkpoint_dir(4)
+    flip_a_bit(newer.checkpoint_dir(4))
+    assert find_model(str(tmp_path), spec, "best").parent == newer.checkpoint_dir(2)
+    assert find_model(str(tmp_path), spec, "latest").parent == newer.checkpoint_dir(5)
+
+
+def test_without_a_score_there_is_no_best(tmp_path: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    scored(RunDir(tmp_path / spec.experiment / "2026-01-01_00-00-00"), {1: None})
+    with pytest.raises(UsageError, match=r"^No checkpoint of the newest run below .* has a score"):
+        find_model(str(tmp_path), spec, "best")
