@@ -203,7 +203,9 @@ def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None
 
 @pytest.mark.parametrize(("word", "trouble"), [("nowhere", "does not exist: p"), (".", r"holds no model\.pt\. P")])
 def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"{trouble}ass a directory below <run>/checkpoints, a \.pt file, 'latest' or 'best'"):
+    with pytest.raises(
+        UsageError, match=rf"{trouble}ass a directory below <run>/checkpoints, a \.pt file, 'latest' or 'best'"
+    ):
         checkpoint_at(tmp_path / word)
 
 

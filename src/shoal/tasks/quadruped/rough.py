@@ -136,8 +136,9 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         dealt = np.cumsum(counts["levels"]) / np.sum(counts["levels"])
         if not self.config.curriculum or len(dealt) != self.config.terrain_levels:
             return
-        # Each kind of ground gets its share of each level: environments take turns with the kinds.
-        turns = -(-self.num_envs // self.curriculum_rules.kinds)
-        shares = (np.arange(self.num_envs) // self.curriculum_rules.kinds + 0.5) / turns
         rules = self.curriculum_rules
+        # Each kind of ground gets its share of each level: environments take turns with the kinds. In no order, since the
+        # first environments may go on with levels of their own.
+        turns = np.random.default_rng(0).permutation(-(-self.num_envs // rules.kinds))
+        shares = (turns[np.arange(self.num_envs) // rules.kinds] + 0.5) / len(turns)
         self.levels.assign(np.searchsorted(dealt, shares).clip(rules.lowest, rules.highest))
