@@ -144,7 +144,7 @@ class Runner(OnPolicyRunner):
             observations = self._collect(observations, on_step, keep_lost)
             collected = time.perf_counter()
             self.world.beat.enter("update")
-            losses = self._update()
+            losses = self._update(observations)
             learned = time.perf_counter()
             asked = stop_requests()
             counts = {**asked, _LOST: self._take_trouble()}
@@ -171,7 +171,7 @@ class Runner(OnPolicyRunner):
         on_step: Callable[[int], None] | None,
         keep_lost: Callable[[int], str | None] | None,
     ) -> TensorDict:
-        """Fill the storage with one rollout and compute its returns."""
+        """Fill the storage with one rollout. It waits for no other rank, so that its time tells who is slow."""
         with torch.inference_mode():
             steps = self.config.agent.num_steps_per_env
             for step in range(self.iteration * steps, (self.iteration + 1) * steps):
@@ -188,7 +188,6 @@ class Runner(OnPolicyRunner):
             if self.config.agent.check_for_nan:
                 place = {"rank": self.world.rank, "iteration": self.iteration + 1}
                 refuse_non_finite_rollout(self.alg.storage, observations, keep_lost=keep_lost, **place)
-            self.alg.compute_returns(observations)
         return observations
 
     def _take_trouble(self) -> int:
@@ -208,8 +207,10 @@ class Runner(OnPolicyRunner):
         if limit is not None:
             refuse_many_lost(lost, self.env.num_envs * self.world.size, limit, iteration=self.iteration)
 
-    def _update(self) -> dict[str, float]:
-        """Learn from the rollout, and return mean losses."""
+    def _update(self, observations: TensorDict) -> dict[str, float]:
+        """Learn from the rollout, which `observations` follow on, and return mean losses."""
+        with torch.inference_mode():
+            self.alg.compute_returns(observations)
         try:
             return self.alg.update()
         except RuntimeError:  # torch refuses to draw from a policy whose weights are NaN, in words that blame the draw.

@@ -12,9 +12,9 @@ from shoal.tasks.registry import require_extra
 logger = logging.getLogger(__name__)
 
 _MEMORY = 2**20
-"""What each simulation has for its contacts and constraints [bytes]. They took 51 kB at most in 45,000 random steps of each
-humanoid, and MuJoCo's own guess is 15 MB: a few hundred simulations that are kept whole would be more than the machine
-has, and Linux then refuses to fork, although none of it is used."""
+"""What each simulation has for its contacts and constraints [bytes]. They took 51 kB at most in 45,000 random steps of
+each humanoid, and MuJoCo's own guess is 15 MB: a few hundred simulations that are kept whole would be more than the
+machine has, and Linux then refuses to fork, although none of it is used."""
 
 
 def load_model(file: str, engine: str) -> mujoco.MjModel:

@@ -137,8 +137,8 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         if not self.config.curriculum or len(dealt) != self.config.terrain_levels:
             return
         rules = self.curriculum_rules
-        # Each kind of ground gets its share of each level: environments take turns with the kinds. In no order, since the
-        # first environments may go on with levels of their own.
+        # Each kind of ground gets its share of each level: environments take turns with the kinds. In no order, since
+        # the first environments may go on with levels of their own.
         turns = np.random.default_rng(0).permutation(-(-self.num_envs // rules.kinds))
         shares = (turns[np.arange(self.num_envs) // rules.kinds] + 0.5) / len(turns)
         self.levels.assign(np.searchsorted(dealt, shares).clip(rules.lowest, rules.highest))
