@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
 from shoal.launch.signals import ERRORS, StopRequests
-from shoal.plan.checkpoints import Checkpoint, Keep
+from shoal.plan.checkpoints import Checkpoint, Keep, best_of, whole_checkpoints
 from shoal.provenance import git_state, now, versions
 from shoal.tasks import registry
 
@@ -245,23 +245,35 @@ def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str |
 
 
 def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
-    """Write the policy as it is at the end of the run. A failure costs one warning."""
-    checkpoint = job.run.checkpoint_dir(runner.iteration)
-    try:
-        from shoal.learn.export import deployable, write_policy
+    """Write the policy as it is at the end of the run, and the best one that was saved. A failure costs one warning."""
+    from shoal.learn.checkpoints import read_checkpoint
 
-        name = registry.resolve(job.config.task).name
-        policy = deployable(runner, env.task, name=name, checkpoint=str(checkpoint.relative_to(job.run.path.parent)))
-        write_policy(policy, job.run.policy_onnx)
+    exported = Checkpoint(job.run.checkpoint_dir(runner.iteration))
+    best = best_of(whole_checkpoints(job.run))
+    try:
+        _export_as(job.run.policy_onnx, exported, job, env, runner)
+        if best is not None and best != exported:
+            exported = best
+            runner.restore(read_checkpoint(best.model, runner.world.device), weights_only=True)
+            runner.iteration = best.iteration
+            _export_as(job.run.best_onnx, best, job, env, runner)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.
         said = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-        cause = said.partition("\n")[0]
         logger.warning(
             "The policy was not exported (%s). To try again: shoal export %s --checkpoint %s",
-            cause,
+            said.partition("\n")[0],
             job.config.task,
-            checkpoint,
+            exported.path,
         )
+
+
+def _export_as(file: Path, checkpoint: Checkpoint, job: Job, env: WarpVecEnv, runner: Runner) -> None:
+    """Write the policy that `runner` holds, which is that of a checkpoint."""
+    from shoal.learn.export import deployable, write_policy
+
+    name = registry.resolve(job.config.task).name
+    source = str(checkpoint.path.relative_to(job.run.path.parent))
+    write_policy(deployable(runner, env.task, name=name, checkpoint=source), file)
 
 
 def _seed_everything(seed: int) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
 from support.commands import FAULTY, SMALL_WITH_EXPORT, TRAIN, run
+
+from shoal.plan.checkpoints import best_of, list_checkpoints
+from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,3 +28,18 @@ def test_a_lost_export_is_no_lost_run(task: str, warnings: int, tmp_path: Path) 
     assert (ended.run / "checkpoints" / "000001" / "model.pt").is_file()
     assert not (ended.run / "exports").exists()
     assert ended.left_processes == ended.left_files == []
+
+
+def test_the_best_policy_is_exported_beside_the_last(tmp_path: Path) -> None:
+    ruin = ("--agent.algorithm.schedule", "fixed", "--agent.algorithm.learning-rate", "0.3")
+    flags = ("--max-iterations", "6", "--agent.save-interval", "1", "--env.episode-length-s", "0.3", *ruin)
+    ended = run((*TRAIN, "Cartpole-Balance", *SMALL_WITH_EXPORT, *flags), tmp_path)
+    assert ended.code == 0, ended.stderr
+    best = best_of(list_checkpoints(RunDir(ended.run)))
+    assert best is not None
+    assert best.iteration < 6, "it says something"
+    names = {"policy.onnx", "policy.pt2", "best.onnx", "best.pt2"}
+    assert {path.name for path in (ended.run / "exports").iterdir()} == names
+    told = {name: onnx.load(str(ended.run / "exports" / name)).metadata_props for name in ("policy.onnx", "best.onnx")}
+    iterations = {name: int({each.key: each.value for each in props}["iteration"]) for name, props in told.items()}
+    assert iterations == {"policy.onnx": 6, "best.onnx": best.iteration}

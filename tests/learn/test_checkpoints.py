@@ -141,6 +141,13 @@ def test_another_kind_of_file_is_refused(state: Any, tmp_path: Path) -> None:
         read_checkpoint(model, "cpu")
 
 
+def test_a_file_of_an_older_rsl_rl_is_sent_to_convert(tmp_path: Path) -> None:
+    model = tmp_path / "model_100.pt"
+    torch.save({"model_state_dict": {}, "iter": 100}, model)
+    with pytest.raises(UsageError, match=rf"older rsl_rl: run `shoal convert {model}`\.$"):
+        read_checkpoint(model, "cpu")
+
+
 # rsl_rl
 
 

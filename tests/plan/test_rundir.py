@@ -48,6 +48,7 @@ def test_everything_lies_where_the_design_says() -> None:
         "videos": run.videos_dir,
         "exports": run.exports_dir,
         "exports/policy.onnx": run.policy_onnx,
+        "exports/best.onnx": run.best_onnx,
         "torchrunx": run.torchrunx_dir,
         "ranks": run.ranks_dir,
     }

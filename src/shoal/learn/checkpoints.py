@@ -172,7 +172,9 @@ def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
         )
         raise UsageError(message) from error
     if not isinstance(state, dict) or "actor_state_dict" not in state:
-        message = f"The file {model} is no checkpoint of a PPO policy: it has no 'actor_state_dict'. Pass another one."
+        older = isinstance(state, dict) and "model_state_dict" in state
+        remedy = f"It is of an older rsl_rl: run `shoal convert {model}`." if older else "Pass another one."
+        message = f"The file {model} is no checkpoint of a PPO policy: it has no 'actor_state_dict'. {remedy}"
         raise UsageError(message)
     return state
 

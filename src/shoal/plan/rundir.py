@@ -99,6 +99,11 @@ class RunDir:
         return self.exports_dir / "policy.onnx"
 
     @property
+    def best_onnx(self) -> Path:
+        """The exported policy of the best checkpoint, where that is not the last one."""
+        return self.exports_dir / "best.onnx"
+
+    @property
     def torchrunx_dir(self) -> Path:
         """Where rank files go by default."""
         return self.path / "torchrunx"
