@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spawn
 
 QUICK = ("--agent.algorithm.num-learning-epochs", "1", "--agent.algorithm.num-mini-batches", "1", "--logger", "none")
-SWINGUP = ("Cartpole-Swingup", *SMALL, *QUICK, "--nproc-per-node", "2", "--agent.save-interval", "10")
+SWINGUP = ("Cartpole-Swingup", *SMALL, *QUICK, "--nproc-per-node", "2", "--agent.save-interval", "100")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     with tiny_disk(where / "logs", "size=64m") as disk:
         flags = ("--max-iterations", "100000", "--torchrunx-log-dir", str(where / "rank-files"))
         running = start((*TRAIN, *SWINGUP, *flags), where)
-        assert wait_until(lambda: any(disk.glob("*/*/checkpoints/000010")), timeout=120)
+        assert wait_until(lambda: any(disk.glob("*/*/checkpoints/000100")), timeout=120)
         fill(disk / "filler")
         yield running.end(timeout=60)
 
@@ -55,7 +55,7 @@ def test_the_last_line_names_the_checkpoint_and_that_no_space_is_left(ended: End
 
 def test_the_checkpoints_before_it_are_whole_and_nothing_lies_beside_them(ended: Ended) -> None:
     found = list_checkpoints(RunDir(ended.run))
-    assert [checkpoint.iteration for checkpoint in found] == [10]
+    assert [checkpoint.iteration for checkpoint in found] == [100]
     assert found[0].damage() is None
     assert list((ended.run / "checkpoints").iterdir()) == [found[0].path]
 
@@ -64,8 +64,8 @@ def test_lost_metrics_cost_one_warning_and_training_went_on(ended: Ended) -> Non
     assert ended.stdout.count("JsonLinesWriter lost metrics (OSError: [Errno 28] No space left on device)") == 1
     rows = rows_of(ended.run)  # Each of them whole.
     assert [row["iteration"] for row in rows] == list(range(1, len(rows) + 1))
-    assert 10 <= len(rows) < 20
-    assert "/000020 could not be written" in ended.last_line
+    assert 100 <= len(rows) < 200
+    assert "/000200 could not be written" in ended.last_line
 
 
 def test_nothing_is_left(ended: Ended) -> None:
