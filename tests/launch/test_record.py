@@ -85,3 +85,14 @@ def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(
     run.run_json.mkdir()  # What a rename cannot replace.
     record.end(1, "Rank 0 failed.")
     assert "does not tell how this launch ended" in caplog.text
+
+
+def test_what_a_crash_has_left_of_checkpoints_is_swept_when_a_launch_begins(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    left = (run.unfinished_dir(50), run.checkpoints_dir / ".dropped-000010", run.checkpoint_dir(40))
+    for directory in left:
+        directory.mkdir(parents=True)
+        (directory / "model.pt").write_bytes(b"some of it")
+    RunRecord(run, plan)
+    assert [path.name for path in run.checkpoints_dir.iterdir()] == ["000040"]
