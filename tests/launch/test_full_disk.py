@@ -49,7 +49,9 @@ def fill(file: Path) -> None:
 
 def test_the_last_line_names_the_checkpoint_and_that_no_space_is_left(ended: Ended) -> None:
     assert ended.code == 1, ended.stdout + ended.stderr
-    told = r"Error: Rank \d on .* failed.*: The checkpoint .*/\d{6} could not be written \(No space left on device\): "
+    told = (
+        r"Error: Rank [01] on .* failed.*: The checkpoint .*/\d{6} could not be written \(No space left on device\): "
+    )
     assert re.match(told, ended.last_line)
 
 

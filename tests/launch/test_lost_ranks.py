@@ -46,8 +46,9 @@ def test_a_rank_killed_in_start_up_is_named_with_its_phase(tmp_path: Path) -> No
 def test_a_rank_killed_while_it_saves_is_named_with_what_it_did_beside(saving: Ended) -> None:
     assert saving.code == 75, saving.stdout + saving.stderr
     assert "Error: Lost rank 0 on " in saving.last_line
-    # A checkpoint is written beside the training, which may have come to the next iteration.
-    assert re.search(r" in \w+ \(iteration [45]\): killed by SIGKILL \(", saving.last_line)
+    # It is written beside the training, which may have come to the next iteration.
+    told = r" in \w+ \(iteration [45]\) while checkpoint 000004 was being written: killed by SIGKILL \("
+    assert re.search(told, saving.last_line)
     assert saving.last_line.endswith(" Pass --resume to go on from iteration 3.")
     assert f"Error: {saving.record['ended']['last_line']}" == saving.last_line
     assert (saving.left_processes, saving.left_files) == ([], [])

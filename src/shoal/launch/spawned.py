@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
+    from shoal.plan.rundir import RunDir
 
 POLL_S = 0.1
 """Time between two looks at the workers [s]. A rank that ends is noticed at once."""
@@ -236,7 +237,7 @@ class _Launch:
         place = beat.place if beat else place_of("startup", 0)
         file = f" Its last words are in {self.kept_logs[rank]}." if self.kept_logs else ""
         more = f"{stacks_of(self.job.run, rank)}{file} {way_on(self.job.run)}"
-        message = f"Lost rank {rank} on {platform.node()} in {place}: {how}{hint}.{more}"
+        message = f"Lost rank {rank} on {platform.node()} in {place}{_while_saving(self.job.run)}: {how}{hint}.{more}"
         return WorkerLostError(message, rank=rank)
 
     def _abandoned(self) -> ShoalError:
@@ -260,3 +261,9 @@ class _Launch:
         error = self.launch_error
         lines = str(error).strip().splitlines() if error is not None else []
         return lines[0].rstrip(".") if lines else type(error).__name__ if error is not None else ""
+
+
+def _while_saving(run: RunDir) -> str:
+    """Say which checkpoint was being written, beside what the ranks did, if one was."""
+    unfinished = sorted(run.checkpoints_dir.glob(run.unfinished_dir(0).name.replace("000000", "*")))
+    return f" while checkpoint {unfinished[-1].name.rpartition('-')[2]} was being written" if unfinished else ""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _START_SPREAD = 0.3
 """A robot begins at most so far from the middle of its tile, along each axis [m]: on the flat platform."""
+_GOLDEN_RATIO = (1 + 5**0.5) / 2
 _LEAST_WAY = 2.0
 """A robot that was told to go less far than this shows nothing about the ground [m]."""
 
@@ -137,8 +138,9 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         if not self.config.curriculum or len(dealt) != self.config.terrain_levels:
             return
         rules = self.curriculum_rules
-        # Each kind of ground gets its share of each level: environments take turns with the kinds. In no order, since
-        # the first environments may go on with levels of their own.
-        turns = np.random.default_rng(0).permutation(-(-self.num_envs // rules.kinds))
-        shares = (turns[np.arange(self.num_envs) // rules.kinds] + 0.5) / len(turns)
+        # Each kind of ground gets its share of each level: environments take turns with the kinds. The golden ratio
+        # spreads levels evenly over any stretch of environments: the first may go on with levels of their own.
+        turns = np.argsort(np.argsort(np.arange(-(-self.num_envs // rules.kinds)) * _GOLDEN_RATIO % 1.0))
+        turn, kind = np.divmod(np.arange(self.num_envs), rules.kinds)
+        shares = (turns[(turn + kind * len(turns) // rules.kinds) % len(turns)] + 0.5) / len(turns)
         self.levels.assign(np.searchsorted(dealt, shares).clip(rules.lowest, rules.highest))
