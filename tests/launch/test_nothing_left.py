@@ -26,8 +26,6 @@ SPAWNED = ("--nproc-per-node", "2")
 AGENT = f"{sys.executable} -u -m shoal.launch.agent "
 SOON_S = 5.0
 """Within this time after its launcher nothing of a run is there."""
-WHILE_IT_STARTS_S = 30.0
-"""The same for a launch that may still import torch, long before it would give its workers up."""
 
 
 def training(where: Path, words: tuple[str, ...] = (*TRAIN, *SWINGUP, *SPAWNED)) -> Running:
@@ -92,14 +90,14 @@ def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path: Path) -> Non
     assert_saved(tmp_path / "logs")
 
 
-def end_without_its_agent(running: Running, within_s: float = SOON_S) -> Ended:
+def end_without_its_agent(running: Running) -> Ended:
     """Kill torchrunx's agent of a launch, which then ends soon, and as one that is worth another try."""
     agent = agent_of(running)
     assert agent is not None
     running.signal_process(agent, signal.SIGKILL)
     ended = running.end()
     assert ended.code == 75, ended.stdout + ended.stderr
-    assert ended.seconds_after_signal < within_s
+    assert ended.seconds_after_signal < SOON_S
     return ended
 
 
@@ -115,7 +113,7 @@ def test_a_lost_agent_is_named_after_the_ranks_have_saved(tmp_path: Path) -> Non
 def test_an_agent_that_is_lost_while_it_starts_is_noticed_at_once(tmp_path: Path) -> None:
     running = start((*TRAIN, *SWINGUP, *SPAWNED), tmp_path)
     assert wait_until(lambda: agent_of(running) is not None, timeout=120)
-    ended = end_without_its_agent(running, WHILE_IT_STARTS_S)
+    ended = end_without_its_agent(running)
     assert ended.last_line.endswith("did not start: killed by SIGKILL.")
     assert (ended.left_processes, ended.left_files) == ([], [])
 

@@ -127,6 +127,10 @@ class Agent:
                 start_new_session=True,
             )
 
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process.poll() is not None
+
     def how_it_ended(self) -> str:
         """Wait for the end that the closed pair has announced, and say how it was."""
         try:

@@ -85,6 +85,7 @@ class _Launch:
         self.metrics = Tail(job.run.metrics_jsonl, from_end=True)
         self.learned = False  # Whether an iteration was done.
         self.output = Tail(Path(logs[0]), from_end=True)
+        self.agent: Agent | None = None
         self.launch_error: Exception | None = None
         self.thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
@@ -110,7 +111,7 @@ class _Launch:
         }
         forks = set(self.job.devices) == {"cpu"}
         try:
-            with closing(Agent(self.scratch / AGENT_LOG, environ, forks=forks)) as agent:
+            with closing(Agent(self.scratch / AGENT_LOG, environ, forks=forks)) as self.agent:
                 import torchrunx
 
                 launcher = torchrunx.Launcher(
@@ -122,7 +123,7 @@ class _Launch:
                 logging.getLogger("torchrunx").setLevel(logging.WARNING)
                 if self.stop.first is not None:
                     return  # It came while torch was imported, which takes seconds.
-                with closed_launcher(agent, patience=START_S):
+                with closed_launcher(self.agent, patience=START_S):
                     launcher.run(enter, self.job.to_json())
         except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
             self.launch_error = error.with_traceback(None)
@@ -139,7 +140,7 @@ class _Launch:
                 self._end_in(GRACE_S)
             elif self._someone_is_stuck():
                 self._end_in(0)
-            if self.watch.unseen and time.monotonic() > start_by:
+            if self.watch.unseen and (time.monotonic() > start_by or self._agent_is_gone()):
                 self._end_in(0)
             if time.monotonic() >= self.deadline:
                 return
@@ -180,6 +181,10 @@ class _Launch:
         failed = any(note.ending == "failed" and not was_asked_for(note) for note in notes.values())
         return failed or bool(self.watch.ended.keys() - notes.keys())
 
+    def _agent_is_gone(self) -> bool:
+        """Whether torchrunx's agent has ended. torchrunx would notice too, but may itself still be being imported."""
+        return self.agent is not None and self.agent.has_ended()
+
     def _someone_is_stuck(self) -> bool:
         """Whether a rank has got stuck that cannot say so itself, or all of them wait for each other."""
         beats = read_beats(self.scratch, self.watch.alive)
@@ -204,7 +209,8 @@ class _Launch:
         """End the ranks, see torchrunx out, and end what is left with the mark of this launch, such as its agent."""
         self.watch.tell(signal.SIGKILL)
         self.watch.close()
-        patience = time.monotonic() + (0 if self.stop.counts["SIGINT"] > 1 else GRACE_S)
+        hurried = self.stop.counts["SIGINT"] > 1 or (self.watch.unseen and self._agent_is_gone())
+        patience = time.monotonic() + (0 if hurried else GRACE_S)
         while (self.thread.is_alive() or marked(self.scratch)) and time.monotonic() < patience:
             self.thread.join(POLL_S)
         signal_all(marked(self.scratch), signal.SIGKILL)
@@ -257,10 +263,12 @@ class _Launch:
         return WorkerLostError(message, details=said)
 
     def _torchrunx_words(self) -> str:
-        """Return the first line of what torchrunx raised, if it said something."""
+        """Return the first line of what torchrunx raised, or would have: how its agent ended. Empty without either."""
         error = self.launch_error
-        lines = str(error).strip().splitlines() if error is not None else []
-        return lines[0].rstrip(".") if lines else type(error).__name__ if error is not None else ""
+        if error is None:
+            return self.agent.how_it_ended() if self.agent is not None and self.agent.has_ended() else ""
+        lines = str(error).strip().splitlines()
+        return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _while_saving(run: RunDir) -> str:
