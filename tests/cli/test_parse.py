@@ -112,6 +112,11 @@ def test_a_typed_number_of_environments_ends_a_saved_total(tmp_path: Path) -> No
     assert parse_train(["--config", str(saved), "--num-envs", "8"]).num_envs_total is None
 
 
+@pytest.mark.parametrize("words", [["--save-interval", "7"], ["--save_interval=7"], ["--agent.save-interval", "7"]])
+def test_the_interval_of_checkpoints_may_be_said_in_short(words: list[str]) -> None:
+    assert parse_train([TASK, *words]).agent.save_interval == 7
+
+
 def test_bench_takes_the_tasks_number_of_environments() -> None:
     assert parse_bench([TASK]).num_envs == registered()[TASK].num_envs
 

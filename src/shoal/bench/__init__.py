@@ -37,7 +37,7 @@ class BenchReport:
     env_steps_per_second: dict[str, float] = field(default_factory=dict)
     """Environment steps without a policy, on one worker, by engine."""
     training: list[dict[str, float]] = field(default_factory=list)
-    """A row for each number of workers: steps per second, and efficiency against the first row."""
+    """A row for each number of workers: steps per second, efficiency against the first row, cost of a checkpoint."""
 
 
 def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
@@ -83,12 +83,14 @@ def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> d
         mine.steps_per_second / workers / (first.steps_per_second / base)
         for mine, first in zip(measured, runs[base], strict=True)
     ]
-    return {
+    row = {
         "workers": workers,
         "steps_per_second": median(run.steps_per_second for run in measured),
         "efficiency": median(efficiencies),
         "first_iteration_warm_s": median(run.first_s for run in measured),
     }
+    costs = [cost for run in measured for cost in run.checkpoint_costs]
+    return row | ({"checkpoint_cost": median(costs), "checkpoints": len(costs)} if costs else {})
 
 
 def _machine() -> dict[str, Any]:

@@ -34,6 +34,8 @@ class Run:
     steps_per_second: float
     first_s: float
     """Time from the command's start to its first finished iteration [s]."""
+    checkpoint_costs: list[float]
+    """How much longer each iteration beside which a checkpoint was written took than its neighbours, as a part."""
 
 
 def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold: bool) -> Run:
@@ -48,6 +50,7 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
             *("--nproc-per-node", str(workers)),
             *("--num-envs", str(config.num_envs)),
             *("--max-iterations", str(1 if cold else config.warmup + config.iterations)),
+            *("--agent.save-interval", str(config.save_interval)),
             *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0", "--no-export"),
         ]
         if config.gpu_ids == ("auto",):
@@ -68,7 +71,25 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
     before = rows[min(config.warmup, len(rows) - 1) - 1]
     steps = timed[-1]["Train/total_steps"] - before["Train/total_steps"]
     seconds = timed[-1]["Train/total_time"] - before["Train/total_time"]
-    return Run(steps_per_second=steps / seconds if seconds else 0.0, first_s=first_s)
+    return Run(
+        steps_per_second=steps / seconds if seconds else 0.0,
+        first_s=first_s,
+        checkpoint_costs=checkpoint_costs(
+            [row["Perf/iteration_time"] for row in rows], config.save_interval, config.warmup
+        ),
+    )
+
+
+def checkpoint_costs(seconds: list[float], save_interval: int, warmup: int) -> list[float]:
+    """Compare each iteration beside which a checkpoint was written, the one after it was taken, with its neighbours.
+
+    Args:
+        seconds: The time of each iteration, from the first.
+        save_interval: Iterations from one checkpoint to the next. Below 3 no iteration has two neighbours without one.
+        warmup: Iterations at the beginning that are not compared.
+    """
+    beside = range(save_interval, len(seconds) - 1, save_interval) if save_interval >= 3 else ()  # noqa: PLR2004
+    return [seconds[index] / ((seconds[index - 1] + seconds[index + 1]) / 2) - 1 for index in beside if index > warmup]
 
 
 def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) -> tuple[float, list[dict[str, float]]]:

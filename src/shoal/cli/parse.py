@@ -50,6 +50,10 @@ _ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong
 _ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
 
 
+_SHORT = {"--save-interval": "--agent.save-interval", "--save_interval": "--agent.save-interval"}
+"""What may be said in short: it stands beside `--keep-last` and `--keep-every`, though it is the learner's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlayFlags(PlayConfig):
     """The flags of `play`, whose `--agent` is no field's name: the learner is called so, and `--agent.*` is its own."""
@@ -126,6 +130,7 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     """
     task, words = split_task(arguments)
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
+    words = [_SHORT.get(flag, flag) + equals + value for flag, equals, value in (word.partition("=") for word in words)]
     saved = [Path(file) for file in files]
     default = _defaults(task, saved)
     asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)

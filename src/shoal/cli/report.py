@@ -333,6 +333,10 @@ def print_bench(report: BenchReport) -> None:
             "-" if cold is None else f"{cold:.1f}",
         )
     _out().print(table)
+    for row in report.training:
+        if "checkpoint_cost" in row:
+            beside = f"an iteration beside which a checkpoint is written takes {row['checkpoint_cost']:+.1%}"
+            say(f"{row['workers']:.0f} worker(s): {beside} (median of {row['checkpoints']:.0f})")
 
 
 def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

@@ -23,6 +23,8 @@ class BenchConfig:
     """Training iterations that are timed, after `warmup`."""
     warmup: int = 5
     """Training iterations before the clock starts."""
+    save_interval: int = 10
+    """Training iterations from one checkpoint to the next. What one costs is told, if they are 3 or more."""
     seconds: float = 2.0
     """Time that each measurement of environment steps takes [s]."""
     repeats: int = 3
@@ -40,7 +42,7 @@ class BenchConfig:
         Raises:
             UsageError: A value is out of its range.
         """
-        for name in ("num_envs", "iterations", "repeats", "threads"):
+        for name in ("num_envs", "iterations", "save_interval", "repeats", "threads"):
             if getattr(self, name) < 1:
                 flag = "--" + name.replace("_", "-")
                 message = f"{flag} is {getattr(self, name)}, but must be at least 1: pass 1 or more."

@@ -137,6 +137,8 @@ class Runner(OnPolicyRunner):
         observations = self.env.get_observations()
         self.alg.train_mode()
         stop: str | None = None
+        # All time is told: an iteration begins where the one before was counted, and pays for its checkpoint.
+        counted = time.perf_counter()
         while self.iteration < self.config.max_iterations and stop is None:
             self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
@@ -154,7 +156,8 @@ class Runner(OnPolicyRunner):
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
             stop = next((name for name in asked if pooled.counts[name]), None)
-            seconds = time.perf_counter() - started
+            seconds = (now := time.perf_counter()) - counted
+            counted = now
             self._count(pooled, seconds)
             self._warn_of_stragglers(pooled)
             row = self._row(pooled, seconds)
