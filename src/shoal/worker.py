@@ -23,7 +23,7 @@ from shoal.provenance import git_state, now, versions
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch.distributed import Store
 
@@ -79,6 +79,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     store: Callable[[], Store] | None = None,
     on_row: Callable[[Row], None] | None = None,
     beat: Heartbeat | None = None,
+    network: Mapping[str, str] | None = None,
 ) -> Finished:
     """Do one rank's share of `job`.
 
@@ -89,6 +90,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
         store: Opens the store through which the ranks meet; a single worker needs none.
         on_row: Called on rank 0 with the metrics of each iteration.
         beat: Where this rank says what it does.
+        network: On several machines, variables that tell gloo and NCCL which interface leads to the others.
 
     Raises:
         ShoalError: The training failed, or a signal ended it after a checkpoint.
@@ -107,6 +109,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
         device=device,
         local_size=rank.local_world_size,
         beat=beat or Heartbeat(),
+        network=network or {},
     )
     with isolated(device, threads=usable_threads(rank)):
         env = _build_env(job, world)

@@ -11,9 +11,12 @@ from typing import Literal
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, at_least, check
 from shoal.config.env import EnvConfig
+from shoal.config.machines import check_machines
 from shoal.errors import UsageError
 
-NOT_REPEATED = ("resume", "checkpoint", "dry_run")
+MACHINES = ("hosts", "ssh_config", "nnodes", "node_rank", "master_addr", "master_port", "interface")
+"""Fields that say on which machines to train, and how they meet."""
+NOT_REPEATED = ("resume", "checkpoint", "dry_run", *MACHINES)
 """Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
 
 
@@ -21,6 +24,7 @@ _LEAST = {
     "num_envs": 1,
     "max_iterations": 1,
     "seed": 0,
+    "node_rank": 0,
     "check_replicas_every": 0,
     "max_restarts": 0,
     "min_workers": 1,
@@ -43,6 +47,22 @@ class TrainConfig:
     `auto` is GPU 0 if one is visible, else the CPU."""
     nproc_per_node: int | None = None
     """Workers on this machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
+    hosts: tuple[str, ...] = ()
+    """Machines to train on, as `ssh` knows them, or `slurm` for those of the allocation. The first has rank 0.
+    `--gpu-ids` and `--nproc-per-node` hold for each of them."""
+    ssh_config: str | None = None
+    """With `--hosts`: the file that tells `ssh` about them. Default: `~/.ssh/config`."""
+    nnodes: str | None = None
+    """Number of machines on each of which this command is typed, or `MIN:MAX`, with which training goes on when one is
+    lost and takes it back when it returns."""
+    node_rank: int | None = None
+    """With `--nnodes`: which of them this machine is, from 0. Number 0 has rank 0."""
+    master_addr: str | None = None
+    """With `--nnodes`: an address or name of machine 0 that all others reach."""
+    master_port: int = 29500
+    """With `--nnodes`: the port on machine 0 at which they meet."""
+    interface: str | None = None
+    """Network interface through which workers on several machines talk. Default: the one that leads to machine 0."""
     num_envs: int = 1024
     """Environments on each worker."""
     num_envs_total: int | None = None
@@ -116,6 +136,7 @@ class TrainConfig:
                 flag = "--" + name.replace("_", "-")
                 message = f"{flag} is {value}, but must be at least {least}: pass {flag} {least} or more."
                 raise UsageError(message)
+        check_machines(self)
         if self.video_length > self.video_interval:
             message = (
                 f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one film "

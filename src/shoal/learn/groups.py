@@ -23,7 +23,7 @@ from shoal.heartbeat import Heartbeat
 from shoal.learn.collectives import marked_collectives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class World:
     device: str = "cpu"
     local_size: int | None = None
     """Ranks on this machine; None where nobody has said."""
+    network: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    """On several machines: variables that tell gloo and NCCL which interface leads to the others."""
     beat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
     """Where this rank says what it does."""
 
@@ -157,6 +159,7 @@ def process_group(
         # For as long as this process lives: groups of a user's own open no other door. A user's own value is meant for
         # runs on several machines, and would let these listen to a network that they do not need.
         os.environ.update(ON_ONE_MACHINE)
+    os.environ.update(world.network)
     before = world.beat.enter("collective")
     meeting_point = store()
     meeting_point.set_timeout(patience)  # torch leaves a store that it is given at its own five minutes.
