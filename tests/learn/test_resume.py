@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from support.hostile import vouch_for, write_hostile
 from support.learners import tiny_agent, tiny_config, tiny_runner
 
 from shoal.config import ModelConfig
 from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
 from shoal.learn.resume import resume_environments
@@ -203,3 +205,33 @@ def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: p
     assert caplog.messages == [
         "All environments begin new episodes: the environment does not say what its next step depends on."
     ]
+
+
+@pytest.mark.parametrize(("size", "each"), [(2, 3), (1, 6)], ids=["as before", "dealt again"])
+def test_code_in_the_file_of_a_rank_is_not_run(size: int, each: int, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(rank, 2, 3) for rank in range(2)])
+    file = checkpoint.path / "rank_00001.pt"
+    marker = write_hostile(file, torch.load(file, weights_only=True))
+    vouch_for(file)
+    assert checkpoint.damage() is None
+    with pytest.raises(
+        UsageError, match=r"rank_00001\.pt cannot be loaded as plain tensors \(UnpicklingError\), although"
+    ):
+        resume_environments(on_a_rank(size - 1, size, each), checkpoint)
+    assert not marker.exists()
+    torch.load(file, weights_only=False)  # It is as hostile as it looks.
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [1, 2], torch.zeros(2), {"rows": 5}, {"rows": {"task/state": 5}, "random": {}}]
+)
+def test_a_file_of_a_rank_that_holds_no_rows_is_refused(content: Any, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    file = checkpoint.path / "rank_00000.pt"
+    torch.save(content, file)
+    vouch_for(file)
+    with pytest.raises(
+        UsageError, match=r"rank_00000\.pt is no part of a checkpoint: it has no 'rows' of environments"
+    ):
+        resume_environments(on_a_rank(0, 1, 2), checkpoint)
