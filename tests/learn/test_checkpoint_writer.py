@@ -173,3 +173,14 @@ def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
         beside.save(replace(snapshot(iteration), about={"num_envs": 2, "score": score}))
     beside.wait()
     assert names(run_dir) == ["000002", "000004", "000006", "000007"]
+
+
+def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+    written(run_dir, {1: None})
+    (run_dir.dropped_dir(1) / "in the way").mkdir(parents=True)
+    beside = writer(run_dir, keep=Keep(last=1))
+    beside.save(snapshot(2))
+    beside.wait()
+    assert names(run_dir) == [".dropped-000001", "000001", "000002"]
+    (told,) = caplog.messages
+    assert told.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.learner_probes import SEED, run_probes
-from support.two_ranks import run_on_two_ranks
+from support.ranks import run_on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(scratch: Path) -> list[dict[str, Any]]:
     """The report of each rank, by probe."""
-    return run_on_two_ranks(run_probes, str(scratch))
+    return run_on_ranks(2, run_probes, str(scratch))
 
 
 # Collectives

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_runner, train
 from support.recorded_task import RECORDS_VARIABLE
+from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 from torch.distributed import FileStore
 
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
-from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Statistics
