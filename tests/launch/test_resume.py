@@ -87,8 +87,11 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert same, name
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("case", CASES)
+# What a learner remembers is saved by each rank alike, and two workers share normalisers besides: they alone are tried.
+@pytest.mark.parametrize(
+    ("case", "workers"),
+    [("kernels", "1"), ("kernels", "2"), ("mujoco", "1"), ("mujoco", "2"), ("recurrent", "2"), ("curious", "2")],
+)
 def test_a_resumed_training_is_the_one_that_never_stopped(case: str, workers: str, tmp_path: Path) -> None:
     flags = ("--nproc-per-node", workers)
     straight = trained(tmp_path / "straight", case, *flags, "--max-iterations", "6")

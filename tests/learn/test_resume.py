@@ -13,7 +13,7 @@ import torch
 from support.hostile import vouch_for, write_hostile
 from support.learners import tiny_agent, tiny_config, tiny_runner
 
-from shoal.config import ModelConfig
+from shoal.config import ModelConfig, RndConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 STEPS = 7
 
 
-def on_a_rank(rank: int, size: int, num_envs: int, *, recurrent: bool = False, task: Any = None) -> Runner:
+def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> Runner:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
-    agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",)})
-    if recurrent:
+    agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
+    if kind == "curious":
+        rnd = RndConfig(enabled=True, reward_normalization=True, weight=1.0)
+        agent = replace(agent, algorithm=replace(agent.algorithm, rnd=rnd))
+    if kind == "recurrent":
         network = ModelConfig(class_name="RNNModel", hidden_dims=(8,), rnn_hidden_dim=6, rnn_type="lstm")
         agent = replace(agent, actor=replace(network, distribution=agent.actor.distribution), critic=network)
     return Runner(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
@@ -92,14 +95,16 @@ def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "curious"])
 @pytest.mark.parametrize(("size", "each"), [(1, 12), (2, 6), (3, 4), (4, 3), (2, 3), (2, 9)])
-def test_environments_are_dealt_again_in_their_order(size: int, each: int, *, recurrent: bool, run_dir: RunDir) -> None:
-    before = [stepped(on_a_rank(rank, 2, 6, recurrent=recurrent)) for rank in range(2)]
+def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind: str, run_dir: RunDir) -> None:
+    before = [stepped(on_a_rank(rank, 2, 6, kind=kind)) for rank in range(2)]
     everything = joined(before)
+    memories = {"plain": 0, "recurrent": 4, "curious": 1}  # Two of each LSTM, and a discounted sum of rewards.
+    assert sum(name.startswith("memory/") for name in everything) == memories[kind]
     checkpoint = saved(run_dir, before)
     for rank in range(size):
-        now = on_a_rank(10 + rank, 1, each, recurrent=recurrent)
+        now = on_a_rank(10 + rank, 1, each, kind=kind)
         fresh = copied(now)
         now.world = World(rank=rank, size=size)
         resume_environments(now, checkpoint)
