@@ -17,7 +17,7 @@ from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import Snapshot, read_rank_file, write_snapshot
 from shoal.learn.groups import World
-from shoal.plan.checkpoints import Keep, best_of, list_checkpoints, newest_good, to_drop
+from shoal.plan.checkpoints import Keep, best_good, best_of, list_checkpoints, newest_good, to_drop
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -157,6 +157,15 @@ def test_the_newest_good_one_is_kept_when_newer_ones_are_damaged(run_dir: RunDir
     assert newest is not None
     assert newest.iteration == 20
     assert kept(run_dir, Keep(last=1)) == [10, 20, 40]
+
+
+def test_the_best_good_one_is_kept_when_a_better_one_is_damaged(run_dir: RunDir) -> None:
+    written(run_dir, {10: 5.0, 20: 7.0, 30: 9.0, 40: 1.0})
+    (run_dir.checkpoint_dir(30) / "model.pt").write_bytes(b"")
+    best = best_good(run_dir)
+    assert best is not None
+    assert best.iteration == 20
+    assert kept(run_dir, Keep(last=1)) == [20, 40]
 
 
 def test_of_equal_scores_the_newest_is_the_best(run_dir: RunDir) -> None:

@@ -17,7 +17,7 @@ from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MODEL = "model.pt"
@@ -162,19 +162,20 @@ class Keep:
     """Those whose iteration is a multiple of this, too."""
 
 
-def whole_checkpoints(run: RunDir) -> list[Checkpoint]:
-    """Return the checkpoints of a run that are as their manifests say, oldest first."""
-    return [checkpoint for checkpoint in list_checkpoints(run) if checkpoint.damage() is None]
-
-
-def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
     """Return the checkpoint with the highest score; of equal ones the newest. None where none has a score."""
-    scored = [
-        (score, checkpoint.iteration, checkpoint)
-        for checkpoint in checkpoints
-        if (score := checkpoint.score) is not None
-    ]
-    return max(scored, key=lambda each: each[:2])[2] if scored else None
+    return next(iter(_best_first(checkpoints)), None)
+
+
+def best_good(run: RunDir) -> Checkpoint | None:
+    """Return the whole checkpoint of a run with the highest score, as above."""
+    return next((each for each in _best_first(list_checkpoints(run)) if each.damage() is None), None)
+
+
+def _best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Return those that have a score."""
+    scored = [(score, each.iteration, each) for each in checkpoints if (score := each.score) is not None]
+    return [each for *_, each in sorted(scored, key=lambda told: told[:2], reverse=True)]
 
 
 def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
@@ -183,7 +184,7 @@ def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
     if keep.last is None:
         return []
     newest, _ = newest_good(run)
-    kept = {*found[-keep.last :], newest, best_of(found)}
+    kept = {*found[-keep.last :], newest, best_good(run)}
     return [each for each in found if each not in kept and not (keep.every and each.iteration % keep.every == 0)]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import UsageError
-from shoal.plan.checkpoints import Checkpoint, best_of, checkpoint_at, newest_good, whole_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
@@ -342,7 +342,7 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
     if checkpoint == "best":
-        best = best_of(whole_checkpoints(_newest_run_with_checkpoint(log_root, spec)[0]))
+        best = best_good(_newest_run_with_checkpoint(log_root, spec)[0])
         if best is None:
             message = (
                 f"No checkpoint of the newest run below {log_root} has a score, because no episode had ended when they "
