@@ -136,7 +136,8 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
     if asked.resume is not None and not saved:
         # The run that goes on keeps what it was trained with, unless this command says otherwise.
-        train_yaml = run_to_continue(asked, registry.resolve(asked.task)).train_yaml
+        run, _damaged = run_to_continue(asked, registry.resolve(asked.task))
+        train_yaml = run.train_yaml
         if train_yaml.is_file():
             default = _defaults(task, [train_yaml])
             asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)

@@ -83,6 +83,10 @@ class RunDir:
         """Return where a checkpoint is written. The leading dot hides it from all that looks for checkpoints."""
         return self.checkpoints_dir / f".unfinished-{iteration:06d}"
 
+    def dropped_dir(self, iteration: int) -> Path:
+        """Return where a checkpoint is hidden while it is removed."""
+        return self.checkpoints_dir / f".dropped-{iteration:06d}"
+
     @property
     def videos_dir(self) -> Path:
         """Films of one environment."""

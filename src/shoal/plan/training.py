@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import UsageError
-from shoal.plan.checkpoints import Checkpoint, best_of, checkpoint_at, newest_good, whole_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
@@ -280,7 +280,7 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
 def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
     """Find the run to continue, the checkpoint to start from, and its iteration."""
     if config.resume is not None:
-        run = run_to_continue(config, spec)
+        run, damaged = run_to_continue(config, spec)
         checkpoint, passed_over = newest_good(run)
         if checkpoint is None:
             reasons = " ".join(passed_over) or "It has none yet."
@@ -291,7 +291,7 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
             run,
             Start(model=str(checkpoint.model.absolute()), mode="continue"),
             checkpoint.iteration,
-            passed_over,
+            [*damaged, *passed_over],
         )
     if config.checkpoint is not None:
         model = find_model(config.log_root, spec, config.checkpoint)
@@ -329,17 +329,20 @@ def _workers(number: int, num_envs: int) -> str:
     return f"{workers} with {num_envs:,} environments{'' if number == 1 else ' each'}"
 
 
-def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:
-    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint."""
+def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
+    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint.
+
+    With it comes a sentence for each checkpoint of a newer run that has none that is whole.
+    """
     if config.resume:
-        return find_run(Path(config.log_root), spec.experiment, config.resume[0])
+        return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
     return _newest_run_with_checkpoint(config.log_root, spec)
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
     if checkpoint == "best":
-        best = best_of(whole_checkpoints(_newest_run_with_checkpoint(log_root, spec)))
+        best = best_good(_newest_run_with_checkpoint(log_root, spec)[0])
         if best is None:
             message = (
                 f"No checkpoint of the newest run below {log_root} has a score, because no episode had ended when they "
@@ -349,18 +352,27 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
         return best.model
     if checkpoint != "latest":
         return checkpoint_at(Path(checkpoint))
-    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec))
+    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
     if newest is None:  # Removed by somebody in this very moment.
         message = f"The newest checkpoint below {log_root} is gone: try again."
         raise UsageError(message)
     return newest.model
 
 
-def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> RunDir:
+def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, list[str]]:
     experiment = experiment_dir(Path(log_root), spec.experiment)
+    passed_over: list[str] = []
     for run in reversed(list_runs(experiment)):
-        if newest_good(run)[0] is not None:
-            return run
+        newest, damaged = newest_good(run)
+        if newest is not None:
+            return run, passed_over
+        passed_over += damaged
+    if passed_over:
+        message = (
+            f"No run in {experiment.absolute()} has a whole checkpoint. {' '.join(passed_over)} Pass a path, or train "
+            "anew without this flag."
+        )
+        raise UsageError(message)
     message = f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path."
     raise UsageError(message)
 
