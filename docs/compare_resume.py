@@ -288,12 +288,12 @@ def rows(trainer: Trainer, where: Path, done: dict[str, Launch]) -> Iterator[tup
     straight, half, resumed = done["straight"], done["half"], done["resumed"]
     whole = checkpoint_in(trainer, where / "straight", 2 * HALF)
     again = differences(whole, checkpoint_in(trainer, where / "straight_again", 2 * HALF))
-    yield "twice without a stop: largest difference", number(max(again.values()))
+    yield "twice without a stop: largest difference", f"{max(again.values()):.2g}"
     apart = differences(whole, newest_in(where / "resumed"))
     moved = differences(whole, checkpoint_in(trainer, where / "straight", HALF))
     for part in sorted(apart, reverse=True):
-        yield f"resumed, and without a stop: largest difference of {part}", number(apart[part])
-    yield f"for scale: how far the last {HALF} iterations move a weight", number(moved["weights"])
+        yield f"resumed, and without a stop: largest difference of {part}", f"{apart[part]:.2g}"
+    yield f"for scale: how far the last {HALF} iterations move a weight", f"{moved['weights']:.2g}"
     yield "iterations, as it counts them", f"{span(half.counted)}, resumed {span(resumed.counted)}"
     yield "total steps at the end, without a stop and resumed", f"{straight.total_steps}, {resumed.total_steps}"
     same, of = same_metrics(straight, resumed)
@@ -359,11 +359,6 @@ def walked(name: str, value: object) -> Iterator[tuple[str, object]]:
             yield from walked(f"{name}/{index}", each)
     else:
         yield name, value
-
-
-def number(difference: float) -> str:
-    """Return a difference as it stands in the table."""
-    return f"{difference:.2g}" if difference else "0"
 
 
 def same_metrics(straight: Launch, resumed: Launch) -> tuple[int, int]:
