@@ -281,7 +281,7 @@ def iterations_saved(logs: Path) -> int:
     """Return how many iterations the newest checkpoint holds that can be read."""
     import torch
 
-    for file in sorted(logs.rglob("*.pt"), key=lambda file: file.stat().st_mtime, reverse=True):
+    for file in sorted(logs.rglob("model*.pt"), key=lambda file: file.stat().st_mtime, reverse=True):
         with contextlib.suppress(OSError, RuntimeError, EOFError, pickle.UnpicklingError):
             return int(torch.load(file, map_location="cpu", weights_only=True)["iter"]) + 1
     return 0

@@ -279,8 +279,7 @@ def checkpoint_in(trainer: Trainer, where: Path, done: int) -> Path:
 
 def newest_in(where: Path) -> Path:
     """Return the file with networks and optimizer that was written last."""
-    files = [file for file in (where / "logs").rglob("*.pt") if file.name.startswith("model")]
-    return max(files, key=lambda file: file.stat().st_mtime_ns)
+    return max((where / "logs").rglob("model*.pt"), key=lambda file: file.stat().st_mtime_ns)
 
 
 def rows(trainer: Trainer, where: Path, done: dict[str, Launch]) -> Iterator[tuple[str, str]]:
