@@ -7,7 +7,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from support.limits import files_of_at_most
 
 from shoal.config import TrainConfig
@@ -15,6 +14,8 @@ from shoal.learn.metrics import JsonLinesWriter, Sheltered, open_writers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pytest
 
     from shoal.plan.rundir import RunDir
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import psutil
@@ -82,3 +84,9 @@ def test_a_broken_wandb_costs_a_warning(
     assert caplog.records[-1].getMessage().startswith("W&B cannot be used (")
     assert caplog.records[-1].getMessage().endswith("); training goes on without it.")
     assert run_dir.metrics_jsonl.read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_a_training_without_wandb_does_not_import_it() -> None:
+    look = "import sys, shoal.learn.runner; print('rsl_rl.runners' in sys.modules, 'wandb' in sys.modules)"
+    seen = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert seen.stdout == "True False\n"

@@ -1,7 +1,7 @@
 """What wandb has written to its disk: the records of a `.wandb` file, which is a log in the format of LevelDB.
 
-Blocks of 32 KiB; in each, chunks with a checksum, a length, and whether a chunk is whole or a part of a record. The first
-block begins with seven bytes that say that the file is wandb's.
+Blocks of 32 KiB; in each, chunks with a checksum, a length, and whether a chunk is whole or a part of a record. The
+first block begins with seven bytes that say that the file is wandb's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wandb.proto.wandb_internal_pb2 import Record
+from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]  Made at import.
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

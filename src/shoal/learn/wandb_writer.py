@@ -1,7 +1,7 @@
 """Metrics for Weights & Biases: one W&B run for each run, however often that is resumed.
 
-wandb is another program's client: it may wait for a network, ask on a terminal, or raise. Here is what keeps all of that
-from a training.
+wandb is another program's client: it may wait for a network, ask on a terminal, or raise. Here is what keeps all of
+that from a training.
 """
 
 from __future__ import annotations

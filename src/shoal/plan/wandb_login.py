@@ -41,15 +41,16 @@ def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
         message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
         raise UsageError(message)
     if writes and not _may_write(environ):
+        server = _server(environ, _settings(environ))
         message = (
-            f"--logger wandb was asked for, but nobody is logged in to {_server(environ, _settings(environ))} here: run "
-            "`wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline and send the metrics later, with `wandb sync`."
+            f"--logger wandb was asked for, but nobody is logged in to {server} here: run `wandb login`, "
+            "set WANDB_API_KEY, or set WANDB_MODE=offline and send the metrics later, with `wandb sync`."
         )
         raise UsageError(message)
 
 
 def _may_write(environ: Mapping[str, str]) -> bool:
-    """Whether wandb would neither ask nor refuse. Where it may yet find a login of a kind unknown here, it would not."""
+    """Whether wandb would neither ask nor refuse."""
     settings = _settings(environ)
     if environ.get("WANDB_MODE", settings.get("mode")) in _WITHOUT_LOGIN:
         return True
