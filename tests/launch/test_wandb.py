@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from support.commands import SMALL, TRAIN, run, start
 from support.killer import Killer
 from support.wandb_files import launches_in
+from support.wandb_server import KEY, wandb_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +25,6 @@ pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
 OFFLINE = {"WANDB_MODE": "offline"}
 SWINGUP = (*TRAIN, "Cartpole-Swingup", *SMALL, "--logger", "wandb", "--agent.save-interval", "2")
-KEY = "0123456789abcdef" * 3
 SPAWNED = ("--nproc-per-node", "2")
 
 
@@ -42,6 +45,29 @@ def test_a_resumed_training_goes_on_in_the_same_run(tmp_path: Path, workers: tup
     assert (first.name, first.project) == (name, "shoal")
     assert [[row["iteration"] for row in launch.rows] for launch in (first, second)] == [[1, 2, 3, 4], [3, 4, 5, 6]]
     assert [row["Train/total_steps"] for row in second.rows] == [row["Train/total_steps"] for row in ended.rows[2:]]
+
+
+def test_a_server_gets_the_rows_of_all_launches_and_loses_none(tmp_path: Path) -> None:
+    with wandb_server() as server:
+        environ = {**server.environ(), "WANDB_CONFIG_DIR": str(tmp_path)}
+        ended = run((*SWINGUP, "--max-iterations", "4"), tmp_path, environ)
+        assert_ended_well(ended)
+        shutil.rmtree(ended.run / "checkpoints" / "000004")
+        # Another configuration, which W&B refuses of some runs; and other workers.
+        again = run((*SWINGUP, "--max-iterations", "5", "--seed", "7", "--resume"), tmp_path, environ)
+        assert_ended_well(again)
+        assert_ended_well(run((*SWINGUP, *SPAWNED, "--max-iterations", "6", "--resume"), tmp_path, environ))
+        # A launch without a network is sent later.
+        assert_ended_well(run((*SWINGUP, "--max-iterations", "7", "--resume"), tmp_path, OFFLINE))
+        (launch,) = (ended.run / "wandb").glob("offline-run-*")
+        wandb = (sys.executable, "-m", "wandb", "sync", "--yes", str(launch))
+        subprocess.run(wandb, cwd=tmp_path, env={**os.environ, **environ}, check=True, capture_output=True)
+    ((run_id, rows),) = server.rows.items()
+    assert run_id == (ended.run / "wandb_run_id").read_text(encoding="utf-8").strip()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 3, 4, 5, 6, 7]
+    assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert KEY not in ended.stdout + ended.stderr + again.stdout + again.stderr
+    assert [file for file in ended.run.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()] == []
 
 
 def test_a_training_from_a_checkpoint_is_a_run_of_its_own(tmp_path: Path) -> None:
@@ -86,7 +112,7 @@ def test_a_training_that_is_ended_leaves_nothing_of_wandb(
 
 def test_a_server_that_is_not_there_costs_a_warning_and_no_row(tmp_path: Path) -> None:
     nobody = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY, "WANDB_INIT_TIMEOUT": "1"}
-    online = {"WANDB_MODE": "online", "HOME": str(tmp_path)}
+    online = {"WANDB_MODE": "online", "WANDB_CONFIG_DIR": str(tmp_path)}
     ended = run((*SWINGUP, *SPAWNED, "--max-iterations", "2"), tmp_path, {**nobody, **online})
     assert_ended_well(ended)
     assert "W&B does not take this run now (CommError: " in ended.stdout + ended.stderr

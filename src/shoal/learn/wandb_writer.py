@@ -51,6 +51,7 @@ class WandbWriter:
             )
             wandb.teardown()  # Until then wandb goes on trying.
             self._run = self._begin(run, config, mode="offline")
+        self._next_step: int = self._run.starting_step
         # The axis of all charts, since W&B's own step only ever grows.
         self._run.define_metric("iteration", hidden=True)
         self._run.define_metric("*", step_metric="iteration")
@@ -78,7 +79,9 @@ class WandbWriter:
         W&B drops a row whose step is not beyond the last. Iterations that are done again, from an older checkpoint,
         therefore get steps of their own.
         """
-        self._run.log(dict(row), step=max(int(row["iteration"]), self._run.step), commit=True)
+        step = max(int(row["iteration"]), self._next_step)
+        self._run.log(dict(row), step=step, commit=True)
+        self._next_step = step + 1
 
     def close(self) -> None:
         """Finish the W&B run, and end wandb's own process."""
