@@ -71,6 +71,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def wandb_run_id(self) -> Path:
+        """The id under which W&B knows this run. What wandb itself keeps of it lies in `wandb/` beside it."""
+        return self.path / "wandb_run_id"
+
+    @property
     def checkpoints_dir(self) -> Path:
         """One directory for each checkpoint."""
         return self.path / "checkpoints"

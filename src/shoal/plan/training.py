@@ -5,7 +5,6 @@ Everything that can be refused is refused here, before a process is started or a
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +25,7 @@ from shoal.plan.rundir import (
     torchrunx_log_dir,
     validate_run_name,
 )
+from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     """
     spec = registry.resolve(config.task)
     validate_run_name(config.run_name)
-    _refuse_missing_packages(config)
     rank = joined_rank(environ)
+    if config.logger == "wandb":
+        refuse_no_wandb(environ, writes=rank is None or rank.rank == 0)
     workers = plan_workers(*_asked_workers(config, rank), gpus)
     world_size = rank.world_size if rank else len(workers.devices)
     _refuse_restarts_in_vain(config, rank, world_size)
@@ -383,12 +384,6 @@ def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -
             f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
             f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
         )
-        raise UsageError(message)
-
-
-def _refuse_missing_packages(config: TrainConfig) -> None:
-    if config.logger == "wandb" and importlib.util.find_spec("wandb") is None:
-        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
         raise UsageError(message)
 
 
