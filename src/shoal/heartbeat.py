@@ -135,12 +135,31 @@ class Heartbeat:
             return True
         return self.waits_on_device is not None and self.idle > self.limit / 2 and self.waits_on_device()
 
-    def pulse(self, *, waits: bool = False, through: bool = False) -> None:
+    def beat(self, rank: int, *, waits: bool = False) -> Beat:
+        """Return how this process is at this moment, as others would read it.
+
+        Args:
+            rank: Its place.
+            waits: Whether it only waits for others.
+        """
+        return Beat(
+            rank=rank,
+            phase="collective" if waits and self.phase not in WAITING else self.phase,
+            iteration=self.iteration,
+            marks=self.marks,
+            idle=self.idle,
+            silent=0.0,
+            limit=self.limit,
+            pid=os.getpid(),
+            started=started_at(os.getpid()),
+            host=_host(),
+        )
+
+    def pulse(self, *, waits: bool = False) -> None:
         """Say that this process still runs. The watchdog does it, in a thread of its own.
 
         Args:
             waits: Whether this rank only waits for others.
-            through: Whether to wait until the file system has it, so that other machines see it too.
         """
         if self._descriptor is None:
             return
@@ -148,8 +167,6 @@ class Heartbeat:
         told = _PULSE.pack(count, self.marks, waits, self.progressed, time.monotonic(), time.time(), count)
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, told, _PULSE_AT)
-            if through:
-                os.fdatasync(self._descriptor)
 
     def close(self) -> None:
         """Let go of the file, which stays."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
     from shoal.envs.vec_env import WarpVecEnv
+    from shoal.learn.checkpoints import Snapshot
     from shoal.learn.groups import World
     from shoal.learn.metrics import Row
     from shoal.learn.runner import Runner
@@ -151,26 +152,21 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     """Build the learner, bring all replicas to one state, and train."""
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoint_writer import CheckpointWriter
-    from shoal.learn.checkpoints import Snapshot, read_checkpoint
+    from shoal.learn.courier import Courier
+    from shoal.learn.groups import group_timeout
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
-    from shoal.learn.resume import resume_environments
     from shoal.learn.runner import Runner
 
     if world.device == "cpu":
         keep_freed_memory()
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     runner = Runner(env, job.config, world)
-    if job.start is not None:
-        state = read_checkpoint(Path(job.start.model), world.device)
-        runner.restore(state, weights_only=job.start.mode == "weights")
-    runner.synchronize()
-    # Other actions on each; and on a run that goes on with other workers, not those that it began with.
-    _seed_everything(job.config.seed + world.rank + _RESEEDED * runner.iteration)
-    if job.start is not None and job.start.mode == "continue":
-        resume_environments(runner, Checkpoint(Path(job.start.model).parent))
+    _begin(job, runner)
 
-    checkpoints = CheckpointWriter(job.run, world, Keep(last=job.config.keep_last, every=job.config.keep_every))
+    courier = Courier(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
+    keep = Keep(last=job.config.keep_last, every=job.config.keep_every)
+    checkpoints = CheckpointWriter(job.run, world, keep, courier)
     code = {"versions": versions(), "git": git_state()} if world.is_first else {}
     writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []
     last_row: Row = {}
@@ -221,6 +217,30 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     )
     exports = job.config.export and world.is_first
     return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
+
+
+def _begin(job: Job, runner: Runner) -> None:
+    """Bring all replicas to one state: that of a checkpoint, if there is one to start from."""
+    from shoal.learn.checkpoints import read_checkpoint
+    from shoal.learn.courier import at_hand
+    from shoal.learn.resume import resume_environments
+
+    start, world = job.start, runner.world
+    if start is None:
+        runner.synchronize()
+        _seed_rollouts(job, runner)
+        return
+    with at_hand(Path(start.model), world) as model:
+        runner.restore(read_checkpoint(model, world.device), weights_only=start.mode == "weights")
+        runner.synchronize()
+        _seed_rollouts(job, runner)
+        if start.mode == "continue":
+            resume_environments(runner, Checkpoint(model.parent))
+
+
+def _seed_rollouts(job: Job, runner: Runner) -> None:
+    """Let each rank draw other actions; and on a run that goes on with other workers, not those that it began with."""
+    _seed_everything(job.config.seed + runner.world.rank + _RESEEDED * runner.iteration)
 
 
 def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str | None:

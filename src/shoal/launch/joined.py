@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,18 +16,23 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
+from shoal.launch.board import FileBoard, StoreBoard
 from shoal.launch.lifeline import end_with_parent
-from shoal.launch.notes import Note, failure_of, first_failure, read_notes, way_on, write_note
+from shoal.launch.meeting import find_network
+from shoal.launch.notes import Note, failure_of, first_failure, way_on
 from shoal.launch.record import record_end
-from shoal.launch.stalls import is_that_process, read_beats
+from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
+from shoal.plan.rundir import RunDir
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.distributed import Store
 
+    from shoal.launch.board import Board
+    from shoal.launch.meeting import Meeting
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
@@ -36,16 +42,8 @@ _RUN_DIR = "shoal/run_dir"
 _REFUSAL = "shoal/refusal"
 _REPORT = "shoal/report"
 _REPORT_WAIT = timedelta(seconds=60)
-_ECHO_WAIT_S = 2.0
+_ECHO_WAIT_S = 2.5
 """How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
-
-
-def open_launchers_store() -> Store:
-    """Connect to the store that torchrun keeps for its workers."""
-    from torch.distributed import rendezvous
-
-    store, _rank, _world_size = next(iter(rendezvous("env://")))
-    return store
 
 
 def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
@@ -66,16 +64,46 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
     told = store.get(_RUN_DIR).decode()
     if not told:
         raise UsageError(store.get(_REFUSAL).decode())
-    return Path(told)
+    path = Path(told)
+    with suppress(OSError):  # It is there already where the disk is shared; where it is not, notes and stacks lie here.
+        RunDir(path).ranks_dir.mkdir(parents=True, exist_ok=True)
+    return path
 
 
-def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: Store) -> list[WorkerReport]:
+def run_joined(  # noqa: PLR0913  Two of them are the door's own.
+    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: Store
+) -> list[WorkerReport]:
     """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
 
     Raises:
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
     end_with_parent(stop)
+    network = find_network(meeting, store, rank, job.config.interface)
+    with _open_board(job.run, rank, meeting) as board:
+        return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
+
+
+@contextmanager
+def _open_board(run: RunDir, rank: Rank, meeting: Meeting) -> Iterator[Board]:
+    """Open what the ranks tell each other by: files on one machine, the store on several."""
+    if rank.local_world_size == rank.world_size:
+        yield FileBoard(run, run.ranks_dir, rank.world_size)
+        return
+    with closing(StoreBoard(run, rank, meeting.connect)) as board:
+        yield board
+
+
+def _run(  # noqa: PLR0913
+    job: Job,
+    view: View,
+    stop: StopRequests,
+    *,
+    rank: Rank,
+    store: Store,
+    network: Mapping[str, str],
+    board: Board,
+) -> list[WorkerReport]:
     place = "startup"
 
     def give_up(error: ShoalError) -> None:
@@ -85,25 +113,24 @@ def run_joined(job: Job, view: View, stop: StopRequests, *, rank: Rank, store: S
 
     limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
     try:
-        with watched(job.run, rank, limits, give_up=give_up) as beat:
+        with watched(job.run, rank, limits, give_up=give_up, board=board) as beat:
             try:
-                done = run_worker(job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat)
+                done = run_worker(
+                    job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat, network=network
+                )
                 beat.enter("collective")
                 reports = _gather(store, rank, done.report)
             finally:
                 place = beat.place()
     except ShoalError as error:
-        write_note(job.run, Note.of_error(error, rank))
+        board.leave(Note.of_error(error, rank))
         raise
     except Exception as error:
         note = Note.of_error(error, rank, place=place)
-        write_note(job.run, note)
-        raise (_cause_elsewhere(job, rank) if note.is_echo else failure_of(note)) from error
+        board.leave(note)
+        raise (_cause_elsewhere(job, rank, board) if note.is_echo else failure_of(note)) from error
     report = done.report
-    write_note(
-        job.run,
-        Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()),
-    )
+    board.leave(Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
     done.export()
     return reports
 
@@ -119,20 +146,23 @@ def _gather(store: Store, rank: Rank, report: WorkerReport) -> list[WorkerReport
     return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
-def _cause_elsewhere(job: Job, rank: Rank) -> ShoalError:
+def _cause_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
     deadline = time.monotonic() + _ECHO_WAIT_S
-    while (cause := first_failure(read_notes(job.run, rank.world_size).values())) is None:
+    while (cause := first_failure(board.notes().values())) is None:
         if time.monotonic() > deadline:
-            return _lost_elsewhere(job, rank)
+            return _lost_elsewhere(job, rank, board)
+        board.refresh()
         time.sleep(0.1)
     return failure_of(replace(cause, traceback=""))  # Its own rank shows that.
 
 
-def _lost_elsewhere(job: Job, rank: Rank) -> ShoalError:
+def _lost_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     """Return the error of a rank that ended without a note: its heartbeat has stopped, and still says where it was."""
-    ranks = set(range(rank.world_size)) - {rank.rank} - read_notes(job.run, rank.world_size).keys()
-    beats = [beat for beat in read_beats(job.run.ranks_dir, ranks) if not is_that_process(beat)]
+    if board.silent > _ECHO_WAIT_S and rank.rank != 0:
+        return cut_off(job.run, rank.rank, "collective", board.silent)
+    ranks = set(range(rank.world_size)) - {rank.rank} - board.notes().keys()
+    beats = [beat for beat in board.beats(ranks) if not is_that_process(beat)]
     lost = max(beats, key=lambda beat: beat.silent, default=None)
     if lost is None or lost.silent < _ECHO_WAIT_S:  # On another machine, nothing but silence tells.
         message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
@@ -142,6 +172,6 @@ def _lost_elsewhere(job: Job, rank: Rank) -> ShoalError:
         f"torchrun's output tells its signal or exit code. {way_on(job.run)}"
     )
     error = WorkerLostError(message, rank=lost.rank)
-    if (lost.rank, rank.rank) == (0, 1):
+    if (lost.rank, rank.rank) == (0, 1) and job.run.run_json.exists():
         record_end(job.run, error)  # The one that writes is lost: the next one writes this for it.
     return error

@@ -1,63 +1,96 @@
-"""Where the ranks of several machines find each other: a store that rank 0 opens, at one address and on a free port.
-
-torch's own way listens on every interface. The port is the kernel's choice; the wardens and the launching process carry
-it to the other machines, each of which finds it in a file of its scratch directory.
-"""
+"""How ranks that other programs have started meet: the store they share, and the network that leads to each other."""
 
 from __future__ import annotations
 
-import socket
-import time
+import os
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from shoal.errors import WorkerLostError
+from shoal.plan.network import refuse_unknown_interface, route_to
 
+if TYPE_CHECKING:
     from torch.distributed import Store
 
     from shoal.plan.ranks import Rank
 
-_FILE = "meeting"
-_POLL_S = 0.02
+_ANSWER = timedelta(seconds=2)
+"""How long a question may take on a connection that is for watching."""
+_FAR = "shoal/far_address"
+"""An address of a machine that is not the one with the store."""
 
 
-def meeting_port(scratch: Path) -> int | None:
-    """Return the port at which the ranks meet, once it is known."""
-    file = scratch / _FILE
-    return int(file.read_text(encoding="utf-8")) if file.exists() else None
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks of one attempt meet."""
+
+    host: str
+    port: int
+    attempt: str
+    """Unlike that of any other set of ranks which has met here."""
+
+    @classmethod
+    def of_torchrun(cls, rank: Rank) -> Meeting:
+        """Return where torchrun has told its workers to meet. Its store outlives them when it starts them again."""
+        attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank.world_size}"
+        return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), attempt)
+
+    def open(self) -> Store:
+        """Connect this process to the store that torchrun keeps for its workers."""
+        from torch.distributed import PrefixStore, rendezvous
+
+        store, _rank, _world_size = next(iter(rendezvous("env://")))
+        return PrefixStore(f"shoal/{self.attempt}", store)
+
+    def connect(self) -> Store:
+        """Open one more connection, on which whoever watches waits for no answer for long."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        return PrefixStore(
+            f"shoal/watch/{self.attempt}", TCPStore(self.host, self.port, is_master=False, timeout=_ANSWER)
+        )
 
 
-def write_meeting_port(scratch: Path, port: int) -> None:
-    """Let the ranks of this machine know the port."""
-    unfinished = scratch / f".{_FILE}"
-    unfinished.write_text(str(port), encoding="utf-8")
-    unfinished.rename(scratch / _FILE)
+def find_network(meeting: Meeting, store: Store, rank: Rank, interface: str | None) -> dict[str, str]:
+    """Return the variables that let gloo and NCCL find the other machines; none where there is one machine.
 
-
-def open_meeting(scratch: Path, rank: Rank, address: str) -> Store:
-    """Open the store, on rank 0, or connect to it.
+    Ranks on other machines than the store's take the way that leads there. Those beside it, to whom its address may be
+    that of the loopback interface, take the way to one of the others.
 
     Args:
-        scratch: The launch's directory on this machine.
+        meeting: Where the ranks have met.
+        store: Through which they talk.
         rank: This process's place.
-        address: Rank 0's machine's.
-    """
-    from torch.distributed import TCPStore
+        interface: What `--interface` asks for.
 
-    if rank.rank == 0:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.create_server((address, 0), family=family, backlog=rank.world_size + 16) as listener:
-            port = listener.getsockname()[1]
-            store = TCPStore(
-                address,
-                port,
-                rank.world_size,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach(),
-            )
-        write_meeting_port(scratch, port)
-        return store
-    while (port := meeting_port(scratch)) is None:  # Rank 0 may compile its kernels for minutes. Others keep watch.
-        time.sleep(_POLL_S)
-    return TCPStore(address, port, rank.world_size, is_master=False)
+    Raises:
+        UsageError: There is no such interface.
+        WorkerLostError: No way leads to the other machines.
+    """
+    if rank.local_world_size == rank.world_size:
+        return {}
+    if interface is not None:
+        refuse_unknown_interface(interface)
+        return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return {}  # The user's own choice.
+    route = route_to(meeting.host)
+    if route is None:
+        raise _no_way(meeting.host)
+    if not route.is_local:
+        store.set(_FAR, route.source)
+        return route.environment()
+    far = store.get(_FAR).decode()
+    route = route_to(far)
+    if route is None:
+        raise _no_way(far)
+    return route.environment()
+
+
+def _no_way(address: str) -> WorkerLostError:
+    message = (
+        f"No network interface of this machine leads to {address}, where other workers are: pass --interface with the "
+        "one that does, or mend the network."
+    )
+    return WorkerLostError(message)

@@ -37,7 +37,7 @@ def enter(job_json: str) -> None:
     time-outs, and would then blame a peer.
     """
     from shoal.heartbeat import Limits
-    from shoal.launch.meeting import open_meeting
+    from shoal.launch.rendezvous import open_meeting
     from shoal.launch.notes import Note, write_note
     from shoal.launch.processes import show_sign_of_life
     from shoal.launch.signals import STOPPING, stop_requests

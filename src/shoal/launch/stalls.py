@@ -130,9 +130,21 @@ def deadlocked(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) -> Wo
     return WorkerLostError(message)
 
 
+def cut_off(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:
+    """Return the error of a rank whose machine does not reach rank 0's any more."""
+    message = (
+        f"Lost rank 0's machine from {platform.node()}: it has not answered rank {rank}, which waits in {place}, for "
+        f"{seconds:.0f} s. Look at the network between them. {way_on(run)}"
+    )
+    return WorkerLostError(message, rank=0)
+
+
 def _why(beat: Beat) -> str:
-    """Say what the kernel knows about a process of this machine that does not run."""
-    if beat.host != platform.node() or not is_that_process(beat):
+    """Say why a process does not run: what the kernel knows of it, or that its machine is silent."""
+    if beat.host != platform.node():
+        lost = beat.silent > GRACE_S
+        return f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost" if lost else ""
+    if not is_that_process(beat):
         return ""
     if is_stopped(beat.pid):
         return ": its process is stopped, by a signal or a debugger"

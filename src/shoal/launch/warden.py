@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from shoal.launch.guard import guarded_scratch
 from shoal.launch.line import BEAT_S, Line, Message
-from shoal.launch.meeting import meeting_port, write_meeting_port
+from shoal.launch.rendezvous import meeting_port, write_meeting_port
 from shoal.launch.remote import PLACE
 from shoal.launch.site import OwnSite, Share
 from shoal.plan.devices import visible_gpus

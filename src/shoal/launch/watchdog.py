@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import platform
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.heartbeat import Beat, Heartbeat, Limits, beat_file
-from shoal.launch.notes import Note, failure_of, first_failure, read_notes, write_note
+from shoal.heartbeat import Heartbeat, Limits, beat_file
+from shoal.launch.board import FileBoard
+from shoal.launch.notes import Note, failure_of, first_failure
 from shoal.launch.stalls import (
     GRACE_S,
     Lookout,
+    cut_off,
     drop_empty_stacks,
     end_stuck,
-    read_beats,
     stack_file,
     stalled,
     who_is_stuck,
@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from shoal.errors import ShoalError, WorkerLostError
+    from shoal.heartbeat import Beat
+    from shoal.launch.board import Board
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
 
 _TICK_S = 1.0
 """Longest time between two beats [s]."""
 _TICKS_A_LIMIT = 5
+_CURIOUS_S = 2.0
+"""After so long without progress a rank wants to know how the others are [s]."""
 _LONGEST_S = 1e7
 """faulthandler counts no longer times [s]."""
 _DUMP_GRACE_S = 1.0
@@ -47,13 +51,14 @@ _DUMP_GRACE_S = 1.0
 
 
 @contextmanager
-def watched(
+def watched(  # noqa: PLR0913  What a door knows of its rank.
     run: RunDir,
     rank: Rank,
     limits: Limits,
     *,
     give_up: Callable[[ShoalError], None],
     scratch: Path | None = None,
+    board: Board | None = None,
 ) -> Iterator[Heartbeat]:
     """Keep the heartbeat of this process's rank, and watch over it, for the time of the body.
 
@@ -64,10 +69,12 @@ def watched(
         give_up: Called in the watchdog's thread when nothing will come of this process any more; must end it.
         scratch: A directory of this machine for the heartbeat, where a launching process looks at it, and names
             whoever gets stuck. By default it is in the run directory, and the ranks look at each other.
+        board: Where ranks of several machines leave word for each other; by default files do.
     """
     directory = scratch or run.ranks_dir
     beat = Heartbeat(beat_file(directory, rank.rank), limits)
-    dog = _Watchdog(run, rank, beat, directory, give_up)
+    board = board or FileBoard(run, directory, rank.world_size)
+    dog = _Watchdog(run, rank, beat, board, give_up, is_launched=scratch is not None)
     dog.start()
     try:
         yield beat
@@ -81,19 +88,21 @@ def watched(
 class _Watchdog:
     """One rank's."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         run: RunDir,
         rank: Rank,
         beat: Heartbeat,
-        directory: Path,
+        board: Board,
         give_up: Callable[[ShoalError], None],
+        *,
+        is_launched: bool,
     ) -> None:
         self._run = run
         self._rank = rank
         self._beat = beat
-        self._directory = directory
-        self._is_launched = directory != run.ranks_dir  # By a process that watches over all ranks.
+        self._board = board
+        self._is_launched = is_launched  # By a process that watches over all ranks.
         self._give_up = give_up
         self._lookout = Lookout()
         self._ended = threading.Event()
@@ -124,14 +133,15 @@ class _Watchdog:
 
     def _watch(self) -> None:
         tick = min(_TICK_S, self._beat.limits.least / _TICKS_A_LIMIT)
-        shared = self._rank.local_world_size < self._rank.world_size
         while not self._ended.wait(tick):
             limit, marks = self._beat.limit, self._beat.marks
             watched_s = self._lookout.look(marks)
             waits = self._beat.waits()
-            self._beat.pulse(waits=waits, through=shared)
+            self._beat.pulse(waits=waits)
             self._arm()
             idle = min(self._beat.idle, watched_s)
+            # How long others have been silent is known from when one begins to look.
+            self._board.pulse(self._beat.beat(self._rank.rank, waits=waits), curious=idle > min(_CURIOUS_S, limit / 2))
             if idle > limit and not waits:
                 self._end(self._confess(idle), marks)
             elif idle > limit + GRACE_S and not self._is_launched:
@@ -141,7 +151,7 @@ class _Watchdog:
         """Leave a note and end this process, unless it has come on meanwhile; end `culprit` too."""
         if marks != self._beat.marks:
             return
-        write_note(self._run, Note.of_error(error, self._rank))  # First: what is ended now breaks our connection.
+        self._board.leave(Note.of_error(error, self._rank))  # First: what is ended now breaks our connection.
         if culprit is not None:
             end_stuck(culprit)
         self._give_up(error)
@@ -164,29 +174,21 @@ class _Watchdog:
                 self._stacks.write(f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n")
                 self._stacks.flush()
                 faulthandler.dump_traceback(file=self._stacks)
-        own = Beat(
-            rank=self._rank.rank,
-            phase=self._beat.phase,
-            iteration=self._beat.iteration,
-            marks=self._beat.marks,
-            idle=idle,
-            silent=0.0,
-            limit=self._beat.limit,
-            pid=0,
-            started=0,
-            host=platform.node(),
-        )
+        own = replace(self._beat.beat(self._rank.rank), idle=idle)
         return stalled(self._run, own)
 
     def _look_around(self, watched_s: float, marks: int) -> None:
         """End this process if it waits in vain, naming the rank that it waits for."""
-        notes = read_notes(self._run, self._rank.world_size)
+        if self._board.silent > self._beat.limit:
+            self._end(cut_off(self._run, self._rank.rank, self._beat.place(), self._board.silent), marks)
+            return
+        notes = self._board.notes()
         cause = first_failure(notes.values())
         if cause is not None:  # One that failed long ago, which this rank's connection does not tell.
             self._end(failure_of(replace(cause, traceback="")), marks)
             return
         ranks = set(range(self._rank.world_size)) - notes.keys()
-        beats = read_beats(self._directory, sorted(ranks))
+        beats = self._board.beats(ranks)
         error = who_is_stuck(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats}))
         if error is not None:
             self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))

@@ -16,6 +16,7 @@ from shoal.learn.host_copy import HostCopy
 from shoal.plan.checkpoints import Keep, to_drop
 
 if TYPE_CHECKING:
+    from shoal.learn.courier import Courier
     from shoal.learn.groups import World
     from shoal.plan.rundir import RunDir
 
@@ -26,14 +27,16 @@ CLOSE_S = 2.0
 class CheckpointWriter:
     """Writes this rank's share of each checkpoint."""
 
-    def __init__(self, run: RunDir, world: World, keep: Keep) -> None:
+    def __init__(self, run: RunDir, world: World, keep: Keep, courier: Courier | None = None) -> None:
         """Write nothing yet.
 
         Args:
             run: The run.
             world: All ranks.
             keep: Which checkpoints are kept.
+            courier: Brings what ranks save that do not see the run's directory.
         """
+        self._courier = courier
         self._run = run
         self._world = world
         self._keep = keep
@@ -81,7 +84,7 @@ class CheckpointWriter:
 
     def _write(self, snapshot: Snapshot, copies: HostCopy) -> None:
         try:
-            write_snapshot(self._run, replace(snapshot, **copies.get()))
+            write_snapshot(self._run, replace(snapshot, **copies.get()), self._courier)
             if self._world.is_first:
                 self._drop_old()
         except BaseException as error:  # noqa: BLE001  Whatever it is, the training's own thread has to hear of it.

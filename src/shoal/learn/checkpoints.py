@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from shoal.learn.courier import Courier
     from shoal.plan.rundir import RunDir
 
 
@@ -64,8 +65,13 @@ def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], worl
     return write_snapshot(run, Snapshot(iteration=iteration, learner=state, world_size=world_size))
 
 
-def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
+def write_snapshot(run: RunDir, snapshot: Snapshot, courier: Courier | None = None) -> Path:
     """Write one rank's share of a checkpoint. Rank 0 waits for the others, so that it appears whole or not at all.
+
+    Args:
+        run: The run.
+        snapshot: What is saved.
+        courier: Brings what ranks save that do not see the run's directory. None where all see it.
 
     Returns:
         The checkpoint's directory. It is there when rank 0 comes back.
@@ -76,10 +82,12 @@ def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
     final = run.checkpoint_dir(snapshot.iteration)
     unfinished = run.unfinished_dir(snapshot.iteration)
     try:
-        if snapshot.learner is None:
-            _write_part(unfinished, snapshot)
+        if snapshot.learner is not None:
+            _write_whole(unfinished, final, snapshot, snapshot.learner, courier)
+        elif courier is not None and snapshot.rank in courier.elsewhere:
+            courier.send(_serialized(snapshot.own or {}))
         else:
-            _write_whole(unfinished, final, snapshot, snapshot.learner)
+            _write_part(unfinished, snapshot)
     except OSError as error:
         message = (
             f"The checkpoint {final} could not be written ({error.strerror or error}): "
@@ -89,14 +97,20 @@ def write_snapshot(run: RunDir, snapshot: Snapshot) -> Path:
     return final
 
 
-def _write_whole(unfinished: Path, final: Path, snapshot: Snapshot, learner: Mapping[str, Any]) -> None:
+def _write_whole(
+    unfinished: Path, final: Path, snapshot: Snapshot, learner: Mapping[str, Any], courier: Courier | None
+) -> None:
     """Write what is rank 0's, wait for the others, and let the checkpoint appear. What is unfinished goes."""
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         sums = {MODEL: _write(unfinished / MODEL, _serialized(learner))}
         if snapshot.own is not None:
             sums[rank_file(0)] = _write(unfinished / rank_file(0), _serialized(snapshot.own))
-            sums |= {rank_file(rank): _part_of(rank, unfinished, final) for rank in range(1, snapshot.world_size)}
+            for rank in range(1, snapshot.world_size):
+                if courier is not None and rank in courier.elsewhere:
+                    sums[rank_file(rank)] = _write(unfinished / rank_file(rank), courier.receive(rank))
+                else:
+                    sums[rank_file(rank)] = _part_of(rank, unfinished, final)
         told = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
         manifest = {**told, **snapshot.about, "files": sums}
         _write(unfinished / MANIFEST, json.dumps(manifest, indent=2).encode())

@@ -39,7 +39,7 @@ class Route:
     @property
     def is_local(self) -> bool:
         """Whether the address is one of this machine's own."""
-        return self.source == self.address
+        return self.interface == LOOPBACK or self.source == self.address
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which gloo and NCCL listen on this interface, and on no other."""
