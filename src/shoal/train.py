@@ -44,7 +44,7 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
     gpus = visible_gpus()
-    plan = plan_training(config, os.environ, gpus, partial(survey, config, os.environ) if config.hosts else None)
+    plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
     return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
 
 
@@ -65,7 +65,7 @@ def train(plan: TrainPlan, view: View) -> Outcome:
         return run.path.absolute()
 
     run = RunDir(door.agree_on_run_dir(begin))
-    restarts = Restarts(plan)
+    restarts = Restarts(plan, survey=partial(survey, os.environ))
     with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
         while True:
             try:

@@ -22,7 +22,7 @@ from shoal.plan.machines import MachineFacts, MachinePlan, Machines, meeting_add
 from shoal.plan.network import Route
 from shoal.plan.sameness import fingerprint, refuse_differences
 from shoal.plan.slurm import allocated_hosts
-from shoal.plan.training import refuse_unwritable
+from shoal.plan.training import asked_gpus, refuse_unwritable
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from shoal.config import TrainConfig
     from shoal.launch.line import Message
-    from shoal.plan.devices import GpuIds
 
 ANSWER_S = 60.0
 """How long a machine may take for one answer [s], the login included."""
@@ -42,17 +41,15 @@ def hosts_of(config: TrainConfig, environ: Mapping[str, str]) -> tuple[str, ...]
 
 
 def survey(
-    config: TrainConfig,
     environ: Mapping[str, str],
-    gpu_ids: GpuIds,
+    config: TrainConfig,
     on_missing: Callable[[ShoalError], None] | None = None,
 ) -> Machines:
     """Look at all machines of `config`, and decide what each does.
 
     Args:
-        config: What was asked.
         environ: Environment variables.
-        gpu_ids: GPUs on each machine.
+        config: What was asked.
         on_missing: Called for each machine that cannot be reached and is left out. By default none is left out.
 
     Raises:
@@ -74,7 +71,7 @@ def survey(
         refuse_differences(
             fingerprint(socket.gethostname(), *_code_of(config.task)), [each.fingerprint for each in facts]
         )
-        devices, backend, notes = plan_devices(gpu_ids, config.nproc_per_node, facts)
+        devices, backend, notes = plan_devices(asked_gpus(config), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
             message = (
                 f"Host {facts[0].host} has rank 0, which writes the run, but does not see {log_root.absolute()}: pass "

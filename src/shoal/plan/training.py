@@ -137,7 +137,7 @@ def plan_training(
     config: TrainConfig,
     environ: Mapping[str, str],
     gpus: VisibleGpus,
-    survey: Callable[[GpuIds], Machines] | None = None,
+    survey: Callable[[], Machines] | None = None,
 ) -> TrainPlan:
     """Decide everything about one training.
 
@@ -155,7 +155,7 @@ def plan_training(
     _refuse_missing_packages(config)
     rank = joined_rank(environ)
     gpu_ids, number = _asked_workers(config, rank)
-    machines = survey(gpu_ids) if survey is not None else Machines()
+    machines = survey() if survey is not None else Machines()
     workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
     world_size = rank.world_size if rank else len(workers.devices)
     _refuse_restarts_in_vain(config, rank, world_size)
@@ -210,8 +210,7 @@ def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int 
             "machines: pass --hosts without torchrun, or leave it out."
         )
         raise UsageError(message)
-    words = config.gpu_ids
-    gpu_ids: GpuIds = "auto" if words == ("auto",) else parse_gpu_ids(words)
+    gpu_ids = asked_gpus(config)
     if rank is None:
         return gpu_ids, config.nproc_per_node
     if config.nproc_per_node not in (None, rank.local_world_size):
@@ -221,6 +220,11 @@ def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int 
         )
         raise UsageError(message)
     return gpu_ids, rank.local_world_size
+
+
+def asked_gpus(config: TrainConfig) -> GpuIds:
+    """Return the GPUs that are asked for on each machine."""
+    return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
 def _refuse_restarts_in_vain(config: TrainConfig, rank: Rank | None, world_size: int) -> None:
