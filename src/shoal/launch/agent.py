@@ -1,7 +1,7 @@
 """torchrunx's agent, which keeps the workers of one machine, as `shoal.launch.closed` starts it.
 
-Run as `python -m shoal.launch.agent NUMBER AGENTS [fork]`. Spawned workers import this module too, under another name, so all is
-inside `main`.
+Run as `python -m shoal.launch.agent NUMBER AGENTS [fork]`. Spawned workers import this module too, under another name,
+so all is inside `main`.
 """
 
 from __future__ import annotations

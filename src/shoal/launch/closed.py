@@ -30,7 +30,6 @@ from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from multiprocessing.connection import Connection
     from pathlib import Path
     from types import ModuleType
 
@@ -93,6 +92,21 @@ def group_over(
 
     ends = ((line, how_other_ended), *further)
 
+    def send(line: AgentLine, how_it_ended: Callable[[], str], data: bytes) -> None:
+        try:
+            line.send_bytes(data)
+        except OSError as error:
+            raise AgentFailedError(how_it_ended()) from error
+
+    def receive(line: AgentLine, how_it_ended: Callable[[], str]) -> bytes:
+        try:
+            if line.poll(patience):
+                return line.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise AgentFailedError(how_it_ended()) from error
+        why = f"it was silent for {patience or 0:.0f} s"
+        raise AgentFailedError(why)
+
     class Group(LauncherAgentGroup[ResultT]):
         """Exchanges objects, as the group does that it replaces, without a process group."""
 
@@ -104,28 +118,13 @@ def group_over(
         def _all_gather(self, obj: Any) -> list[Any]:  # noqa: ANN401  As torchrunx declares it.
             own = cloudpickle.dumps(obj)
             if self.rank == 0:
-                everyone = [own, *(self._receive(*end) for end in ends)]
+                everyone = [own, *(receive(*end) for end in ends)]
                 for end in ends:
-                    self._send(*end, cloudpickle.dumps(everyone))
+                    send(*end, cloudpickle.dumps(everyone))
             else:
-                self._send(*ends[0], own)
-                everyone = cloudpickle.loads(self._receive(*ends[0]))
+                send(*ends[0], own)
+                everyone = cloudpickle.loads(receive(*ends[0]))
             return [cloudpickle.loads(each) for each in everyone]
-
-        def _send(self, line: AgentLine, how_it_ended: Callable[[], str], data: bytes) -> None:
-            try:
-                line.send_bytes(data)
-            except OSError as error:
-                raise AgentFailedError(how_it_ended()) from error
-
-        def _receive(self, line: AgentLine, how_it_ended: Callable[[], str]) -> bytes:
-            try:
-                if line.poll(patience):
-                    return line.recv_bytes()
-            except (EOFError, OSError) as error:
-                raise AgentFailedError(how_it_ended()) from error
-            why = f"it was silent for {patience or 0:.0f} s"
-            raise AgentFailedError(why)
 
         def shutdown(self) -> None:
             for each, _ in ends:
@@ -150,9 +149,7 @@ class _NoProcess:
 class Agent:
     """torchrunx's agent, a child of this process, and this process's end of the pair that joins them."""
 
-    def __init__(
-        self, log: Path, environ: Mapping[str, str], *, forks: bool, number: int = 0, agents: int = 1
-    ) -> None:
+    def __init__(self, log: Path, environ: Mapping[str, str], *, forks: bool, number: int = 0, agents: int = 1) -> None:
         """Start the agent.
 
         Args:
@@ -165,7 +162,15 @@ class Agent:
         self.line, theirs = Pipe()
         with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its own end closes the pair.
             self._process = subprocess.Popen(
-                (sys.executable, "-u", "-m", "shoal.launch.agent", str(number), str(agents), *([FORK] if forks else [])),
+                (
+                    sys.executable,
+                    "-u",
+                    "-m",
+                    "shoal.launch.agent",
+                    str(number),
+                    str(agents),
+                    *([FORK] if forks else []),
+                ),
                 env={**os.environ, **environ, LINE: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

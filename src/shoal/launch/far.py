@@ -106,9 +106,7 @@ class FarSite:
         self._notice_loss()
         with self._lock:
             age = time.monotonic() - self._seen_at
-            beats = tuple(
-                replace(beat, idle=beat.idle + age, silent=beat.silent + age) for beat in self._sight.beats
-            )
+            beats = tuple(replace(beat, idle=beat.idle + age, silent=beat.silent + age) for beat in self._sight.beats)
             sight = replace(self._sight, beats=beats, lines=tuple(self._lines), rows=tuple(self._rows))
             self._lines.clear()
             self._rows.clear()
@@ -222,7 +220,7 @@ class _FarEnd:
     def __init__(self) -> None:
         self._came: deque[bytes | None] = deque()
         self._more = threading.Condition()
-        self.say: Callable[[bytes], None] = bytes  # Until there is a line.
+        self.say: Callable[[bytes], object] = bytes  # Until there is a line.
 
     def put(self, data: bytes | None) -> None:
         """Take what has come; None at the end."""
@@ -238,10 +236,10 @@ class _FarEnd:
         """Wait for a message and return it."""
         self.poll(None)
         with self._more:
-            if self._came[0] is None:
+            data = self._came[0]
+            if data is None:
                 raise EOFError
-            data = self._came.popleft()
-        assert data is not None
+            self._came.popleft()
         return data
 
     def poll(self, timeout: float | None = 0.0, /) -> bool:

@@ -55,6 +55,7 @@ class Line:
         on_message: Callable[[Message | None], None],
         *,
         greets: bool = False,
+        begins_with: bytes = b"",
     ) -> None:
         """Begin to listen and to beat.
 
@@ -63,6 +64,7 @@ class Line:
             write_to: Another.
             on_message: Called with each message but beats, and with None when the other side has ended.
             greets: Whether this is the far side, which greets; the other one waits for that.
+            begins_with: Written before anything else, for whoever reads before the far side does.
         """
         self._read_from, self._write_to = read_from, write_to
         self._on_message = on_message
@@ -70,8 +72,7 @@ class Line:
         self._ended = threading.Event()
         self.heard = time.monotonic()
         """When the other side last said something [s]."""
-        if greets:
-            self._outbox.put(GREETING)
+        self._outbox.put(GREETING if greets else begins_with)
         self._reader = threading.Thread(target=self._read, args=(not greets,), name="line in", daemon=True)
         self._writer = threading.Thread(target=self._write, name="line out", daemon=True)
         self._reader.start()

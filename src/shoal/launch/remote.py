@@ -37,9 +37,9 @@ def enter(job_json: str) -> None:
     time-outs, and would then blame a peer.
     """
     from shoal.heartbeat import Limits
-    from shoal.launch.rendezvous import open_meeting
     from shoal.launch.notes import Note, write_note
     from shoal.launch.processes import show_sign_of_life
+    from shoal.launch.rendezvous import open_meeting
     from shoal.launch.signals import STOPPING, stop_requests
     from shoal.launch.watchdog import watched
     from shoal.logs import configure_logging

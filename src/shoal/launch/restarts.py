@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.errors import WorkerLostError
+from shoal.errors import ShoalError, WorkerLostError
 from shoal.launch.signals import ended_at_once
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.devices import visible_gpus
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shoal.config import TrainConfig
-    from shoal.errors import ShoalError
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.rundir import RunDir
@@ -174,7 +173,9 @@ class Restarts:
             replace(
                 machine,
                 devices=tuple(
-                    device for place, device in enumerate(machine.devices) if (machine.host, place) not in self._left_out
+                    device
+                    for place, device in enumerate(machine.devices)
+                    if (machine.host, place) not in self._left_out
                 ),
             )
             for machine in found.machines
@@ -182,8 +183,8 @@ class Restarts:
         devices = tuple(device for machine in machines for device in machine.devices)
         if len(devices) < least or not devices:
             message = (
-                f"{lost} It was not started again: {len(devices)} of {_count(self._all, 'worker')} are left, and {least} "
-                f"are needed. {' '.join(map(str, away))}"
+                f"{lost} It was not started again: {len(devices)} of {_count(self._all, 'worker')} are left, and "
+                f"{least} are needed. {' '.join(map(str, away))}"
             )
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
         self._plan = replace(
@@ -227,7 +228,11 @@ class Restarts:
             backend=before.backend if workers > 1 else None,
             num_envs=total // workers if total else before.num_envs,
         )
-        who = f"{workers} of {_count(before.world_size, 'worker')}" if workers < before.world_size else f"{workers} workers"
+        who = (
+            f"{workers} of {_count(before.world_size, 'worker')}"
+            if workers < before.world_size
+            else f"{workers} workers"
+        )
         now, then = self._plan.num_envs * workers, before.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
         return (

@@ -199,7 +199,8 @@ class OwnSite:
     @property
     def end(self) -> AgentLine:
         """The line to its agent, which was started."""
-        assert self._agent is not None
+        if self._agent is None:
+            raise EOFError
         return self._agent.line
 
     def start(self) -> None:

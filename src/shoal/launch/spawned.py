@@ -28,7 +28,6 @@ from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from shoal.heartbeat import Beat
     from shoal.launch.notes import Note
@@ -215,7 +214,7 @@ class _Launch:
         return failed or bool(self.ended.keys() - notes.keys()) or self._lost_site is not None
 
     def _an_agent_is_gone(self) -> bool:
-        """Whether an agent of torchrunx has ended. torchrunx would notice too, but may itself still be being imported."""
+        """Whether an agent of torchrunx has ended. torchrunx would notice too, but may still be being imported."""
         return any(sight.agent is not None for sight in self.sights)
 
     def _someone_is_stuck(self) -> bool:

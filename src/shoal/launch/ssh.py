@@ -40,7 +40,8 @@ CONNECT_S = 15
 _ALIVE_S = 5
 _LAST_WORD_S = 5.0
 
-_NO_DIRECTORY, _NO_PYTHON = 91, (126, 127)
+_NO_DIRECTORY, _NO_PYTHON, _OWN_TROUBLE = 91, (126, 127), 255
+"""What ssh ends with: chosen here, what shells choose, and ssh's own."""
 _BOOTSTRAP = f"""
 import json, os, sys
 def take(size):
@@ -73,29 +74,24 @@ class Login:
             on_message: See `Line`.
         """
         self.host = host
-        self._complaints = tempfile.TemporaryFile()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
+        (to_read, orders), (answers, to_write) = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
             [
                 *("ssh", "-T", "-a", "-x", *(("-F", ssh_config) if ssh_config else ())),
                 *(word for option in _options() for word in ("-o", option)),
                 *("--", host, f"exec {shlex.join([sys.executable, '-I', '-S', '-c', _BOOTSTRAP])}"),
             ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=to_read,
+            stdout=to_write,
             stderr=self._complaints,
             env={name: value for name, value in os.environ.items() if name != "LC_ALL"} | {"LC_MESSAGES": "C"},
             start_new_session=True,  # A terminal's Ctrl-C is for the launching process alone.
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        os.close(to_read)
+        os.close(to_write)
         header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ)}).encode()
-        with contextlib.suppress(OSError):  # It has ended already, which the line tells.
-            self._process.stdin.write(b"%08d" % len(header) + header)
-            self._process.stdin.flush()
-        self.line = Line(os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno()), on_message)
-        self._process.stdout.close()
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self.line = Line(answers, orders, on_message, begins_with=b"%08d" % len(header) + header)
 
     def error(self) -> ShoalError:
         """Wait until ssh has ended, which the end of the line has announced, and return what it means."""
@@ -107,8 +103,8 @@ class Login:
         code, said = self._end()
         last = _last_line(said)
         if last:
-            return last
-        return "its connection ended" if code == 0 else f"its connection ended ({how_it_ended(code)})"
+            return f"its connection ended ({last})"
+        return f"its connection ended ({how_it_ended(code)})" if code else "its connection ended"
 
     def close(self, patience: float = 0.0) -> None:
         """Say what is still to be said, and end the connection."""
@@ -186,8 +182,10 @@ def what_ssh_means(host: str, code: int | None, said: str) -> ShoalError:
     for marks, meaning in _MEANINGS:
         if any(mark in said for mark in marks):
             return meaning(host, quoted)
-    if code == 255:  # ssh's own
-        return WorkerLostError(f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again.", host=host)
+    if code == _OWN_TROUBLE:
+        return WorkerLostError(
+            f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again.", host=host
+        )
     how = "it does not end" if code is None else how_it_ended(code)
     return WorkerLostError(
         f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`.",
@@ -205,7 +203,7 @@ def _changed(host: str, _said: str) -> ShoalError:
 
 def _unknown_key(host: str, said: str) -> ShoalError:
     return UsageError(
-        f"Host {host} has a host key that is not known here ({said}): run `ssh {host}` once to look at it and accept it."
+        f"Host {host} has a host key that is not known here ({said}): run `ssh {host}` once to accept it."
     )
 
 
@@ -232,7 +230,10 @@ _MEANINGS = (
     (("Host key verification failed", "host key is known for"), _unknown_key),
     (("Could not resolve hostname",), _unknown_name),
     (("Permission denied (", "Too many authentication failures", "No supported authentication"), _refused),
-    (("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"), _bad_config),
+    (
+        ("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"),
+        _bad_config,
+    ),
 )
 
 

@@ -64,9 +64,9 @@ def survey(
         scouts = [stack.enter_context(_scouting(host, config.ssh_config)) for host in hosts]
         token = stack.enter_context(_token(log_root))
         facts, missing = _gather(scouts, config, token)
-        if missing and (on_missing is None or not facts):
-            raise _first_trouble(missing)
-        for error in missing.values() if on_missing is not None else ():
+        for error in missing.values():
+            if on_missing is None or not facts:
+                raise _first_trouble(missing)
             on_missing(error)
         refuse_differences(
             fingerprint(socket.gethostname(), *_code_of(config.task)), [each.fingerprint for each in facts]
@@ -180,7 +180,9 @@ def _gather(
 def _first_trouble(missing: Mapping[str, ShoalError]) -> ShoalError:
     """Return one error that tells all: what the user has to mend comes before what may mend itself."""
     first = next((error for error in missing.values() if isinstance(error, UsageError)), next(iter(missing.values())))
-    first.details = "\n".join([first.details, *(str(error) for error in missing.values() if error is not first)]).strip()
+    first.details = "\n".join(
+        [first.details, *(str(error) for error in missing.values() if error is not first)]
+    ).strip()
     return first
 
 

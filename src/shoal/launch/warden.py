@@ -1,4 +1,4 @@
-"""The warden of a machine of `--hosts`: it starts torchrunx's agent there, and tells the launching process what it sees.
+"""The warden of a machine of `--hosts`: starts torchrunx's agent there, and tells the launching process what it sees.
 
 Run by ssh as `python -m shoal.launch.warden`, with the line to the launching process on standard input and output. It
 opens no port but for a moment, to try whether the other machines can reach this one. When the line ends, or the
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from shoal.launch.guard import guarded_scratch
 from shoal.launch.line import BEAT_S, Line, Message
-from shoal.launch.rendezvous import meeting_port, write_meeting_port
 from shoal.launch.remote import PLACE
+from shoal.launch.rendezvous import meeting_port, write_meeting_port
 from shoal.launch.site import OwnSite, Share
 from shoal.plan.devices import visible_gpus
 from shoal.plan.network import addresses_by_interface
@@ -105,11 +105,16 @@ def _reach(places: Mapping[str, int], interface: str | None) -> dict[str, tuple[
     owners = {address: name for name, addresses in interfaces.items() for address in addresses}
 
     def attempt(address: str) -> tuple[str, str] | None:
-        sources = [own for own in interfaces.get(interface, ()) if (":" in own) == (":" in address)] if interface else [""]
+        sources = (
+            [own for own in interfaces.get(interface, ()) if (":" in own) == (":" in address)] if interface else [""]
+        )
         for source in sources:
-            with contextlib.suppress(OSError), socket.create_connection(
-                (address, places[address]), _REACH_S, (source, 0) if source else None
-            ) as connection:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(
+                    (address, places[address]), _REACH_S, (source, 0) if source else None
+                ) as connection,
+            ):
                 own = connection.getsockname()[0].partition("%")[0]
                 return own, owners[own]
         return None

@@ -74,6 +74,6 @@ class Job:
             devices=tuple(data.pop("devices")),
             log_files=tuple(data.pop("log_files")),
             start=Start(**start) if start else None,
-            machines=tuple(MachinePlan(**{**each, "devices": tuple(each["devices"])}) for each in data.pop("machines")),
+            machines=tuple(map(MachinePlan.from_plain, data.pop("machines"))),
             **data,
         )

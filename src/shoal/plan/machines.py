@@ -6,7 +6,7 @@ What is true of a machine was found out there (`shoal.launch.survey`); here it i
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from shoal.errors import UsageError
@@ -56,7 +56,7 @@ class MachineFacts:
             reached_at=told["reached_at"],
             ahead=ahead,
             shares_runs=told["shares_runs"],
-            fingerprint=Fingerprint(**{**told["fingerprint"], "host": host}),
+            fingerprint=replace(Fingerprint(**told["fingerprint"]), host=host),
         )
 
 
@@ -74,6 +74,11 @@ class MachinePlan:
     """Variables by which gloo and NCCL take the interface that leads to the others."""
     shares_runs: bool = True
     """Whether it sees the run's directory."""
+
+    @classmethod
+    def from_plain(cls, told: Mapping[str, Any]) -> Self:
+        """Return what JSON has carried."""
+        return replace(cls(**told), devices=tuple(told["devices"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ def plan_devices(
     _refuse_mixture(machines, devices)
     notes.extend(
         f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'ahead' if machine.ahead > 0 else 'behind'}, so "
-        "times in files that it writes are too."
+        "are the times in what it writes."
         for machine in machines
         if abs(machine.ahead) > CLOCK_S
     )

@@ -84,7 +84,8 @@ def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None
 
 def _files_differ(group: str, paths: Sequence[str]) -> str:
     named = ", ".join(paths[:_NAMED_AT_MOST]) + (", ..." if len(paths) > _NAMED_AT_MOST else "")
-    return f"{len(paths)} file{'' if len(paths) == 1 else 's'} of {group} {'is' if len(paths) == 1 else 'are'} not the same: {named}"
+    number = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+    return f"{number} of {group} differ: {named}" if len(paths) > 1 else f"{number} of {group} differs: {named}"
 
 
 def _files_of(package: str) -> dict[str, str]:

@@ -74,5 +74,7 @@ def _numbers(spans: str, word: str) -> list[str]:
 
 
 def _unreadable(word: str) -> UsageError:
-    message = f"SLURM_JOB_NODELIST is '{word}', which is no list of machines such as a[01-03,7],b: name them in --hosts."
+    message = (
+        f"SLURM_JOB_NODELIST is '{word}', which is no list of machines such as a[01-03,7],b: name them in --hosts."
+    )
     return UsageError(message)

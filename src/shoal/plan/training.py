@@ -87,9 +87,15 @@ class TrainPlan:
 
     def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
         """Return what each worker needs to know. Rank files go to `log_dir`, if there is one."""
-        workers = [(HOST, number) for number in range(len(self.devices))] if not self.machines else [
-            (machine.host.replace("/", "_"), number) for machine in self.machines for number in range(len(machine.devices))
-        ]
+        workers = (
+            [(HOST, number) for number in range(len(self.devices))]
+            if not self.machines
+            else [
+                (machine.host.replace("/", "_"), number)
+                for machine in self.machines
+                for number in range(len(machine.devices))
+            ]
+        )
         logs = [str((log_dir / rank_log_name(*worker)).absolute()) for worker in workers] if log_dir else []
         return Job(
             config=self.config,
@@ -128,7 +134,9 @@ class TrainPlan:
             return {}
         return {
             "machines": [f"{machine.host}: {', '.join(machine.devices)}" for machine in self.machines],
-            "interfaces": [f"{machine.host}: {machine.network.get('GLOO_SOCKET_IFNAME', '-')}" for machine in self.machines],
+            "interfaces": [
+                f"{machine.host}: {machine.network.get('GLOO_SOCKET_IFNAME', '-')}" for machine in self.machines
+            ],
             "meeting": self.meeting,
         }
 
