@@ -50,16 +50,18 @@ class WorkerLostError(ShoalError):
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
-    def __init__(self, message: str, *, details: str = "", rank: int | None = None) -> None:
+    def __init__(self, message: str, *, details: str = "", rank: int | None = None, host: str | None = None) -> None:
         """Say what happened.
 
         Args:
             message: The last line that a person reads.
             details: What is shown above it.
             rank: The rank that was lost, where it is known.
+            host: The machine that was lost, if a whole one was.
         """
         super().__init__(message, details=details)
         self.rank = rank
+        self.host = host
 
 
 class MachineBusyError(ShoalError):

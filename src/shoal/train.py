@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
 from shoal.launch.doors import open_door, without
 from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
 from shoal.launch.restarts import Restarts
+from shoal.launch.survey import survey
 from shoal.plan.devices import visible_gpus
 from shoal.plan.preflight import preflight
 from shoal.plan.ranks import stale_rank_variables
@@ -42,7 +44,7 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
     gpus = visible_gpus()
-    plan = plan_training(config, os.environ, gpus)
+    plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
     return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
 
 
@@ -63,7 +65,7 @@ def train(plan: TrainPlan, view: View) -> Outcome:
         return run.path.absolute()
 
     run = RunDir(door.agree_on_run_dir(begin))
-    restarts = Restarts(plan)
+    restarts = Restarts(plan, survey=partial(survey, os.environ))
     with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
         while True:
             try:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import LAUNCH_TIMEOUT_S, left_in, marks, outliving, wait_until
+from support.commands import LAUNCH_TIMEOUT_S, left_in, marked, marks, outliving, wait_until
 
 SHOAL = (sys.executable, "-m", "shoal")
 
@@ -79,5 +79,5 @@ def test_a_command_that_is_told_to_end_ends_what_it_has_started(
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr.strip().splitlines()[-1]) == (143, f"Error: Ended by {number.name}.")
-    assert outliving(mark) == []
+    assert outliving(lambda: marked(mark)) == []
     assert left_in(temporary) == []

@@ -141,10 +141,10 @@ def test_only_the_ranks_listen_and_each_on_one_port_of_loopback(pair: list[Visit
 
 SPAWNING = """
 from shoal.cli.main import train
-from shoal.launch import spawned
+from shoal.launch import site
 
-usual = spawned.Agent
-spawned.Agent = lambda log, environ, forks: usual(log, environ, forks=False)
+usual = site.Agent
+site.Agent = lambda *told, forks, **named: usual(*told, forks=False, **named)
 train()
 """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 FAULTY = Path(__file__).with_name("faulty_tasks.py")
 """The file of tasks with a fault."""
@@ -129,15 +129,28 @@ class Running:
         message = f"It ended without printing {word!r}: {self.end()}"
         raise AssertionError(message)
 
+    @property
+    def leader(self) -> int:
+        """The launching process, which leads the session."""
+        return self.process.pid
+
+    def processes(self) -> list[int]:
+        """Return the living processes that are its own."""
+        return list(marked(self.mark))
+
+    def left_files(self) -> list[str]:
+        """Return the names of what it has left in temporary directories so far."""
+        return left_in(self.temporary)
+
     def signal_itself(self, number: signal.Signals) -> None:
         """Send a signal to the launching process alone, as `kill` does."""
         self.signalled = time.monotonic()
-        self.process.send_signal(number)
+        os.kill(self.leader, number)
 
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the launching process and all its workers, as a terminal does."""
         self.signalled = time.monotonic()
-        os.killpg(self.process.pid, number)
+        os.killpg(self.leader, number)
 
     def signal_process(self, pid: int, number: signal.Signals) -> None:
         """Send a signal to one of its processes."""
@@ -146,7 +159,7 @@ class Running:
 
     def signal_every_process(self, number: signal.Signals) -> None:
         """Send a signal to all processes that it has started, and theirs, as a scheduler does."""
-        for pid in list(marked(self.mark)):
+        for pid in self.processes():
             self.signal_process(pid, number)
 
     def end(self, timeout: float = LAUNCH_TIMEOUT_S) -> Ended:
@@ -155,8 +168,9 @@ class Running:
             stdout, stderr = self.process.communicate(timeout=timeout)
         finally:
             ended = time.monotonic()
-            left = outliving(self.mark)
-            _kill(self.mark)
+            left = outliving(self.processes)
+            kill(self.processes())
+            _marks.discard(self.mark)
         return Ended(
             code=self.process.returncode,
             stdout="".join(self.lines) + stdout,
@@ -164,7 +178,7 @@ class Running:
             seconds=ended - self.started,
             seconds_after_signal=ended - (self.signalled or ended),
             left_processes=left,
-            left_files=left_in(self.temporary),
+            left_files=self.left_files(),
             log_root=self.log_root,
         )
 
@@ -200,15 +214,16 @@ def left_in(temporary: Path) -> list[str]:
 
 def end_all() -> None:
     """End what commands have left running, such as one whose test failed before its end."""
-    for mark in list(_marks):
-        _kill(mark)
+    for mark in _marks:
+        kill(marked(mark))
+    _marks.clear()
 
 
-def _kill(mark: str) -> None:
-    for pid in marked(mark):
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, some of which may just have ended."""
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    _marks.discard(mark)
 
 
 def run(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None) -> Ended:
@@ -226,10 +241,10 @@ def wait_until(condition: Callable[[], bool], timeout: float, pause_s: float = 0
     return True
 
 
-def outliving(mark: str) -> list[str]:
+def outliving(processes: Callable[[], Iterable[int]]) -> list[str]:
     """Return the command lines of processes that outlive their command. What was just killed gets a moment to go."""
-    wait_until(lambda: not list(marked(mark)), timeout=2.0)
-    return [command_line(pid) for pid in marked(mark)]
+    wait_until(lambda: not list(processes()), timeout=2.0)
+    return [command_line(pid) for pid in processes()]
 
 
 def marked(mark: str) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """torchrunx's agent, which keeps the workers of one machine, as `shoal.launch.closed` starts it.
 
-Run as `python -m shoal.launch.agent [fork]`. Spawned workers import this module too, under another name, so all is
-inside `main`.
+Run as `python -m shoal.launch.agent NUMBER AGENTS [fork]`. Spawned workers import this module too, under another name,
+so all is inside `main`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main() -> None:
 
     from shoal.launch.closed import FORK, LINE, LOCAL, enter_worker, group_over, ignore, replaced
 
+    number, agents = map(int, sys.argv[1:3])
     forks = FORK in sys.argv
     if forks:  # What every worker needs is imported once, here.
         importlib.import_module("shoal.envs.vec_env")
@@ -50,8 +51,8 @@ def main() -> None:
         torchrunx.agent.main(
             launcher_hostname="",
             launcher_port=0,
-            world_size=2,
-            rank=1,
+            world_size=agents + 1,
+            rank=number + 1,
             logger_hostname="",
             logger_port=0,
             hostname="",

@@ -1,10 +1,11 @@
-"""torchrunx on one machine, without a socket that a stranger could reach, and without a host name that must resolve.
+"""torchrunx without a socket that a stranger could reach, and without a host name that must resolve.
 
 torchrunx has no switch for this, so some names in its modules are replaced for the time of a launch. What was seen in
 torchrunx 0.4.0, and what answers it here:
 
-- Launcher and agent meet in a `TCPStore` that listens on every interface, and then unpickle what comes over gloo. Here
-  they talk over a pair of sockets without a name, of which the agent inherits one end: nobody else can write into it.
+- Launcher and agents meet in a `TCPStore` that listens on every interface, and then unpickle what comes over gloo. Here
+  an agent inherits one end of a pair of sockets without a name: nobody else can write into it. On another machine its
+  other end is the warden's, which hands on what is said, over ssh.
 - A log server on the host's address unpickles what anybody sends it. Here it is not started. The agent's output goes to
   a file, and every rank writes its own anyway.
 - The addresses of all these are `socket.getfqdn()`, which waits for a name server. Here it is 127.0.0.1.
@@ -23,13 +24,12 @@ import sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from multiprocessing.connection import Connection
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -51,41 +51,84 @@ LOCAL = SimpleNamespace(getfqdn=lambda: "127.0.0.1")
 ResultT = TypeVar("ResultT")
 
 
-def group_over(line: Connection, how_other_ended: Callable[[], str], *, patience: float | None = None) -> type:
-    """Return a replacement for torchrunx's group of a launcher and its only agent.
+class AgentLine(Protocol):
+    """Carries what a launcher and one agent tell each other."""
+
+    def send_bytes(self, buf: bytes, /) -> None:
+        """Send a message."""
+        ...
+
+    def recv_bytes(self) -> bytes:
+        """Wait for a message and return it. Raises EOFError when the other side has ended."""
+        ...
+
+    def poll(self, timeout: float | None = ..., /) -> bool:
+        """Wait until there is a message or an end, but no longer than so long [s]; None is for ever."""
+        ...
+
+    def close(self) -> None:
+        """Let go of this end."""
+        ...
+
+
+def group_over(
+    line: AgentLine,
+    how_other_ended: Callable[[], str],
+    *further: tuple[AgentLine, Callable[[], str]],
+    patience: float | None = None,
+) -> type:
+    """Return a replacement for torchrunx's group of a launcher and its agents: a star, with the launcher in the middle.
 
     Args:
-        line: This process's end of the pair.
+        line: This process's end of the line to the launcher, or to the first agent.
         how_other_ended: Says what became of the other process once its end is closed.
-        patience: How long the other process may be silent [s]; None is for ever. The agent must wait for a launcher
+        further: The same of all other agents, in their order, for the launcher.
+        patience: How long another process may be silent [s]; None is for ever. The agent must wait for a launcher
             that somebody has stopped for a while, and learns of its end all the same: the kernel closes the pair.
     """
     import cloudpickle
     from torchrunx.utils.comm import LauncherAgentGroup
     from torchrunx.utils.errors import AgentFailedError
 
+    ends = ((line, how_other_ended), *further)
+
+    def send(line: AgentLine, how_it_ended: Callable[[], str], data: bytes) -> None:
+        try:
+            line.send_bytes(data)
+        except OSError as error:
+            raise AgentFailedError(how_it_ended()) from error
+
+    def receive(line: AgentLine, how_it_ended: Callable[[], str]) -> bytes:
+        try:
+            if line.poll(patience):
+                return line.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise AgentFailedError(how_it_ended()) from error
+        why = f"it was silent for {patience or 0:.0f} s"
+        raise AgentFailedError(why)
+
     class Group(LauncherAgentGroup[ResultT]):
         """Exchanges objects, as the group does that it replaces, without a process group."""
 
         def __post_init__(self) -> None:
-            if self.world_size != 2:  # noqa: PLR2004
-                why = "A pair of sockets joins one launcher and one agent, on one machine."
+            if self.rank == 0 and self.world_size != len(ends) + 1:
+                why = f"A line joins one launcher and one agent: {len(ends)} for {self.world_size - 1} agents."
                 raise ValueError(why)
 
         def _all_gather(self, obj: Any) -> list[Any]:  # noqa: ANN401  As torchrunx declares it.
-            try:
-                # An agent's objects are far smaller than a socket's buffer, so it comes to read what is sent here.
-                line.send_bytes(cloudpickle.dumps(obj))
-                if not line.poll(patience):
-                    why = f"it was silent for {patience:.0f} s"
-                    raise AgentFailedError(why)
-                other = cloudpickle.loads(line.recv_bytes())
-            except (EOFError, OSError) as error:
-                raise AgentFailedError(how_other_ended()) from error
-            return [obj, other] if self.rank == 0 else [other, obj]
+            own = cloudpickle.dumps(obj)
+            if self.rank == 0:
+                everyone = [own, *(receive(*end) for end in ends)]
+                for end in ends:
+                    send(*end, cloudpickle.dumps(everyone))
+            else:
+                send(*ends[0], own)
+                everyone = cloudpickle.loads(receive(*ends[0]))
+            return [cloudpickle.loads(each) for each in everyone]
 
         def shutdown(self) -> None:
-            line.close()
+            for each, _ in ends:
+                each.close()
 
     return Group
 
@@ -106,18 +149,28 @@ class _NoProcess:
 class Agent:
     """torchrunx's agent, a child of this process, and this process's end of the pair that joins them."""
 
-    def __init__(self, log: Path, environ: Mapping[str, str], *, forks: bool) -> None:
+    def __init__(self, log: Path, environ: Mapping[str, str], *, forks: bool, number: int = 0, agents: int = 1) -> None:
         """Start the agent.
 
         Args:
             log: Where its output goes, and that of workers until they have files of their own.
             environ: What it finds in its environment, besides all that this process has.
             forks: Whether it forks its workers; they must not use a GPU then.
+            number: Which of all agents it is, from 0.
+            agents: How many there are, one for each machine.
         """
         self.line, theirs = Pipe()
         with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its own end closes the pair.
             self._process = subprocess.Popen(
-                (sys.executable, "-u", "-m", "shoal.launch.agent", *([FORK] if forks else [])),
+                (
+                    sys.executable,
+                    "-u",
+                    "-m",
+                    "shoal.launch.agent",
+                    str(number),
+                    str(agents),
+                    *([FORK] if forks else []),
+                ),
                 env={**os.environ, **environ, LINE: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -145,20 +198,21 @@ class Agent:
 
 
 @contextmanager
-def closed_launcher(agent: Agent, *, patience: float) -> Iterator[None]:
-    """Let `torchrunx.Launcher.run` open no port while the body runs, and take `agent` for the one that it starts.
+def closed_launcher(ends: Sequence[tuple[AgentLine, Callable[[], str]]], *, patience: float) -> Iterator[None]:
+    """Let `torchrunx.Launcher.run` open no port while the body runs, and take our agents for those that it starts.
 
     Args:
-        agent: The agent.
-        patience: How long it may be silent [s].
+        ends: The line to each agent, and what says how it ended.
+        patience: How long an agent may be silent [s].
     """
     import torchrunx.launcher
 
+    first, *further = ends
     with replaced(
         torchrunx.launcher,
-        LauncherAgentGroup=group_over(agent.line, agent.how_it_ended, patience=patience),
+        LauncherAgentGroup=group_over(*first, *further, patience=patience),
         build_launch_command=ignore,
-        execute_command=ignore,  # It would start the agent, and at the end kill it.
+        execute_command=ignore,  # It would start the agents, and at the end kill them.
         get_context=lambda _method: SimpleNamespace(Process=_NoProcess),
         socket=LOCAL,
     ):

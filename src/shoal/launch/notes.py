@@ -129,10 +129,10 @@ def write_note(run: RunDir, note: Note, *, spare: Path | None = None) -> None:
             return
 
 
-def read_notes(run: RunDir, world_size: int, *, spare: Path | None = None) -> dict[int, Note]:
-    """Return the notes that lie there, by rank."""
+def read_notes(run: RunDir, ranks: Iterable[int] | int, *, spare: Path | None = None) -> dict[int, Note]:
+    """Return the notes of these ranks, or of so many, that lie there, by rank."""
     notes: dict[int, Note] = {}
-    for rank in range(world_size):
+    for rank in range(ranks) if isinstance(ranks, int) else ranks:
         for directory in (run.ranks_dir, spare):
             path = note_path(directory, rank) if directory is not None else None
             if path is not None and path.is_file():

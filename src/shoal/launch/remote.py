@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 USUAL_TMPDIR = "SHOAL_USUAL_TMPDIR"
 """Carries the user's own TMPDIR, which may be empty, past torchrunx's agent."""
+PLACE = "SHOAL_PLACE"
+"""On several machines: what is true of this one, as JSON. Directories and devices that stand in for the job's own
+(`job`), variables for gloo and NCCL (`network`), and where all ranks meet (`meeting`)."""
 
 
 def enter(job_json: str) -> None:
@@ -36,6 +39,7 @@ def enter(job_json: str) -> None:
     from shoal.heartbeat import Limits
     from shoal.launch.notes import Note, write_note
     from shoal.launch.processes import show_sign_of_life
+    from shoal.launch.rendezvous import open_meeting
     from shoal.launch.signals import STOPPING, stop_requests
     from shoal.launch.watchdog import watched
     from shoal.logs import configure_logging
@@ -52,7 +56,8 @@ def enter(job_json: str) -> None:
         local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
     )
     # Read as plain data first: to make a `Job` of it imports the task, which may be a user's file that fails.
-    told = json.loads(job_json)
+    here = json.loads(os.environ.get(PLACE, "{}"))
+    told = json.loads(job_json) | here.get("job", {})
     run, scratch = RunDir(Path(told["run_dir"])), Path(told["scratch"])
     limits = Limits.of(told["config"]["startup_timeout"], told["config"]["stall_timeout"])
     place = "startup"
@@ -60,6 +65,8 @@ def enter(job_json: str) -> None:
     def open_store() -> Store:
         from torch.distributed import FileStore
 
+        if here.get("meeting"):
+            return open_meeting(scratch, rank, here["meeting"])
         return FileStore(str(scratch / "rendezvous"), rank.world_size)
 
     with stop_requests(insist=False) as stop:
@@ -76,7 +83,8 @@ def enter(job_json: str) -> None:
                 run, rank, limits, give_up=lambda error: _leave(error, rank, run, scratch, ""), scratch=scratch
             ) as beat:
                 try:
-                    done = run_worker(Job.from_json(job_json), rank, stop=stop, store=open_store, beat=beat)
+                    job, network = Job.from_json(json.dumps(told)), here.get("network")
+                    done = run_worker(job, rank, stop=stop, store=open_store, beat=beat, network=network)
                 finally:
                     place = beat.place()
                 report = done.report

@@ -6,19 +6,22 @@ tries without progress are counted: a newer checkpoint makes all tries available
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.errors import WorkerLostError
+from shoal.errors import ShoalError, WorkerLostError
 from shoal.launch.signals import ended_at_once
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.devices import visible_gpus
 from shoal.plan.job import Start
+from shoal.plan.machines import Machines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shoal.config import TrainConfig
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.rundir import RunDir
@@ -32,20 +35,30 @@ _POLL_S = 0.1
 class Restarts:
     """The losses of one command, and what follows from each."""
 
-    def __init__(self, plan: TrainPlan, look: Callable[[], VisibleGpus] = visible_gpus) -> None:
+    def __init__(
+        self,
+        plan: TrainPlan,
+        look: Callable[[], VisibleGpus] = visible_gpus,
+        survey: Callable[[TrainConfig, Callable[[ShoalError], None]], Machines] | None = None,
+    ) -> None:
         """Remember which GPUs the first launch has.
 
         Args:
             plan: The first launch.
             look: Tells which GPUs are visible.
+            survey: With `--hosts`, finds out about the machines of a configuration, and calls with each that is away.
         """
         self._plan = plan
         self._look = look
-        on_gpus = plan.config.max_restarts and plan.devices[0] != "cpu"
+        self._survey = survey if plan.machines else None
+        self._left_out: set[tuple[str, int]] = set()  # Workers there, by local rank, that were lost twice.
+        on_gpus = plan.config.max_restarts and plan.devices[0] != "cpu" and not plan.machines
         self._uuids = {f"cuda:{gpu.index}": gpu.uuid for gpu in look()} if on_gpus else {}
         self._fruitless = 0  # Restarts in a row that have brought no newer checkpoint.
         self._lost_before: int | None = None  # The rank that was lost without progress the time before.
-        self._launches = 1
+        self._first = plan
+        self._all = plan.world_size
+        self._launches = self._paused = 1
 
     def after(self, lost: WorkerLostError, run: RunDir, view: View, stop: StopRequests) -> TrainPlan:
         """Return the plan of the next launch.
@@ -63,7 +76,8 @@ class Restarts:
         if self._fruitless == limit:
             message = f"{lost} Gave up after {_count(limit, 'restart')} without a newer checkpoint."
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
-        devices = self._devices_left(lost)
+        devices = () if self._survey else self._devices_left(lost)
+        suspect = lost.rank if lost.rank is not None and lost.rank == self._lost_before else None
         self._fruitless += 1
         self._launches += 1
         self._lost_before = lost.rank
@@ -72,8 +86,11 @@ class Restarts:
         again = f"Starting again in {self.pause_s:.0f} s from {origin} ({tries})."
         for line in (*lost.details.splitlines(), str(lost), *passed_over, again):
             view.on_line(line)
-        if len(devices) < self._plan.world_size:
-            view.on_line(self._shrink(devices))
+        if self._survey:
+            self.pause(run, stop)  # Before the machines are looked at, not after: one may be starting again.
+            devices = self._machines_left(self._survey, lost, suspect, view)
+        if len(devices) != self._plan.world_size:
+            view.on_line(self._resize(devices))
         self._plan = replace(
             self._plan,
             devices=devices,
@@ -95,6 +112,9 @@ class Restarts:
             InterruptedRunError: Ctrl-C has come.
             TerminatedRunError: Another signal has asked for the end.
         """
+        if self._paused == self._launches:
+            return  # It has been waited for.
+        self._paused = self._launches
         start_at = time.monotonic() + self.pause_s
         while (left := start_at - time.monotonic()) > 0:
             if stop.first is not None:
@@ -123,6 +143,71 @@ class Restarts:
             places.pop(lost.rank, None)
         return tuple(places.values())
 
+    def _machines_left(
+        self,
+        survey: Callable[[TrainConfig, Callable[[ShoalError], None]], Machines],
+        lost: WorkerLostError,
+        suspect: int | None,
+        view: View,
+    ) -> tuple[str, ...]:
+        """Plan with the machines that are there now, and return the devices of their workers.
+
+        A machine that is away takes its workers along, and gets them back when it has come back until a later restart.
+        A rank that was lost twice in a row without progress gives up its place, as far as `--min-workers` allows.
+
+        Raises:
+            WorkerLostError: Too few are left.
+        """
+        least = self._plan.config.min_workers or self._all
+        if suspect is not None and self._plan.world_size > least:
+            self._left_out.add(self._places()[suspect])
+        away: list[ShoalError] = []
+        try:
+            found = survey(self._usable(), away.append)
+        except ShoalError as error:
+            found = Machines()
+            away = [error]
+        for error in away:
+            view.on_line(str(error))
+        machines = [
+            replace(
+                machine,
+                devices=tuple(
+                    device
+                    for place, device in enumerate(machine.devices)
+                    if (machine.host, place) not in self._left_out
+                ),
+            )
+            for machine in found.machines
+        ]
+        devices = tuple(device for machine in machines for device in machine.devices)
+        if len(devices) < least or not devices:
+            message = (
+                f"{lost} It was not started again: {len(devices)} of {_count(self._all, 'worker')} are left, and "
+                f"{least} are needed. {' '.join(map(str, away))}"
+            )
+            raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
+        self._plan = replace(
+            self._plan, machines=tuple(machines), meeting=found.meeting, backend=found.backend if devices[1:] else None
+        )
+        return devices
+
+    def _places(self) -> list[tuple[str, int]]:
+        """Return host and local rank of each worker of the last launch, as far as none before it was left out."""
+        return [
+            (machine.host, place)
+            for machine in self._plan.machines
+            for place in itertools.islice(
+                (each for each in itertools.count() if (machine.host, each) not in self._left_out), len(machine.devices)
+            )
+        ]
+
+    def _usable(self) -> TrainConfig:
+        """Return the configuration without machines all of whose workers are left out."""
+        full = {machine.host: len(machine.devices) for machine in self._first.machines}
+        hosts = [host for host, size in full.items() if any((host, each) not in self._left_out for each in range(size))]
+        return replace(self._plan.config, hosts=tuple(hosts))
+
     def _where_now(self) -> list[str | None]:
         """Return the device of each worker of the last launch as it is called now; None where it is gone."""
         if not self._uuids:
@@ -132,8 +217,8 @@ class Restarts:
         self._uuids = {device: uuid for uuid, device in now.items()}
         return where
 
-    def _shrink(self, devices: tuple[str, ...]) -> str:
-        """Plan with fewer workers, and say what that means."""
+    def _resize(self, devices: tuple[str, ...]) -> str:
+        """Plan with fewer workers, or again with more, and say what that means."""
         before, workers = self._plan, len(devices)
         total = before.config.num_envs_total
         self._plan = replace(
@@ -143,10 +228,15 @@ class Restarts:
             backend=before.backend if workers > 1 else None,
             num_envs=total // workers if total else before.num_envs,
         )
+        who = (
+            f"{workers} of {_count(before.world_size, 'worker')}"
+            if workers < before.world_size
+            else f"{workers} workers"
+        )
         now, then = self._plan.num_envs * workers, before.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
         return (
-            f"Going on with {workers} of {_count(before.world_size, 'worker')}, {self._plan.num_envs:,} environments "
+            f"Going on with {who}, {self._plan.num_envs:,} environments "
             f"each: {now:,} in all, {kept}. The learning rate is not changed."
         )
 

@@ -1,39 +1,38 @@
-"""The *spawned* door: several workers on this machine, through `torchrunx.Launcher`.
+"""The *spawned* door: several workers, on this machine or on those of `--hosts`, through `torchrunx.Launcher`.
 
 torchrunx starts the workers, in a daemon thread; this thread keeps the signals, shows what rank 0 prints, notices
-ranks that died, and decides what the launch came to from the notes that the ranks leave.
+ranks and machines that were lost, and decides what the launch came to from the notes that the ranks leave.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
-import platform
 import signal
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.heartbeat import place_of, read_beat
-from shoal.launch.closed import Agent, closed_launcher
-from shoal.launch.guard import MARK, guarded_scratch, marked, signal_all
-from shoal.launch.memory import MemoryWatch
-from shoal.launch.notes import failure_of, first_failure, read_notes, was_asked_for, way_on
-from shoal.launch.processes import RankWatch
-from shoal.launch.remote import USUAL_TMPDIR, enter
+from shoal.launch.closed import closed_launcher
+from shoal.launch.far import far_sites
+from shoal.launch.guard import guarded_scratch
+from shoal.launch.notes import failure_of, first_failure, was_asked_for, way_on
+from shoal.launch.remote import enter
 from shoal.launch.signals import STOPPING, ended_at_once, heard
-from shoal.launch.stalls import Lookout, drop_empty_stacks, read_beats, stacks_of, who_is_stuck
-from shoal.launch.tail import Tail
+from shoal.launch.site import OwnSite, Share, Sight
+from shoal.launch.stalls import Lookout, stacks_of, who_is_stuck
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shoal.heartbeat import Beat
     from shoal.launch.notes import Note
     from shoal.launch.signals import StopRequests
+    from shoal.launch.site import Site
     from shoal.launch.view import View
     from shoal.plan.job import Job
     from shoal.plan.rundir import RunDir
@@ -46,8 +45,6 @@ STOP_S = 60.0
 """How long the ranks get to finish an iteration and a checkpoint after a signal [s]."""
 START_S = 180.0
 """How long the workers may take to show their first sign of life [s]; importing torch on a busy disk is slow."""
-AGENT_LOG = "agent.log"
-"""What torchrunx's agent says, in the scratch directory."""
 
 
 def run_spawned(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
@@ -55,37 +52,41 @@ def run_spawned(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
 
     Raises:
         TrainingFailedError: A rank raised; with the traceback of the first one that did.
-        WorkerLostError: A rank died without a word.
+        WorkerLostError: A rank died without a word, or a machine was lost.
         InterruptedRunError: Ctrl-C; after a checkpoint, unless it came twice.
         TerminatedRunError: SIGTERM, SIGHUP or SIGUSR1, after a checkpoint.
     """
-    with guarded_scratch() as scratch:
-        return _Launch(job, scratch, view, stop).run()
+    with ExitStack() as stack:
+        if job.machines:
+            return _Launch(job, far_sites(job), view, stop).run()
+        scratch = stack.enter_context(guarded_scratch())
+        # Where log files are off, what rank 0 prints is still shown, from a file that ends with the launch.
+        logs = job.log_files or tuple(str(scratch / f"output_{rank}.log") for rank in range(len(job.devices)))
+        told = replace(job, scratch=str(scratch), log_files=logs)
+        share = Share(number=0, machines=1, ranks=(0, len(job.devices)), devices=job.devices, log_files=logs)
+        return _Launch(told, [OwnSite(share, job.run, scratch)], view, stop, kept_logs=job.log_files).run()
 
 
 class _Launch:
-    """One launch: the torchrunx thread, and what this process knows of the ranks."""
+    """One launch: the torchrunx thread, and what this process knows of the machines and their ranks."""
 
-    def __init__(self, job: Job, scratch: Path, view: View, stop: StopRequests) -> None:
+    def __init__(
+        self, job: Job, sites: Sequence[Site], view: View, stop: StopRequests, *, kept_logs: Sequence[str] | None = None
+    ) -> None:
+        self.job = job
+        self.sites = sites
         self.ranks = range(len(job.devices))
-        self.kept_logs = job.log_files
-        # Where log files are off, what rank 0 prints is still shown, from a file that ends with the launch.
-        logs = job.log_files or tuple(str(scratch / f"output_{rank}.log") for rank in self.ranks)
-        self.job = replace(job, scratch=str(scratch), log_files=logs)
-        self.scratch = scratch
+        self.kept_logs = job.log_files if kept_logs is None else kept_logs
         self.view = view
         self.stop = stop
         self.told = 0  # Signals that the ranks have been told of.
         self.orphaned = False  # Whether torchrunx gave up before the ranks did.
         self.deadline = math.inf  # When ranks that are still alive are killed.
-        self.watch = RankWatch(scratch, self.ranks)
+        self.sights: list[Sight] = [Sight(unseen=tuple(site.ranks)) for site in sites]
+        self.ended: dict[int, str] = {}  # How each rank ended, in the order of their ends, where that is known.
         self.lookout = Lookout()
-        self.memory = MemoryWatch()
         self.stuck: WorkerLostError | None = None
-        self.metrics = Tail(job.run.metrics_jsonl, from_end=True)
         self.learned = False  # Whether an iteration was done.
-        self.output = Tail(Path(logs[0]), from_end=True)
-        self.agent: Agent | None = None
         self.launch_error: Exception | None = None
         self.thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
@@ -96,61 +97,95 @@ class _Launch:
             self._supervise()
         finally:
             self._clean_up()
-        self._show(last=True)
+        self._look(last=True)
         return self._outcome()
 
     def _run_torchrunx(self) -> None:
         """Start the workers and wait for them. What torchrunx raises is kept without its frames, which hold sockets."""
         # What is started here inherits the mask: a Ctrl-C must not make a half-started agent print its traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
-        environ = {
-            "TMPDIR": str(self.scratch),
-            USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
-            MARK: str(self.scratch),
-        }
-        forks = set(self.job.devices) == {"cpu"}
         try:
-            with closing(Agent(self.scratch / AGENT_LOG, environ, forks=forks)) as self.agent:
-                import torchrunx
+            for site in self.sites:
+                site.start()
+            import torchrunx
 
-                launcher = torchrunx.Launcher(
-                    hostnames=["127.0.0.1"],
-                    workers_per_host=len(self.ranks),
-                    backend=None,  # Workers open their group themselves, after their graphs are captured.
-                )
-                launcher.set_logging_handlers(None)
-                logging.getLogger("torchrunx").setLevel(logging.WARNING)
-                if self.stop.first is not None:
-                    return  # It came while torch was imported, which takes seconds.
-                with closed_launcher(self.agent, patience=START_S):
-                    launcher.run(enter, self.job.to_json())
+            launcher = torchrunx.Launcher(
+                hostnames=[f"{number}" for number in range(len(self.sites))] if self.job.machines else ["127.0.0.1"],
+                workers_per_host=[len(site.ranks) for site in self.sites],
+                backend=None,  # Workers open their group themselves, after their graphs are captured.
+            )
+            launcher.set_logging_handlers(None)
+            logging.getLogger("torchrunx").setLevel(logging.WARNING)
+            if self.stop.first is not None:
+                return  # It came while torch was imported, which takes seconds.
+            ends = [(site.end, site.how_agent_ended) for site in self.sites]
+            with closed_launcher(ends, patience=START_S):
+                launcher.run(enter, self.job.to_json())
         except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
             self.launch_error = error.with_traceback(None)
+        finally:
+            for site in self.sites:
+                site.dismiss()
 
     def _supervise(self) -> None:
         """Watch until torchrunx and all ranks are through, or until those that are left have had their time."""
         start_by = time.monotonic() + START_S
-        while self.thread.is_alive() or self.watch.alive:
-            self._show()
-            self.watch.look()
+        while self.thread.is_alive() or self._alive:
+            self._look()
             self._pass_signals_on()
             self._look_after_orphans()
             if self._someone_failed():
                 self._end_in(GRACE_S)
             elif self._someone_is_stuck():
                 self._end_in(0)
-            if self.watch.unseen and (time.monotonic() > start_by or self._agent_is_gone()):
+            if self._unseen and (time.monotonic() > start_by or self._an_agent_is_gone()):
                 self._end_in(0)
             if time.monotonic() >= self.deadline:
                 return
-            if self.deadline < math.inf and self.watch.ended and not self.watch.alive:
+            if self.deadline < math.inf and self.ended and not self._alive:
                 return  # Nobody is left: no need to wait until torchrunx notices.
-            self.watch.wait(POLL_S)
+            self.sites[0].wait(POLL_S)
 
     def _end_in(self, seconds: float) -> None:
         """Kill what is still alive after so long, or earlier if that was decided before."""
         self.deadline = min(self.deadline, time.monotonic() + seconds)
+
+    def _look(self, *, last: bool = False) -> None:
+        """Look at all machines, and hand new metrics and new output of rank 0 to the view."""
+        self.sights = [site.look(last=last) for site in self.sites]
+        for sight in self.sights:
+            for rank, how in sight.ended.items():
+                self.ended.setdefault(rank, how)
+            for line in sight.lines:
+                self.view.on_line(line)
+            for row in sight.rows:
+                self.learned = True
+                self.view.on_row(row)
+
+    @property
+    def _alive(self) -> set[int]:
+        """Ranks that live, as far as anybody knows: those of a machine that was lost are not waited for."""
+        present = zip(self.sites, self.sights, strict=True)
+        return {rank for site, sight in present if site.lost is None for rank in sight.alive}
+
+    @property
+    def _unseen(self) -> list[int]:
+        return [rank for sight in self.sights for rank in sight.unseen]
+
+    @property
+    def _notes(self) -> dict[int, Note]:
+        return {rank: note for sight in self.sights for rank, note in sight.notes.items()}
+
+    @property
+    def _lost_site(self) -> Site | None:
+        return next((site for site in self.sites if site.lost is not None), None)
+
+    def _site_of(self, rank: int) -> tuple[Site, Sight]:
+        return next(each for each in zip(self.sites, self.sights, strict=True) if rank in each[0].ranks)
+
+    def _tell(self, number: signal.Signals) -> None:
+        for site in self.sites:
+            site.tell(number)
 
     def _pass_signals_on(self) -> None:
         """Tell every rank what this process was told; a terminal's Ctrl-C has reached them already, with no harm."""
@@ -162,65 +197,51 @@ class _Launch:
         self.told = count
         insists = self.stop.counts["SIGINT"] > 1
         self._end_in(STOP_S if self.learned and not insists else 0)
-        self.watch.tell(signal.Signals[name])
+        self._tell(signal.Signals[name])
 
     def _look_after_orphans(self) -> None:
         """Let ranks that torchrunx has given up, because its agent died, save what they have learned."""
-        if self.thread.is_alive() or self.orphaned or not self.watch.alive:
+        if self.thread.is_alive() or self.orphaned or not self._alive:
             return
         self.orphaned = True
-        self.watch.tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
+        self._tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
         self._end_in(STOP_S)
 
-    def _notes(self) -> dict[int, Note]:
-        return read_notes(self.job.run, len(self.ranks), spare=self.scratch)
-
     def _someone_failed(self) -> bool:
-        """Whether a rank has left a note of failure, or is gone without any."""
-        notes = self._notes()
+        """Whether a rank has left a note of failure, or is gone without any, or a machine was lost."""
+        notes = self._notes
         failed = any(note.ending == "failed" and not was_asked_for(note) for note in notes.values())
-        return failed or bool(self.watch.ended.keys() - notes.keys())
+        return failed or bool(self.ended.keys() - notes.keys()) or self._lost_site is not None
 
-    def _agent_is_gone(self) -> bool:
-        """Whether torchrunx's agent has ended. torchrunx would notice too, but may itself still be being imported."""
-        return self.agent is not None and self.agent.has_ended()
+    def _an_agent_is_gone(self) -> bool:
+        """Whether an agent of torchrunx has ended. torchrunx would notice too, but may still be being imported."""
+        return any(sight.agent is not None for sight in self.sights)
 
     def _someone_is_stuck(self) -> bool:
         """Whether a rank has got stuck that cannot say so itself, or all of them wait for each other."""
-        beats = read_beats(self.scratch, self.watch.alive)
-        missing = sorted(self.watch.alive.keys() - {beat.rank for beat in beats})
+        beats: list[Beat] = [beat for sight in self.sights for beat in sight.beats]
+        missing = sorted(self._alive - {beat.rank for beat in beats})
         watched = self.lookout.look()
         self.stuck = self.stuck or who_is_stuck(self.job.run, beats, watched, missing)
         return self.stuck is not None
 
-    def _show(self, *, last: bool = False) -> None:
-        """Hand new metrics and new output of rank 0 to the view; a failing rank's traceback is told at the end."""
-        size = self.output.size()  # Before the notes are read: what was written after a note must not be shown.
-        note = self._notes().get(0)
-        if note is not None and note.log_bytes is not None:
-            size = min(size, note.log_bytes)
-        for line in self.output.lines(size, unfinished=last):
-            self.view.on_line(line)
-        for row in self.metrics.rows():
-            self.learned = True
-            self.view.on_row(row)
-
     def _clean_up(self) -> None:
-        """End the ranks, see torchrunx out, and end what is left with the mark of this launch, such as its agent."""
-        self.watch.tell(signal.SIGKILL)
-        self.watch.close()
-        hurried = self.stop.counts["SIGINT"] > 1 or (self.watch.unseen and self._agent_is_gone())
+        """End the ranks, see torchrunx out, and end what is left of this launch, such as its agents."""
+        self._tell(signal.SIGKILL)
+        hurried = self.stop.counts["SIGINT"] > 1 or (self._unseen and self._an_agent_is_gone())
         patience = time.monotonic() + (0 if hurried else GRACE_S)
-        while (self.thread.is_alive() or marked(self.scratch)) and time.monotonic() < patience:
+        while (self.thread.is_alive() or any(site.is_busy() for site in self.sites)) and time.monotonic() < patience:
             self.thread.join(POLL_S)
-        signal_all(marked(self.scratch), signal.SIGKILL)
-        drop_empty_stacks(self.job.run, self.ranks)
+        for site in self.sites:
+            site.finish()
+        for site in self.sites:
+            site.close()
         if self.thread.ident is not None:
             self.thread.join(1)
 
     def _outcome(self) -> list[WorkerReport]:
         """Decide from the notes what the launch came to."""
-        notes = self._notes()
+        notes = self._notes
         if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
             return [WorkerReport(**notes[rank].report) for rank in self.ranks]
         cause = first_failure(note for note in notes.values() if not (self.orphaned and was_asked_for(note)))
@@ -230,43 +251,58 @@ class _Launch:
             raise self.stuck
         if self.stop.first is not None:
             raise ended_at_once(self.stop.first, self.job.run)
-        lost = next((rank for rank in self.watch.ended if rank not in notes), None)
+        if self._lost_site is not None:
+            raise self._lost_machine(self._lost_site)
+        lost = next((rank for rank in self.ended if rank not in notes), None)
         if lost is not None:
             raise self._lost(lost)
         raise self._abandoned() if self.orphaned else self._never_started()
 
     def _lost(self, rank: int) -> ShoalError:
         """Return the error of a rank that is gone without a note: the first of them, which took the others along."""
-        how = self.watch.ended[rank] or self._torchrunx_words() or "killed or crashed without a word"
-        hint = self.memory.verdict() if "SIGKILL" in how else ""
-        beat = read_beat(self.scratch, rank)
-        place = beat.place if beat else place_of("startup", 0)
+        site, sight = self._site_of(rank)
+        how = self.ended[rank] or self._torchrunx_words() or "killed or crashed without a word"
+        hint = sight.memory if "SIGKILL" in how else ""
         file = f" Its last words are in {self.kept_logs[rank]}." if self.kept_logs else ""
         more = f"{stacks_of(self.job.run, rank)}{file} {way_on(self.job.run)}"
-        message = f"Lost rank {rank} on {platform.node()} in {place}{_while_saving(self.job.run)}: {how}{hint}.{more}"
+        place = f"{sight.places[rank]}{_while_saving(self.job.run)}"
+        message = f"Lost rank {rank} on {site.name} in {place}: {how}{hint}.{more}"
         return WorkerLostError(message, rank=rank)
+
+    def _lost_machine(self, site: Site) -> ShoalError:
+        """Return the error of a machine that is out of reach."""
+        _, sight = self._site_of(site.ranks[0])
+        ranks = ", ".join(map(str, site.ranks))
+        places = {beat.place for beat in sight.beats} or {"startup"}
+        message = (
+            f"Lost host {site.name} (rank {ranks}) in {' and '.join(sorted(places))}: {site.lost}. "
+            f"{way_on(self.job.run)}"
+        )
+        return WorkerLostError(message, host=site.name)
 
     def _abandoned(self) -> ShoalError:
         """Return the error of ranks that were well, but whose launcher was lost."""
-        why = self._torchrunx_words()
+        name = next((site.name for site, sight in zip(self.sites, self.sights, strict=True) if sight.agent), None)
         message = (
-            f"Lost torchrunx's agent on {platform.node()}, which keeps the workers ({why}). {way_on(self.job.run)}"
+            f"Lost torchrunx's agent on {name or self.sites[0].name}, which keeps the workers "
+            f"({self._torchrunx_words()}). {way_on(self.job.run)}"
         )
         return WorkerLostError(message)
 
     def _never_started(self) -> ShoalError:
         """Return the error of ranks that showed no sign of life, with the last thing that torchrunx's agent said."""
-        ranks = ", ".join(map(str, self.watch.unseen)) or "unknown"
-        log = self.scratch / AGENT_LOG
-        said = log.read_text(encoding="utf-8", errors="replace").strip() if log.exists() else ""
-        message = f"Rank {ranks} on {platform.node()} did not start: {self._torchrunx_words() or 'it was silent'}."
+        ranks = ", ".join(map(str, self._unseen)) or "unknown"
+        names = " and ".join(site.name for site, sight in zip(self.sites, self.sights, strict=True) if sight.unseen)
+        said = "\n".join(sight.agent_said for sight in self.sights if sight.agent_said)
+        why = self._torchrunx_words() or "it was silent"
+        message = f"Rank {ranks} on {names or self.sites[0].name} did not start: {why}."
         return WorkerLostError(message, details=said)
 
     def _torchrunx_words(self) -> str:
         """Return the first line of what torchrunx raised, or would have: how its agent ended. Empty without either."""
         error = self.launch_error
         if error is None:
-            return self.agent.how_it_ended() if self.agent is not None and self.agent.has_ended() else ""
+            return next((sight.agent for sight in self.sights if sight.agent is not None), "")
         lines = str(error).strip().splitlines()
         return lines[0].rstrip(".") if lines else type(error).__name__
 

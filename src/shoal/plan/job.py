@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.plain import from_plain, to_plain
+from shoal.plan.machines import MachinePlan
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
@@ -45,6 +46,11 @@ class Job:
     """A directory of this machine that dies with the launch: sign of life, rendezvous, temporary files."""
     log_files: tuple[str, ...] = ()
     """The file that takes each rank's output, by local rank; empty where the output stays where it is."""
+    machines: tuple[MachinePlan, ...] = ()
+    """The machines of `--hosts`. `devices` and `log_files` are then those of all of them, one after the other, and each
+    machine puts its own in their place."""
+    meeting: str | None = None
+    """The address at which the ranks of several machines meet."""
 
     @property
     def run(self) -> RunDir:
@@ -68,5 +74,6 @@ class Job:
             devices=tuple(data.pop("devices")),
             log_files=tuple(data.pop("log_files")),
             start=Start(**start) if start else None,
+            machines=tuple(map(MachinePlan.from_plain, data.pop("machines"))),
             **data,
         )

@@ -15,6 +15,7 @@ from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
+from shoal.plan.machines import Machines
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.rundir import (
     RunDir,
@@ -29,10 +30,11 @@ from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from shoal.config import TrainConfig
     from shoal.plan.devices import GpuIds, VisibleGpus
+    from shoal.plan.machines import MachinePlan
     from shoal.plan.ranks import Rank
     from shoal.tasks.registry import TaskSpec
 
@@ -50,7 +52,7 @@ class TrainPlan:
     spec: TaskSpec
     door: Door
     devices: tuple[str, ...]
-    """Device of each worker on this machine, by local rank."""
+    """Device of each worker on this machine, by local rank; with `--hosts`, of each worker by its rank."""
     backend: str | None
     world_size: int
     num_envs: int
@@ -63,6 +65,10 @@ class TrainPlan:
     start_iteration: int
     notes: tuple[str, ...]
     """Sentences that the user should read before training starts."""
+    machines: tuple[MachinePlan, ...] = ()
+    """The machines of `--hosts`; `devices` are then those of all of them."""
+    meeting: str | None = None
+    """The address at which the ranks of several machines meet."""
 
     @property
     def samples_per_iteration(self) -> int:
@@ -81,11 +87,16 @@ class TrainPlan:
 
     def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
         """Return what each worker needs to know. Rank files go to `log_dir`, if there is one."""
-        logs = (
-            [str((log_dir / rank_log_name(HOST, rank)).absolute()) for rank in range(len(self.devices))]
-            if log_dir
-            else []
+        workers = (
+            [(HOST, number) for number in range(len(self.devices))]
+            if not self.machines
+            else [
+                (machine.host.replace("/", "_"), number)
+                for machine in self.machines
+                for number in range(len(machine.devices))
+            ]
         )
+        logs = [str((log_dir / rank_log_name(*worker)).absolute()) for worker in workers] if log_dir else []
         return Job(
             config=self.config,
             run_dir=str(run.path.absolute()),
@@ -94,6 +105,8 @@ class TrainPlan:
             num_envs=self.num_envs,
             start=self.start,
             log_files=tuple(logs),
+            machines=self.machines,
+            meeting=self.meeting,
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -102,6 +115,7 @@ class TrainPlan:
             "task": self.config.task,
             "door": self.door,
             "devices": list(self.devices),
+            **self._machines_to_plain(),
             "backend": self.backend,
             "world_size": self.world_size,
             "num_envs": self.num_envs,
@@ -114,14 +128,32 @@ class TrainPlan:
             "start_iteration": self.start_iteration,
         }
 
+    def _machines_to_plain(self) -> dict[str, Any]:
+        """Return what there is to tell of several machines."""
+        if not self.machines:
+            return {}
+        return {
+            "machines": [f"{machine.host}: {', '.join(machine.devices)}" for machine in self.machines],
+            "interfaces": [
+                f"{machine.host}: {machine.network.get('GLOO_SOCKET_IFNAME', '-')}" for machine in self.machines
+            ],
+            "meeting": self.meeting,
+        }
 
-def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: VisibleGpus) -> TrainPlan:
+
+def plan_training(
+    config: TrainConfig,
+    environ: Mapping[str, str],
+    gpus: VisibleGpus,
+    survey: Callable[[], Machines] | None = None,
+) -> TrainPlan:
     """Decide everything about one training.
 
     Args:
         config: What was asked.
         environ: Environment variables.
         gpus: What is visible.
+        survey: With `--hosts`, finds out about the machines; called when all else has been found possible.
 
     Raises:
         UsageError: What was asked cannot be done.
@@ -131,7 +163,9 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     rank = joined_rank(environ)
     if config.logger == "wandb":
         refuse_no_wandb(environ, writes=rank is None or rank.rank == 0)
-    workers = plan_workers(*_asked_workers(config, rank), gpus)
+    gpu_ids, number = _asked_workers(config, rank)
+    machines = survey() if survey is not None else Machines()
+    workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
     world_size = rank.world_size if rank else len(workers.devices)
     _refuse_restarts_in_vain(config, rank, world_size)
     num_envs = _envs_per_worker(config, world_size)
@@ -145,7 +179,8 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
     else:
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
-    door: Door = "joined" if rank else "spawned" if world_size > 1 or config.max_restarts else "in process"
+    spawned = world_size > 1 or config.max_restarts or machines.machines
+    door: Door = "joined" if rank else "spawned" if spawned else "in process"
     plan = TrainPlan(
         config=config,
         spec=spec,
@@ -165,6 +200,8 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
             *passed_over,
             *_changes(config, start, world_size, num_envs),
         ),
+        machines=machines.machines,
+        meeting=machines.meeting,
     )
     log_base = plan.log_base(RunDir(Path(config.log_root)), environ)
     if log_base is not None:
@@ -176,8 +213,13 @@ def plan_training(config: TrainConfig, environ: Mapping[str, str], gpus: Visible
 
 def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int | None]:
     """Return GPUs and number of workers on this machine: behind *joined* the launcher has decided the number."""
-    words = config.gpu_ids
-    gpu_ids: GpuIds = "auto" if words == ("auto",) else parse_gpu_ids(words)
+    if rank is not None and config.hosts:
+        message = (
+            f"--hosts {' '.join(config.hosts)} was passed, but torchrun started this process, and has decided on the "
+            "machines: pass --hosts without torchrun, or leave it out."
+        )
+        raise UsageError(message)
+    gpu_ids = asked_gpus(config)
     if rank is None:
         return gpu_ids, config.nproc_per_node
     if config.nproc_per_node not in (None, rank.local_world_size):
@@ -187,6 +229,11 @@ def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int 
         )
         raise UsageError(message)
     return gpu_ids, rank.local_world_size
+
+
+def asked_gpus(config: TrainConfig) -> GpuIds:
+    """Return the GPUs that are asked for on each machine."""
+    return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
 def _refuse_restarts_in_vain(config: TrainConfig, rank: Rank | None, world_size: int) -> None:

@@ -1,0 +1,107 @@
+"""Whether machines run the same code with the same packages, and where not, what differs.
+
+Gradients of two versions of a learner can be averaged without anybody noticing. So machines are compared before the
+first step, by versions and by what is in the files, not by what git says of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+from shoal.provenance import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_ABSENT = "absent"
+_NAMED_AT_MOST = 5
+_NO_CODE = {"__pycache__"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What must be the same on all machines, by name. Plain values: it crosses as JSON."""
+
+    host: str
+    """What the machine is called."""
+    versions: Mapping[str, str]
+    """Version of each package that numbers depend on."""
+    files: Mapping[str, Mapping[str, str]]
+    """Digest of each file, by group, such as ``shoal``, and by its path in it."""
+
+
+def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fingerprint:
+    """Return this machine's.
+
+    Args:
+        host: What the machine is called.
+        packages: Packages whose files count.
+        files: More files that count, by their paths.
+    """
+    groups = {package: _files_of(package) for package in packages}
+    own = {path: _digest(Path(path)) for path in files}
+    return Fingerprint(host=host, versions=versions(), files=groups | ({"the task": own} if own else {}))
+
+
+def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
+    """Say what differs, one clause for each thing; empty when nothing does."""
+    told = [
+        f"{name} is {theirs} there and {ours} here"
+        for name in sorted(here.versions.keys() | there.versions.keys())
+        if (ours := here.versions.get(name, _ABSENT)) != (theirs := there.versions.get(name, _ABSENT))
+    ]
+    for group in sorted(here.files.keys() | there.files.keys()):
+        ours, theirs = here.files.get(group, {}), there.files.get(group, {})
+        other = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
+        if other:
+            told.append(_files_differ(group, other))
+    return told
+
+
+def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None:
+    """Refuse machines that are not like this one.
+
+    Raises:
+        UsageError: Some are not; with every difference of each.
+    """
+    found = {other.host: differences(here, other) for other in others}
+    unlike = {host: told for host, told in found.items() if told}
+    if not unlike:
+        return
+    details = "\n".join(f"Host {host}: {each}." for host, told in unlike.items() for each in told)
+    hosts = ", ".join(unlike)
+    message = (
+        f"Host {hosts} differs from {here.host}, where this was started, in what is listed above: install the same "
+        "versions and the same code on all machines, or let them share one directory."
+    )
+    raise UsageError(message, details=details)
+
+
+def _files_differ(group: str, paths: Sequence[str]) -> str:
+    named = ", ".join(paths[:_NAMED_AT_MOST]) + (", ..." if len(paths) > _NAMED_AT_MOST else "")
+    number = "1 file" if len(paths) == 1 else f"{len(paths)} files"
+    return f"{number} of {group} differ: {named}" if len(paths) > 1 else f"{number} of {group} differs: {named}"
+
+
+def _files_of(package: str) -> dict[str, str]:
+    """Return the digest of each file of an installed package; none where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return {}
+    root = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
+    if root.is_file():
+        return {root.name: _digest(root)}
+    paths = sorted(path for path in root.rglob("*") if path.is_file() and not _NO_CODE & {*path.parts})
+    return {str(path.relative_to(root)): _digest(path) for path in paths}
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return _ABSENT

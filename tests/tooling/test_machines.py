@@ -1,0 +1,342 @@
+"""The machines of tests on several of them: they are apart, they reach each other, and nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from support.commands import kill, wait_until
+from support.machines import LAUNCHER, machines, needs_machines, why_no_machines
+from support.namespaces import NoNamespacesError
+
+from shoal.procfs import state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.machines import Machine, Machines, RunningThere
+
+pytestmark = needs_machines
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+SLEEP = ("sleep", "1000")
+ECHO = """
+import socket
+server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+print("listens", flush=True)
+while True:
+    connection, _ = server.accept()
+    while heard := connection.recv(100):
+        connection.sendall(heard)
+"""
+ASK = """
+import socket, sys, time
+host, family = sys.argv[1:]
+address = socket.getaddrinfo(host, 7000, int(family), socket.SOCK_STREAM)[0][4]
+connection = socket.create_connection(address[:2], timeout=10)
+print("connected to", address[0], flush=True)
+began = time.perf_counter()
+connection.sendall(b"hello")
+print("heard", connection.recv(100), time.perf_counter() - began)
+"""
+TALK = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 7000), timeout=10)
+for number in range(100000):
+    connection.settimeout(0.3)
+    try:
+        connection.sendall(b"x")
+        print("heard" if connection.recv(100) else "closed", flush=True)
+    except TimeoutError:
+        print("silence", flush=True)
+    except ConnectionError:
+        print("closed", flush=True)
+        break
+"""
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """Two machines and the launcher, which no test changes."""
+    with machines(tmp_path_factory.mktemp("three"), "north", "south") as made:
+        yield made
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Machines]:
+    """Two machines and the launcher, to be changed."""
+    with machines(tmp_path, "north", "south") as made:
+        yield made
+
+
+def start_echo(machine: Machine) -> RunningThere:
+    """Start a program that sends back what it hears."""
+    running = machine.start_plain([*PYTHON, ECHO])
+    running.read_until("listens")
+    return running
+
+
+def ask(machine: Machine, host: str, family: int = 0) -> str:
+    """Return what a machine hears from another that echoes."""
+    return machine.run([*PYTHON, ASK, host, str(family)]).stdout
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_machines_reach_each_other_by_name_over_both_protocols(three: Machines, version: int) -> None:
+    north, south = three.workers
+    echo = start_echo(north)
+    address, family = (north.address, 2) if version == 4 else (north.address6, 10)
+    assert [ask(asking, "north", family).splitlines()[0] for asking in (south, three.launcher, north)] == [
+        f"connected to {address}"
+    ] * 3
+    assert "heard b'hello'" in ask(south, address)
+    kill([echo.leader])
+
+
+def test_machines_of_two_tests_do_not_meet(three: Machines, tmp_path: Path) -> None:
+    echo = start_echo(three["north"])
+    with machines(tmp_path, "north", "south", logins=False) as others:
+        assert "Connection refused" in others["south"].run([*PYTHON, ASK, "north", "0"]).stderr
+    kill([echo.leader])
+
+
+def test_each_has_a_name_and_knows_the_others(three: Machines) -> None:
+    script = (
+        "import socket; print(socket.gethostname(), *(socket.gethostbyname(n) for n in ('launcher', 'north', 'south')))"
+    )
+    said = [machine.run([*PYTHON, script]).stdout.split() for machine in three.all]
+    addresses = [machine.address for machine in three.all]
+    assert said == [[name, *addresses] for name in (LAUNCHER, "north", "south")]
+
+
+def test_debians_habit_is_that_the_own_name_is_a_loopback_address(tmp_path: Path) -> None:
+    script = "import socket; print(*(socket.gethostbyname(name) for name in ('north', 'south')))"
+    with machines(tmp_path, "north", "south", debian=True, logins=False) as made:
+        north, south = made.workers
+        assert north.run([*PYTHON, script]).stdout.split() == ["127.0.1.1", south.address]
+        assert south.run([*PYTHON, script]).stdout.split() == [north.address, "127.0.1.1"]
+
+
+@pytest.mark.parametrize(("version", "other"), [(4, 6), (6, 4)])
+def test_a_network_may_have_one_protocol_only(tmp_path: Path, version: int, other: int) -> None:
+    families = {4: 2, 6: 10}
+    with machines(tmp_path, "north", "south", versions=(4,) if version == 4 else (6,), logins=False) as made:
+        north, south = made.workers
+        start_echo(north)
+        assert "heard b'hello'" in ask(south, "north", families[version])
+        there = {4: north.address, 6: north.address6}[other]
+        assert "unreachable" in south.run([*PYTHON, ASK, there, "0"]).stderr
+
+
+def test_disks_memory_and_processes_are_apart(three: Machines) -> None:
+    north, south = three.workers
+    sleeper = south.start_plain(SLEEP)
+    north.run(["sh", "-c", "echo here | tee /tmp/note /dev/shm/note ~/note"])
+    assert south.run(["sh", "-c", "cat /tmp/note /dev/shm/note ~/note; pgrep sleep"]).stdout.split()[1:] == []
+    assert int(south.run(["pgrep", "sleep"]).stdout) != sleeper.leader
+    assert north.run(["pgrep", "sleep"]).stdout == ""
+    assert north.left_files() == ["note", "note"]
+    assert (north.base / "home/note").read_text(encoding="utf-8") == "here\n"
+    assert not any(Path(place, "note").exists() for place in ("/tmp", "/dev/shm", north.home))  # noqa: S108
+    north.run(["sh", "-c", "rm /tmp/note /dev/shm/note ~/note"])
+    kill([sleeper.leader])
+
+
+def test_what_is_shared_and_the_repository_are_where_they_are_outside(three: Machines) -> None:
+    (three.shared / "note").write_text("from outside", encoding="utf-8")
+    assert [machine.run(["cat", "note"], three.shared).stdout for machine in three.all] == ["from outside"] * 3
+    told = three["north"].run([sys.executable, "-c", "import shoal; print(shoal.__file__)"])
+    assert told.stdout.strip() == str(Path(__file__).parents[2] / "src/shoal/__init__.py"), told.stderr
+
+
+def test_clocks_since_boot_differ_and_that_of_the_wall_does_not(three: Machines) -> None:
+    clocks = [
+        three[name].run([*PYTHON, "import time; print(time.monotonic(), time.time())"]) for name in ("north", "south")
+    ]
+    (up_north, north), (up_south, south) = ([float(word) for word in clock.stdout.split()] for clock in clocks)
+    assert up_south - up_north > 1000
+    assert 0 <= south - north < 60
+
+
+def test_the_launcher_logs_in_to_each_machine(three: Machines) -> None:
+    for worker in three.workers:
+        for host in (worker.name, worker.address, worker.address6):
+            told = three.launcher.run(["ssh", "-F", str(three.ssh_config), "-o", "User=root", host, "hostname"])
+            assert told.stdout == f"{worker.name}\n", told.stderr
+
+
+def test_a_machine_with_another_host_key_and_one_that_does_not_know_the_user_are_refused(pair: Machines) -> None:
+    pair["north"].change_host_key()
+    pair["south"].admit("")
+    changed, unknown = (pair.launcher.run(["ssh", name, "hostname"]) for name in ("north", "south"))
+    assert (changed.returncode, changed.stdout, unknown.returncode, unknown.stdout) == (255, "", 255, "")
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in changed.stderr
+    assert "Permission denied (publickey)" in unknown.stderr
+
+
+def test_a_cut_cable_means_silence_until_it_is_mended(pair: Machines) -> None:
+    north, south = pair.workers
+    start_echo(north)
+    talk = south.start_plain([*PYTHON, TALK, "north"])
+    talk.read_until("heard")
+    north.cut()
+    talk.read_until("silence")
+    assert "heard" not in talk.read_until("silence")
+    north.mend()
+    talk.read_until("heard")
+
+
+def test_a_machine_without_power_is_silent_and_empty_and_comes_back_with_its_disk(pair: Machines) -> None:
+    north, south = pair.workers
+    start_echo(north)
+    pids = [north.start_plain(SLEEP).leader for _ in range(3)]
+    os.kill(pids[0], signal.SIGSTOP)
+    north.run(["sh", "-c", "echo here > ~/note"])
+    talk = south.start_plain([*PYTHON, TALK, "north"])
+    talk.read_until("heard")
+    north.power_off()
+    assert talk.read_until("silence") == "silence\n"
+    assert [state(pid) for pid in pids] == ["", "", ""]
+    assert north.processes() == []
+    talk.read_until("silence")
+    assert "closed\n" not in talk.lines
+    north.power_on()
+    assert pair.launcher.run(["ssh", "north", "cat note"]).stdout == "here\n"
+
+
+def test_a_killed_process_closes_its_connections_where_the_cable_is_whole(pair: Machines) -> None:
+    echo = start_echo(pair["north"])
+    talk = pair["south"].start_plain([*PYTHON, TALK, "north"])
+    talk.read_until("heard")
+    kill([echo.leader])
+    talk.read_until("closed")
+
+
+def test_a_slow_cable_takes_its_time_both_ways_and_a_bad_one_loses_all(pair: Machines) -> None:
+    north, south = pair.workers
+    start_echo(north)
+    north.delay(100)
+    assert float(ask(south, "north").split()[-1]) > 0.2
+    north.delay(1, loss=1.0)
+    assert "timed out" in south.run([*PYTHON, TALK.replace("timeout=10", "timeout=0.3"), "north"]).stderr
+    north.delay(0)
+    assert "heard" in ask(south, "north")
+
+
+def test_commands_are_judged_by_what_they_leave_on_their_machine(pair: Machines) -> None:
+    north = pair["north"]
+    words = ("sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & touch /tmp/left /dev/shm/left2; echo $PWD $0 $1; exit 3")
+    ended = north.start(words, north.home / "work").end()
+    assert (ended.code, ended.stdout) == (3, f"{north.home}/work --log-root {north.home}/work/logs\n")
+    assert (ended.left_processes, ended.left_files) == (["sleep 1000 "], ["left", "left2"])
+    assert ended.log_root == north.base / "home/work/logs"
+    assert (pair.left_processes(), pair.left_files()) == ([], ["north: left", "north: left2"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_reach_the_command_itself_and_its_end_is_reported(three: Machines, number: signal.Signals) -> None:
+    running = three["north"].start_plain(["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo began; wait"])
+    running.read_until("began")
+    running.signal_itself(number)
+    ended = running.end()
+    assert ended.code == -number
+    assert ended.left_processes == ["sleep 1000 "]
+
+
+def test_a_signal_to_all_reaches_the_whole_session(three: Machines) -> None:
+    script = "import signal, subprocess; signal.signal(2, lambda *_: None); c = subprocess.Popen(['sleep', '1000'])"
+    running = three["north"].start_plain([*PYTHON, f"{script}; print('began', flush=True); print(c.wait())"])
+    running.read_until("began")
+    running.signal_all(signal.SIGINT)
+    ended = running.end()
+    assert (ended.code, ended.stdout, ended.left_processes) == (0, "began\n-2\n", [])
+
+
+def what_is_on_this_system() -> dict[str, str]:
+    """What machines must leave as it is, and what they would be seen in."""
+    return {
+        "mounts": Path("/proc/self/mounts").read_text(encoding="utf-8"),
+        "cards and addresses": subprocess.check_output(["ip", "address"], text=True).replace("dynamic", ""),
+        "routes": subprocess.check_output(["ip", "route", "show", "table", "all"], text=True),
+        "names": subprocess.check_output(["ip", "netns", "list"], text=True),
+    }
+
+
+def test_nothing_of_them_is_on_this_system_not_even_meanwhile(tmp_path: Path) -> None:
+    before, own_before = what_is_on_this_system(), own_processes()
+    with machines(tmp_path, "north", "south") as made:
+        made["north"].delay(1)
+        pids = {made["north"].start_plain(SLEEP).leader for _ in range(2)}
+        assert own_processes() - own_before > pids
+        assert what_is_on_this_system() == before
+    assert own_processes() == own_before
+
+
+def own_processes() -> set[int]:
+    """The descendants of this process."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_machines_that_cannot_start_say_why_and_leave_nothing(tmp_path: Path) -> None:
+    before = own_processes()
+    with pytest.raises(NoNamespacesError, match="hostname"), machines(tmp_path, "north", "n" * 100, logins=False):
+        pass
+    assert own_processes() == before
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+import psutil
+from support.machines import machines
+with machines(Path(sys.argv[1]), "north", "south") as made:
+    made["north"].start_plain(["sleep", "1000"])
+    made["north"].delay(1)
+    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_what_a_killed_test_had_is_gone_at_once(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parents[1])
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": tests},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    owner.kill()
+    owner.communicate()
+    assert len(pids) > 10
+    assert wait_until(lambda: not any(state(pid) for pid in pids), timeout=30), pids
+
+
+def reason(*before: str) -> str:
+    """Return why machines cannot be made by a process that is started so."""
+    words = [*before, sys.executable, "-c", "from support.machines import why_no_machines as why; print(why())"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_where_machines_cannot_be_made_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert why_no_machines() is None
+    assert reason("unshare", "--user") == "machines are made of namespaces, for which one has to be root"
+    no_more = (
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "sh",
+        "-c",
+        'echo 0 > /proc/sys/user/max_net_namespaces; "$0" "$@"',
+    )
+    assert reason(*no_more).startswith("this system makes no machines: unshare: unshare failed:")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert reason().startswith("machines need ip, unshare, nsenter, setsid, mount, hostname, ssh, ssh-keygen: install")
