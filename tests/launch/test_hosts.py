@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import FAULTY, SMALL, TRAIN, kill, run, wait_until
+from support.commands import FAULTY, SMALL, TRAIN, run, wait_until
 from support.machines import machines, needs_machines
-
-from shoal.procfs import state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
