@@ -172,7 +172,10 @@ def plan_training(
     _refuse_empty_mini_batches(config, num_envs)
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(workers.devices[0])
-    continued, start, iteration, passed_over = _find_start(config, spec)
+    # Where a run goes on, and from what, rank 0 tells the others, whose disks may be their own.
+    continued, start, iteration, passed_over = (
+        _find_start(config, spec) if rank is None or rank.rank == 0 else (None, None, 0, [])
+    )
     spec.check_env(config.env)
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
