@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import platform
+import time
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shoal.config.plain import to_plain
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """What each machine may be asked in its own way. The run is where rank 0 was told."""
-_FOREVER = timedelta(days=7)
-_POLL = timedelta(seconds=1)
+_POLL_S = 0.1
 
 
 def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
@@ -88,15 +87,12 @@ def _wait_for_all(store: Store, rank: Rank, startup_timeout: float) -> list[dict
     """Return what each rank has told, by rank."""
     patience = startup_timeout or math.inf
     missing = list(range(rank.world_size))
-    waited = 0.0
-    while missing and waited < patience:
-        try:
-            store.wait([_key(missing[0])], _POLL)
-        except RuntimeError:  # torch's DistStoreError is one.
-            waited += _POLL.total_seconds()
+    begun = time.monotonic()
+    while missing := [number for number in missing if not store.check([_key(number)])]:
+        waited = time.monotonic() - begun
+        if waited < patience:
+            time.sleep(_POLL_S)
             continue
-        missing = [number for number in missing if not store.check([_key(number)])]
-    if missing:
         late = ", ".join(map(str, missing))
         message = (
             f"Rank {late} of {rank.world_size} has not arrived within {waited:.0f} s: see whether its machine is there "
@@ -113,8 +109,8 @@ def _refuse_other_words(told: Sequence[Mapping[str, Any]]) -> None:
         UsageError: Some were; with each name, and both values.
     """
     first = _flat(told[0]["config"])
-    for number, each in enumerate(told):
-        other = _flat(each["config"])
+    for number, each in enumerate(told if first else ()):
+        other = _flat(each["config"]) or first
         names = [name for name in first | other if first.get(name) != other.get(name)]
         if names:
             details = "\n".join(f"{name}: {other.get(name)!r} there, {first.get(name)!r} on rank 0" for name in names)

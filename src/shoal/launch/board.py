@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 
 _TICK_S = 1.0
 """Time between two visits to the store [s]."""
+_LINGER_S = 2 * _TICK_S
+"""How long rank 0, which may keep the store, stays after its own failure, so that all others hear of it [s]."""
 _FRESH_S = 3.0
 """How long somebody waits for what others tell at this moment [s]: for a visit, or for one that fails."""
+
+
+_ALARM = "shoal/alarm"
+"""Set when a rank has failed: its store may not be there for long."""
 
 
 class Board(Protocol):
@@ -150,10 +156,12 @@ class StoreBoard:
         write_note(self._run, note)
         self._to_leave.put(note)
         self.refresh()
+        if note.ending == "failed" and self._rank.rank == 0:
+            time.sleep(_LINGER_S)
 
     def notes(self) -> dict[int, Note]:
-        """Return those that are known."""
-        return dict(self._notes)
+        """Return those that are known, and on a disk that is shared those that lie there."""
+        return read_notes(self._run, self._rank.world_size) | self._notes
 
     @property
     def silent(self) -> float:
@@ -201,8 +209,10 @@ class StoreBoard:
             note = self._to_leave.get()
             key = self._key("note", note.rank)
             store.set(key, json.dumps(asdict(note)))
+            if note.ending == "failed":
+                store.set(_ALARM, "")
             store.get(key)
-        if curious:
+        if curious or store.check([_ALARM]):
             self._look(store)
 
     def _look(self, store: Store) -> None:

@@ -32,9 +32,14 @@ class Meeting:
 
     @classmethod
     def of_torchrun(cls, rank: Rank) -> Meeting:
-        """Return where torchrun has told its workers to meet. Its store outlives them when it starts them again."""
-        attempt = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{rank.world_size}"
-        return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), attempt)
+        """Return where torchrun has told its workers to meet. Its store outlives them when it starts them again.
+
+        Where the workers keep a store of their own it is new each time, and a machine that has come later has counted
+        fewer restarts than the others.
+        """
+        outlives = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
+        return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
     def open(self) -> Store:
         """Connect this process to the store that torchrun keeps for its workers."""

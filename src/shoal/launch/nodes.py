@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from shoal.launch.notes import Note
     from shoal.plan.training import TrainPlan
 
+_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Lets the workers of each attempt open a store of their own. Through the agents' store, torch 2.15 does not tell a
+machine that comes later where it is: it waits for a key of its round that was set in the first one's."""
 _LAST_CALL_S = 15
 """How long the machines that are there wait for more of them, once there are enough [s]."""
 _FOREVER_S = 7 * 24 * 3600
@@ -71,12 +74,13 @@ def run_nodes(plan: TrainPlan, give_up: Callable[[ShoalError], NoReturn]) -> Non
             _wait_for_machine_0(plan)
             threading.Thread(target=_follow, args=(plan, scratch, give_up), name="machine 0", daemon=True).start()
         (scratch / "asked.yaml").write_text(yaml.safe_dump(_asked_of_workers(plan), sort_keys=False), encoding="utf-8")
-        os.environ |= {DIRECTORY: str(scratch), MARK: str(scratch)}
+        os.environ |= {DIRECTORY: str(scratch), MARK: str(scratch), _OWN_STORE: "1"}
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that does not answer is told in our own words.
         try:
             _launch(plan, scratch)
         finally:
-            for name in (DIRECTORY, MARK):
+            for name in (DIRECTORY, MARK, _OWN_STORE):
                 del os.environ[name]
 
 
@@ -105,7 +109,8 @@ def refuse_wrong_meeting(plan: TrainPlan) -> None:
 
 def _asked_of_workers(plan: TrainPlan) -> dict[str, Any]:
     """Return the configuration of the workers. This launcher is the one that restarts them and counts them."""
-    config = replace(plan.config, max_restarts=0, min_workers=None, nproc_per_node=None)
+    alone: dict[str, Any] = {"nnodes": None, "node_rank": None, "master_addr": None}
+    config = replace(plan.config, max_restarts=0, min_workers=None, nproc_per_node=None, **alone)
     return {name: value for name, value in to_plain(config).items() if name not in NOT_REPEATED}
 
 
@@ -147,8 +152,8 @@ def _follow(plan: TrainPlan, scratch: Path, give_up: Callable[[ShoalError], NoRe
     cause = _cause_here(scratch)
     if cause is None:
         message = (
-            f"Lost machine 0 from {platform.node()}: {plan.config.master_addr}, port {plan.config.master_port}, has not "
-            f"answered for {silent:.0f} s. Look at it and at the network; with --resume the run goes on from where it was."
+            f"Lost machine 0 from {platform.node()}: {plan.config.master_addr}, port {plan.config.master_port}, has "
+            f"not answered for {silent:.0f} s. Look at it and at the network, and pass --resume to go on."
         )
         give_up(WorkerLostError(message))
     give_up(failure_of(cause))
