@@ -102,14 +102,7 @@ COMMAND_FAULTS = (
 
 def main() -> None:
     """Make all trials, one after the other, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a directory for runs and output")
-    parser.add_argument("--json", type=Path, default=None, help="write what was seen here, after each trial")
-    parser.add_argument("--mjlab", type=Path, default=None, help="mjlab's `train`, in an environment of its own")
-    parser.add_argument("--limit", type=float, default=60.0, help="end what has not ended after so long [s]")
-    parser.add_argument("--only", nargs="*", default=[], metavar="WORD")
-    parser.add_argument("--as-rank", metavar="TASK", default=None, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = flags().parse_args()
     if asked.as_rank is not None:
         train_as_rank(asked.as_rank, asked.out)
         return
@@ -126,6 +119,18 @@ def main() -> None:
         if asked.json is not None:
             asked.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     say(table(rows, asked.limit))
+
+
+def flags() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a directory for runs and output")
+    parser.add_argument("--json", type=Path, default=None, help="write what was seen here, after each trial")
+    parser.add_argument("--mjlab", type=Path, default=None, help="mjlab's `train`, in an environment of its own")
+    parser.add_argument("--limit", type=float, default=60.0, help="end what has not ended after so long [s]")
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD")
+    parser.add_argument("--as-rank", metavar="TASK", default=None, help=argparse.SUPPRESS)
+    return parser
 
 
 def say(text: str) -> None:
@@ -276,7 +281,7 @@ def iterations_saved(logs: Path) -> int:
     """Return how many iterations the newest checkpoint holds that can be read."""
     import torch
 
-    for file in sorted(logs.rglob("*.pt"), key=lambda file: file.stat().st_mtime, reverse=True):
+    for file in sorted(logs.rglob("model*.pt"), key=lambda file: file.stat().st_mtime, reverse=True):
         with contextlib.suppress(OSError, RuntimeError, EOFError, pickle.UnpicklingError):
             return int(torch.load(file, map_location="cpu", weights_only=True)["iter"]) + 1
     return 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError, UsageError
-from shoal.plan.checkpoints import Checkpoint, list_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_of, list_checkpoints
 from shoal.plan.rundir import RunDir, find_any_run, list_all_runs
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ class VerifiedRun:
     @property
     def best(self) -> Verified | None:
         """The whole checkpoint with the highest score, the newest of several."""
-        scored = [each for each in reversed(self.checkpoints) if each.damage is None and each.score is not None]
-        return max(scored, key=lambda each: each.score or 0.0, default=None)
+        best = best_of([each.checkpoint for each in self.checkpoints if each.damage is None])
+        return next((each for each in self.checkpoints if each.checkpoint == best), None)
 
     @property
     def error(self) -> ShoalError | None:
@@ -118,14 +117,13 @@ def _verified(checkpoint: Checkpoint) -> Verified | None:
         changed = checkpoint.path.stat().st_mtime
     except FileNotFoundError:
         return None
-    world_size = _number(manifest, "world_size")
     return Verified(
         checkpoint=checkpoint,
         damage=damage,
         written=_time(manifest) or datetime.fromtimestamp(changed).astimezone(),
         size=_size(checkpoint.path),
-        world_size=None if world_size is None else int(world_size),
-        score=_number(manifest, "score"),
+        world_size=checkpoint.world_size,
+        score=checkpoint.score,
     )
 
 
@@ -134,12 +132,6 @@ def _size(directory: Path) -> int | None:
         return sum(file.stat().st_size for file in directory.iterdir())
     except OSError:
         return None
-
-
-def _number(manifest: Mapping[str, Any], key: str) -> float | None:
-    """Return a finite number of a manifest."""
-    value = manifest.get(key)
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _time(manifest: Mapping[str, Any]) -> datetime | None:

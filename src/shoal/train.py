@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shoal.errors import ShoalError, WorkerLostError
+from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.launch.arrival import decline
 from shoal.launch.doors import open_door, without
 from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
 from shoal.launch.restarts import Restarts
@@ -44,8 +45,12 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
     gpus = visible_gpus()
-    plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
-    return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
+    try:
+        plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
+        return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
+    except UsageError as error:
+        decline(os.environ, error)
+        raise
 
 
 def train(plan: TrainPlan, view: View) -> Outcome:

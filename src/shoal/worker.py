@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
 from shoal.launch.signals import ERRORS, StopRequests
-from shoal.plan.checkpoints import Checkpoint, Keep, best_of, whole_checkpoints
+from shoal.plan.checkpoints import Checkpoint, Keep, best_good
 from shoal.provenance import git_state, now, versions
 from shoal.tasks import registry
 
@@ -272,7 +272,7 @@ def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
     from shoal.learn.checkpoints import read_checkpoint
 
     exported = Checkpoint(job.run.checkpoint_dir(runner.iteration))
-    best = best_of(whole_checkpoints(job.run))
+    best = best_good(job.run)
     try:
         _export_as(job.run.policy_onnx, exported, job, env, runner)
         if best is not None and best != exported:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import shutil
+import sys
 from ctypes.util import find_library
 from typing import TYPE_CHECKING
 
@@ -121,12 +123,15 @@ def test_a_command_for_gpus_is_planned_as_shown(
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_said_to_be("parsed only")], ids=str)
-def test_a_command_that_takes_long_is_at_least_understood(command: Command) -> None:
+def test_a_command_that_takes_long_is_at_least_understood(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command.text)
     if words[:2] == ["shoal", "bench"]:
         assert parse_bench(words[2:]).task in command.text
     elif words[:2] == ["shoal", "doctor"]:
         assert parse_doctor([word for word in words[2:] if word not in {">", "doctor.json"}]).gpu_ids == ("None",)
+    elif words[0] == "python":
+        monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
+        runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])
     else:
         assert words[0] == "train"
         assert parse_train(words[1:]).task in command.text

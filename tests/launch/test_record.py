@@ -94,5 +94,9 @@ def test_what_a_crash_has_left_of_checkpoints_is_swept_when_a_launch_begins(log_
     for directory in left:
         directory.mkdir(parents=True)
         (directory / "model.pt").write_bytes(b"some of it")
+    run.unfinished_dir(60).write_text("a file, where a directory would be made", encoding="utf-8")
+    run.dropped_dir(70).symlink_to(run.checkpoint_dir(40))
+    (run.checkpoints_dir / ".of-somebody-else").touch()
     RunRecord(run, plan)
-    assert [path.name for path in run.checkpoints_dir.iterdir()] == ["000040"]
+    assert sorted(path.name for path in run.checkpoints_dir.iterdir()) == [".of-somebody-else", "000040"]
+    assert list(run.checkpoint_dir(40).iterdir())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.commands import TRAIN, Ended, run
+from support.commands import TRAIN, Ended, rows_of, run
+from support.hostile import vouch_for, write_hostile
 
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.rundir import RunDir
@@ -17,19 +18,34 @@ from shoal.plan.rundir import RunDir
 pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
 BASE = ("--gpu-ids", "None", "--no-export", "--logger", "none", "--agent.num-steps-per-env", "8")
-SMALL = {
-    "Cartpole-Swingup": ("--num-envs", "16", "--env.episode-length-s", "0.3"),
-    "Quadruped-Velocity-Rough": (
-        *("--num-envs", "16", "--env.episode-length-s", "0.4", "--env.terrain-levels", "3"),
+CARTPOLE = ("Cartpole-Swingup", "--num-envs", "16", "--env.episode-length-s", "0.3")
+NETWORK = ("class-name", "RNNModel"), ("rnn-hidden-dim", "8"), ("hidden-dims", "8")
+RND = "--agent.algorithm.rnd."
+CASES = {
+    "kernels": CARTPOLE,
+    "mujoco": (
+        *("Quadruped-Velocity-Rough", "--num-envs", "16", "--env.episode-length-s", "0.4", "--env.terrain-levels", "3"),
         *("--env.command-interval-min", "0.1", "--env.command-interval-max", "0.2"),
     ),
+    "recurrent": (
+        *CARTPOLE,
+        *(word for who in ("actor", "critic") for name, value in NETWORK for word in (f"--agent.{who}.{name}", value)),
+        *("--agent.critic.rnn-type", "gru", "--agent.critic.rnn-num-layers", "2"),
+        *("--agent.actor.obs-normalization", "--agent.critic.obs-normalization"),
+    ),
+    "curious": (
+        *(*CARTPOLE, f"{RND}enabled", f"{RND}state-normalization", f"{RND}reward-normalization", f"{RND}weight", "5"),
+        *(f"{RND}weight-schedule.mode", "linear", f"{RND}weight-schedule.initial-step", "10"),
+        *(f"{RND}weight-schedule.final-step", "40", f"{RND}weight-schedule.final-value", "0.5"),
+    ),
 }
-"""A task of kernels and one with MuJoCo, with episodes that end in the middle of all that is tried here."""
+"""A task of kernels and one with MuJoCo, with episodes that end in the middle of all that is tried here; and with the
+first of them a policy with memories of both kinds, and one that is rewarded for what is new, ever less of it."""
 
 
-def trained(where: Path, task: str, *flags: str) -> Ended:
+def trained(where: Path, case: str, *flags: str) -> Ended:
     """Train, and see that it went well."""
-    ended = run((*TRAIN, task, *BASE, *SMALL[task], *flags), where)
+    ended = run((*TRAIN, *CASES[case], *BASE, *flags), where)
     assert ended.code == 0, ended.stderr
     return ended
 
@@ -71,13 +87,16 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert same, name
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("task", SMALL)
-def test_a_resumed_training_is_the_one_that_never_stopped(task: str, workers: str, tmp_path: Path) -> None:
+# What a learner remembers is saved by each rank alike, and two workers share normalisers besides: they alone are tried.
+@pytest.mark.parametrize(
+    ("case", "workers"),
+    [("kernels", "1"), ("kernels", "2"), ("mujoco", "1"), ("mujoco", "2"), ("recurrent", "2"), ("curious", "2")],
+)
+def test_a_resumed_training_is_the_one_that_never_stopped(case: str, workers: str, tmp_path: Path) -> None:
     flags = ("--nproc-per-node", workers)
-    straight = trained(tmp_path / "straight", task, *flags, "--max-iterations", "6")
-    trained(tmp_path / "resumed", task, *flags, "--max-iterations", "3")
-    resumed = trained(tmp_path / "resumed", task, *flags, "--max-iterations", "6", "--resume")
+    straight = trained(tmp_path / "straight", case, *flags, "--max-iterations", "6")
+    trained(tmp_path / "resumed", case, *flags, "--max-iterations", "3")
+    resumed = trained(tmp_path / "resumed", case, *flags, "--max-iterations", "6", "--resume")
     assert told(resumed) == told(straight)
     assert len(told(straight)) == 6
     assert_same(everything_in(straight, 6), everything_in(resumed, 6))
@@ -138,12 +157,50 @@ def test_a_damaged_part_of_a_rank_sends_a_resume_to_the_checkpoint_before(
     assert re.search(f"000002 is damaged and was passed over: {why}", passed_over[0])
 
 
+def resumed(run_dir: Path, *flags: str) -> Ended:
+    """Go on with a run of two workers."""
+    words = (*TRAIN, *CASES["kernels"], *BASE, "--nproc-per-node", "2", "--max-iterations", "3", *flags)
+    return run((*words, "--resume", str(run_dir)), run_dir.parent)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "rank_00001.pt"])
+def test_code_in_a_checkpoint_that_its_manifest_vouches_for_is_not_run(name: str, two_checkpoints: Path) -> None:
+    file = RunDir(two_checkpoints).checkpoint_dir(2) / name
+    marker = write_hostile(file, torch.load(file, weights_only=True))
+    vouch_for(file)
+    ended = resumed(two_checkpoints)
+    assert ended.code == 2, ended.stdout + ended.stderr
+    assert re.search(rf"{name} cannot be loaded as plain tensors \(UnpicklingError\)", ended.last_line)
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert not marker.exists()
+    assert (ended.left_processes, ended.left_files) == ([], [])
+
+
+def test_a_resume_names_what_it_passes_over_and_never_starts_anew(two_checkpoints: Path) -> None:
+    run_dir = RunDir(two_checkpoints)
+    (run_dir.checkpoint_dir(2) / "manifest.json").write_text('{"files": {"../../run.json": {}}}', encoding="utf-8")
+    flip(run_dir.checkpoint_dir(1) / "rank_00001.pt")
+    (run_dir.checkpoints_dir / "00012x").mkdir()
+    run_dir.checkpoint_dir(9).touch()
+    ended = resumed(two_checkpoints)
+    assert ended.code == 2, ended.stdout + ended.stderr
+    assert f"The run {two_checkpoints} has no checkpoint to go on from. " in ended.last_line
+    for iteration in (1, 2):
+        assert f"Checkpoint {run_dir.checkpoint_dir(iteration)} is damaged and was passed over: " in ended.last_line
+    flip(run_dir.checkpoint_dir(1) / "rank_00001.pt")
+    ended = resumed(two_checkpoints)
+    assert ended.code == 0, ended.stdout + ended.stderr
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert f"Checkpoint {run_dir.checkpoint_dir(2)} is damaged and was passed over: its manifest cannot be " in said
+    assert [row["iteration"] for row in rows_of(two_checkpoints)] == [1, 2, 3]
+
+
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of two workers with two checkpoints."""
     where = tmp_path_factory.mktemp("two")
     flags = ("--nproc-per-node", "2", "--max-iterations", "2", "--agent.save-interval", "1")
-    return trained(where, "Cartpole-Swingup", *flags).run
+    return trained(where, "kernels", *flags).run
 
 
 @pytest.fixture

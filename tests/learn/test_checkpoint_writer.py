@@ -17,7 +17,7 @@ from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import Snapshot, read_rank_file, write_snapshot
 from shoal.learn.groups import World
-from shoal.plan.checkpoints import Keep, best_of, list_checkpoints, newest_good, to_drop
+from shoal.plan.checkpoints import Keep, best_good, best_of, list_checkpoints, newest_good, to_drop
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -159,6 +159,15 @@ def test_the_newest_good_one_is_kept_when_newer_ones_are_damaged(run_dir: RunDir
     assert kept(run_dir, Keep(last=1)) == [10, 20, 40]
 
 
+def test_the_best_good_one_is_kept_when_a_better_one_is_damaged(run_dir: RunDir) -> None:
+    written(run_dir, {10: 5.0, 20: 7.0, 30: 9.0, 40: 1.0})
+    (run_dir.checkpoint_dir(30) / "model.pt").write_bytes(b"")
+    best = best_good(run_dir)
+    assert best is not None
+    assert best.iteration == 20
+    assert kept(run_dir, Keep(last=1)) == [20, 40]
+
+
 def test_of_equal_scores_the_newest_is_the_best(run_dir: RunDir) -> None:
     written(run_dir, {10: 2.0, 20: 2.0, 30: 1.0})
     best = best_of(list_checkpoints(run_dir))
@@ -173,3 +182,14 @@ def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
         beside.save(replace(snapshot(iteration), about={"num_envs": 2, "score": score}))
     beside.wait()
     assert names(run_dir) == ["000002", "000004", "000006", "000007"]
+
+
+def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+    written(run_dir, {1: None})
+    (run_dir.dropped_dir(1) / "in the way").mkdir(parents=True)
+    beside = writer(run_dir, keep=Keep(last=1))
+    beside.save(snapshot(2))
+    beside.wait()
+    assert names(run_dir) == [".dropped-000001", "000001", "000002"]
+    (told,) = caplog.messages
+    assert told.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")

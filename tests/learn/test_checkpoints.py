@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from rsl_rl.runners import OnPolicyRunner
+from support.hostile import write_hostile
 from support.learners import tiny_agent, tiny_config, tiny_runner, train
 from support.limits import files_of_at_most
+from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+from shoal.learn.checkpoints import read_checkpoint
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 
 if TYPE_CHECKING:
@@ -30,16 +31,6 @@ STATE = {"actor_state_dict": {"weight": torch.arange(1000.0)}, "iter": 0, "infos
 def below(path: Path) -> list[str]:
     """All files and directories, hidden ones included."""
     return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
-
-
-class Hostile:
-    """Pickles as a call."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.marker),)
 
 
 # Writing
@@ -116,8 +107,8 @@ def test_a_damaged_checkpoint_is_replaced(run_dir: RunDir) -> None:
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    model, marker = tmp_path / "model.pt", tmp_path / "it ran"
-    torch.save({"actor_state_dict": {}, "infos": Hostile(marker)}, model)
+    model = tmp_path / "model.pt"
+    marker = write_hostile(model, {"actor_state_dict": {}})
     with pytest.raises(UsageError, match="pickled with code in it, which Shoal does not run"):
         read_checkpoint(model, "cpu")
     assert not marker.exists()

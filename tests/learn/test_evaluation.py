@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from support.learners import ALONE, tiny_runner
+from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
-from shoal.learn.checkpoints import write_checkpoint
 from shoal.learn.evaluation import _first_episodes, open_policy, run_episodes
 from shoal.learn.runner import Runner
 from shoal.tasks import registry

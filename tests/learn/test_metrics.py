@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from support.limits import files_of_at_most
 
 from shoal.config import TrainConfig
-from shoal.errors import UsageError
-from shoal.learn.metrics import JsonLinesWriter, Sheltered, import_wandb, open_writers
+from shoal.learn.metrics import JsonLinesWriter, Sheltered, open_writers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pytest
 
     from shoal.plan.rundir import RunDir
 
@@ -133,16 +132,3 @@ def test_tensorboard_on_a_full_disk_costs_rows(
         "JsonLinesWriter",
         "TensorBoardWriter",
     }
-
-
-def test_wandb_that_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def hide(name: str, *arguments: Any, **named: Any) -> Any:
-        if name == "wandb":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", hide)
-    with pytest.raises(UsageError, match=r"wandb is not installed: run `uv add 'shoal\[wandb\]'`"):
-        import_wandb()

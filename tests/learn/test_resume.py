@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from support.hostile import vouch_for, write_hostile
 from support.learners import tiny_agent, tiny_config, tiny_runner
 
-from shoal.config import ModelConfig
+from shoal.config import ModelConfig, RndConfig
 from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
 from shoal.learn.resume import resume_environments
@@ -31,11 +33,14 @@ if TYPE_CHECKING:
 STEPS = 7
 
 
-def on_a_rank(rank: int, size: int, num_envs: int, *, recurrent: bool = False, task: Any = None) -> Runner:
+def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> Runner:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
-    agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",)})
-    if recurrent:
+    agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
+    if kind == "curious":
+        rnd = RndConfig(enabled=True, reward_normalization=True, weight=1.0)
+        agent = replace(agent, algorithm=replace(agent.algorithm, rnd=rnd))
+    if kind == "recurrent":
         network = ModelConfig(class_name="RNNModel", hidden_dims=(8,), rnn_hidden_dim=6, rnn_type="lstm")
         agent = replace(agent, actor=replace(network, distribution=agent.actor.distribution), critic=network)
     return Runner(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
@@ -90,14 +95,16 @@ def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "curious"])
 @pytest.mark.parametrize(("size", "each"), [(1, 12), (2, 6), (3, 4), (4, 3), (2, 3), (2, 9)])
-def test_environments_are_dealt_again_in_their_order(size: int, each: int, *, recurrent: bool, run_dir: RunDir) -> None:
-    before = [stepped(on_a_rank(rank, 2, 6, recurrent=recurrent)) for rank in range(2)]
+def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind: str, run_dir: RunDir) -> None:
+    before = [stepped(on_a_rank(rank, 2, 6, kind=kind)) for rank in range(2)]
     everything = joined(before)
+    memories = {"plain": 0, "recurrent": 4, "curious": 1}  # Two of each LSTM, and a discounted sum of rewards.
+    assert sum(name.startswith("memory/") for name in everything) == memories[kind]
     checkpoint = saved(run_dir, before)
     for rank in range(size):
-        now = on_a_rank(10 + rank, 1, each, recurrent=recurrent)
+        now = on_a_rank(10 + rank, 1, each, kind=kind)
         fresh = copied(now)
         now.world = World(rank=rank, size=size)
         resume_environments(now, checkpoint)
@@ -203,3 +210,33 @@ def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: p
     assert caplog.messages == [
         "All environments begin new episodes: the environment does not say what its next step depends on."
     ]
+
+
+@pytest.mark.parametrize(("size", "each"), [(2, 3), (1, 6)], ids=["as before", "dealt again"])
+def test_code_in_the_file_of_a_rank_is_not_run(size: int, each: int, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(rank, 2, 3) for rank in range(2)])
+    file = checkpoint.path / "rank_00001.pt"
+    marker = write_hostile(file, torch.load(file, weights_only=True))
+    vouch_for(file)
+    assert checkpoint.damage() is None
+    with pytest.raises(
+        UsageError, match=r"rank_00001\.pt cannot be loaded as plain tensors \(UnpicklingError\), although"
+    ):
+        resume_environments(on_a_rank(size - 1, size, each), checkpoint)
+    assert not marker.exists()
+    torch.load(file, weights_only=False)  # It is as hostile as it looks.
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [{}, [1, 2], torch.zeros(2), {"rows": 5}, {"rows": {"task/state": 5}, "random": {}}]
+)
+def test_a_file_of_a_rank_that_holds_no_rows_is_refused(content: Any, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    file = checkpoint.path / "rank_00000.pt"
+    torch.save(content, file)
+    vouch_for(file)
+    with pytest.raises(
+        UsageError, match=r"rank_00000\.pt is no part of a checkpoint: it has no 'rows' of environments"
+    ):
+        resume_environments(on_a_rank(0, 1, 2), checkpoint)

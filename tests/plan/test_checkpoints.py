@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.stories import plan_of
 
-from shoal.errors import UsageError
+from shoal.checkpoints import verify
+from shoal.cli import main
+from shoal.config import CheckpointsConfig
+from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import find_model
@@ -51,7 +56,10 @@ def test_checkpoints_are_listed_oldest_first_by_number(run_dir: RunDir) -> None:
 
 def test_what_is_no_checkpoint_is_not_listed(run_dir: RunDir) -> None:
     make(run_dir, 1)
-    for name in (".unfinished", "latest", "00001", "000001-old"):
+    for name in (
+        *(".unfinished", "latest", "00001", "000001-old", "00000x", "0000003", "-00003", "٠٠٠٠٠٣", "0x0003"),
+        *(".unfinished-000003", ".dropped-000003"),
+    ):
         (run_dir.checkpoints_dir / name).mkdir()
     (run_dir.checkpoints_dir / "000002").write_text("a file", encoding="utf-8")
     assert [checkpoint.iteration for checkpoint in list_checkpoints(run_dir)] == [1]
@@ -148,6 +156,116 @@ def test_a_manifest_that_vouches_for_no_model_is_damage(files: Any, run_dir: Run
     assert len(passed_over) == 1
 
 
+MODEL = {"bytes": len(DATA), "sha256": hashlib.sha256(DATA).hexdigest()}
+"""What a sound manifest says of the model."""
+
+
+def of_two_ranks(**told: Any) -> str:
+    """A manifest that is sound, but for what is told."""
+    ranks = {f"rank_0000{rank}.pt": {"bytes": 0, "sha256": hashlib.sha256().hexdigest()} for rank in range(2)}
+    return json.dumps({"world_size": 2, "num_envs": 4, "files": {"model.pt": MODEL} | ranks} | told)
+
+
+def with_file(name: str, **told: Any) -> str:
+    """A manifest that is sound, but for one file more."""
+    return json.dumps({"files": {"model.pt": MODEL, name: MODEL | told}})
+
+
+NONSENSE = {
+    "a number": ("5", "cannot be read (TypeError)"),
+    "a text": ('"files"', "cannot be read (TypeError)"),
+    "null": ("null", "cannot be read (TypeError)"),
+    "no end of lists": ("[" * 100_000, "cannot be read (RecursionError)"),
+    "no end of objects": ('{"files":' * 100_000, "cannot be read (RecursionError)"),
+    "a number of 5000 digits": (f'{{"files": {"9" * 5000}}}', "cannot be read (ValueError)"),
+    "files that are numbers": ('{"files": {"model.pt": 5}}', "cannot be read (TypeError)"),
+    "a sum that is a number": (
+        '{"files": {"model.pt": {"bytes": 4096, "sha256": 5}}}',
+        "tells no size and sum of model.pt",
+    ),
+    "a size that is a word": (with_file("a.pt", bytes="4096"), "tells no size and sum of a.pt"),
+    "a size below nothing": (with_file("a.pt", bytes=-1), "tells no size and sum of a.pt"),
+    "a size that is true": (with_file("a.pt", bytes=True), "tells no size and sum of a.pt"),
+    "a size of 400 digits": (with_file("a.pt", bytes=10**400), "tells no size and sum of a.pt"),
+    "an infinite size": (with_file("a.pt", bytes=float("inf")), "tells no size and sum of a.pt"),
+    "a way out": (with_file("../../secret"), "names '../../secret', which is no file beside it"),
+    "the directory above": (with_file(".."), "names '..', which is no file beside it"),
+    "an absolute path": (with_file("/dev/zero"), "names '/dev/zero', which is no file beside it"),
+    "no name": (with_file(""), "names '', which is no file beside it"),
+    "a null character": (with_file("a\0b"), "names 'a\\x00b', which is no file beside it"),
+    "what no stream can print": (with_file("\ud800"), "names '\\ud800', which is no file beside it"),
+    "what clears a terminal": (with_file("\x1b[2J"), "names '\\x1b[2J', which is no file beside it"),
+    "a long name": (with_file("a" * 5000), f"names '{'a' * 59}, which is no file beside it"),
+    "ranks in words": (of_two_ranks(world_size="two"), "says that world_size is 'two'"),
+    "no ranks": (of_two_ranks(world_size=0), "says that world_size is 0"),
+    "half a rank": (of_two_ranks(world_size=1.5), "says that world_size is 1.5"),
+    "ranks of 400 digits": (of_two_ranks(world_size=10**400), f"says that world_size is 1{'0' * 59}"),
+    "a list of environments": (of_two_ranks(num_envs=[4]), "says that num_envs is list"),
+    "no environments": (of_two_ranks(num_envs=-4), "says that num_envs is -4"),
+    "a rank too few": (of_two_ranks(world_size=3), "does not name rank_00002.pt"),
+    "many ranks too few": (of_two_ranks(world_size=10**15), "does not name rank_00002.pt"),
+}
+"""Manifests that are valid JSON or nearly so, and what is said of them."""
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_a_manifest_of_nonsense_is_damage_to_all_that_read_it(
+    kind: str, run_dir: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text, reason = NONSENSE[kind]
+    make(run_dir, 1)
+    newest = make(run_dir, 2)
+    for name in ("a.pt", "rank_00000.pt", "rank_00001.pt"):
+        (newest / name).touch()
+    (newest / "manifest.json").write_text(text, encoding="utf-8")
+    found, passed_over = newest_good(run_dir)
+    assert found is not None
+    assert found.iteration == 1
+    assert passed_over == [f"Checkpoint {newest} is damaged and was passed over: its manifest {reason}."]
+    assert Checkpoint(newest).score is None
+    printed: list[str] = []
+    for words in ((), ("--json",)):
+        with pytest.raises(ShoalError, match=r"1 of 2\. `--resume` goes on from 000001\."):
+            main._shoal(["checkpoints", str(run_dir.path), *words])
+        printed.append(capsys.readouterr().out)
+    table, plain = printed
+    assert f"damaged: its manifest {reason}" in " ".join(table.split())
+    assert json.loads(plain)["checkpoints"][1]["damage"] == f"its manifest {reason}"
+
+
+def test_a_sound_manifest_of_two_ranks_is_none(run_dir: RunDir) -> None:
+    path = make(run_dir, 1)
+    for name in ("rank_00000.pt", "rank_00001.pt"):
+        (path / name).touch()
+    (path / "manifest.json").write_text(of_two_ranks(), encoding="utf-8")
+    assert Checkpoint(path).damage() is None
+    assert Checkpoint(path).world_size == 2
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run_dir: RunDir) -> None:
+    for iteration, name in ((1, "model.pt"), (2, "manifest.json")):
+        path = make(run_dir, iteration)
+        (path / name).unlink()
+        os.mkfifo(path / name)
+    found, (second, first) = newest_good(run_dir)
+    assert found is None
+    assert second.endswith("passed over: its manifest cannot be read (IsADirectoryError).")
+    assert first.endswith("passed over: model.pt is missing.")
+    assert Checkpoint(run_dir.checkpoint_dir(2)).manifest() == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "score"),
+    [(5, 5.0), (-0.5, -0.5), (True, None), ("5", None), ([5], None), (10**400, None), (float("nan"), None)],
+)
+def test_a_score_is_any_finite_number(told: Any, score: float | None, run_dir: RunDir) -> None:
+    scored(run_dir, {1: told})
+    assert Checkpoint(run_dir.checkpoint_dir(1)).score == score
+    (listed,) = verify(CheckpointsConfig(run=str(run_dir.path))).checkpoints
+    assert (listed.score, listed.damage) == (score, None)
+
+
 def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
     for iteration in (1, 2, 3):
         make(run_dir, iteration)
@@ -236,3 +354,40 @@ def test_without_a_score_there_is_no_best(tmp_path: Path) -> None:
     scored(RunDir(tmp_path / spec.experiment / "2026-01-01_00-00-00"), {1: None})
     with pytest.raises(UsageError, match=r"^No checkpoint of the newest run below .* has a score"):
         find_model(str(tmp_path), spec, "best")
+
+
+# The newest run
+
+
+def test_a_newer_run_with_nothing_but_damage_is_told_and_passed_over(log_root: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    older, newer, empty = (RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2, 3))
+    make(older, 1)
+    flip_a_bit(make(newer, 1))
+    empty.checkpoints_dir.mkdir(parents=True)
+    plan = plan_of(log_root, spec.name, "--resume")
+    assert plan.continued == older
+    (told,) = (note for note in plan.notes if "damaged" in note)
+    assert told.startswith(f"Checkpoint {newer.checkpoint_dir(1)} is damaged and was passed over: ")
+
+
+@pytest.mark.parametrize("words", [("--resume",), ("--checkpoint", "latest"), ("--checkpoint", "best")])
+def test_when_no_run_has_a_whole_checkpoint_each_damage_is_told(words: tuple[str, ...], log_root: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    damaged = [RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2)]
+    for run in damaged:
+        flip_a_bit(make(run, 1))
+    with pytest.raises(UsageError) as refusal:
+        plan_of(log_root, spec.name, *words)
+    told = str(refusal.value)
+    assert told.startswith(f"No run in {log_root / spec.experiment} has a whole checkpoint. Checkpoint ")
+    assert all(f"Checkpoint {run.checkpoint_dir(1)} is damaged and was passed over: " in told for run in damaged)
+    assert told.endswith(" Pass a path, or train anew without this flag.")
+
+
+def test_a_named_run_without_a_whole_checkpoint_is_refused_with_its_damage(log_root: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    run = RunDir(log_root / spec.experiment / "2026-01-01_00-00-00")
+    flip_a_bit(make(run, 1))
+    with pytest.raises(UsageError, match=r"has no checkpoint to go on from\. Checkpoint .*000001 is damaged and was"):
+        plan_of(log_root, spec.name, "--resume", run.name)

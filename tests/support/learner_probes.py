@@ -1,4 +1,4 @@
-"""What two ranks do in `tests/learn/test_two_ranks.py`: each probe returns plain values for the tests to read.
+"""What ranks do in `tests/learn/test_two_ranks.py`: each probe returns plain values for the tests to read.
 
 One launch runs them all, since starting two ranks costs many seconds. The tests say what the values mean.
 """
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_runner, train
 from support.recorded_task import RECORDS_VARIABLE
+from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 from torch.distributed import FileStore
 
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
-from shoal.learn.checkpoints import read_checkpoint, write_checkpoint
+from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Statistics
@@ -56,6 +57,14 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
     report["group_is_closed"] = not torch.distributed.is_initialized()
     report["working"] = working(rank, scratch)
     return report
+
+
+def run_invariance(rank: int, scratch: str, size: int) -> dict[str, Any]:
+    """Be one of several ranks: learn from one rollout alone and together."""
+    torch.set_num_threads(1)
+    world = World(rank=rank, local_rank=rank, size=size)
+    with process_group(world, backend="gloo", store=lambda: FileStore(f"{scratch}/invariance", size)):
+        return invariance(world)
 
 
 def collectives(world: World) -> dict[str, Any]:
@@ -233,21 +242,22 @@ def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
 
 
 def invariance(world: World) -> dict[str, Any]:
-    """One update from the same rollout: of one worker that has all of it, and of two that have a half each."""
+    """One update from the same rollout: of one worker that has all of it, and of all, which have a share each."""
     agent = tiny_agent()
     agent = replace(agent, algorithm=replace(agent.algorithm, num_learning_epochs=1, num_mini_batches=1))
     told: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
     observations: Any = None
-    for name, place, num_envs in (("one", World(), 2 * NUM_ENVS), ("two", world, NUM_ENVS)):
+    total, each = 2 * NUM_ENVS, 2 * NUM_ENVS // world.size
+    mine = slice(world.rank * each, (world.rank + 1) * each)
+    for name, place, num_envs in (("alone", World(), total), ("together", world, each)):
         torch.manual_seed(SEED)
         runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=num_envs, seed=SEED), world=place)
         algorithm = runner.alg
-        if name == "one":
+        if name == "alone":
             observations = _roll_out(runner)
             rollout = dict(vars(algorithm.storage))
         else:
-            mine = slice(world.rank * NUM_ENVS, (world.rank + 1) * NUM_ENVS)
             _take_share(algorithm.storage, rollout, mine)
             observations = observations[mine]
         algorithm.compute_returns(observations)
@@ -256,7 +266,7 @@ def invariance(world: World) -> dict[str, Any]:
         trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
         normaliser = algorithm.actor.obs_normalizer
         told[name] = {
-            "advantages": advantages if name == "two" else advantages[:, world.rank * NUM_ENVS :][:, :NUM_ENVS],
+            "advantages": advantages if name == "together" else advantages[:, mine],
             "gradients": torch.cat([p.grad.flatten() for p in trained if p.grad is not None]),
             "parameters": torch.cat([p.detach().flatten() for p in trained]),
             "means": normaliser.get_buffer("_mean").flatten(),
@@ -265,8 +275,8 @@ def invariance(world: World) -> dict[str, Any]:
             "losses": losses,
         }
     return {
-        name: {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in each.items()}
-        for name, each in told.items()
+        name: {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in update.items()}
+        for name, update in told.items()
     }
 
 

@@ -216,7 +216,7 @@ class Machine:
     def change_host_key(self) -> str:
         """Have its SSH server use another host key, as after a new installation. Return its public half."""
         key = login.write_host_key(self.base / "ssh")
-        if self._server is not None:
+        if self._server is not None:  # Some releases read the key for each connection, others once.
             kill([self._server.leader])
             self._server.process.wait()  # Only then is its port free.
             self.serve_logins()

@@ -38,6 +38,8 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
 }
 
+NO_LOGIN = {"HOME": "nowhere", "NETRC": "nowhere", "WANDB_API_KEY": "", "WANDB_MODE": "online"}
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -48,6 +50,8 @@ class Wish:
     gpus: int = 0
     """GPUs of the machine; other commands than `train` look at the real machine."""
     environ: dict[str, str] = field(default_factory=dict[str, str])
+    hidden: tuple[str, ...] = ()
+    """Packages that this machine lacks."""
 
 
 # fmt: off
@@ -145,7 +149,8 @@ WISHES = {
     "the latest checkpoint without any run": Wish("train Cartpole-Swingup --checkpoint latest"),
     "a checkpoint that does not exist": Wish("train Cartpole-Swingup --checkpoint nowhere/model.pt"),
     # Packages.
-    "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb"),
+    "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb", hidden=("wandb",)),
+    "a logger that wants a login": Wish("train Cartpole-Swingup --logger wandb", environ=NO_LOGIN),
     # Films.
     "a film of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
     "a film longer than the time between films": Wish("train Cartpole-Swingup --video --video-interval 100"),
@@ -228,16 +233,19 @@ def _prepare(where: Path) -> None:
     (where / "folder.onnx").mkdir()
     (where / "begun").mkdir()
     (where / "begun" / "run.json").touch()
-    sys.modules["wandb"] = None  # pyright: ignore[reportArgumentType]  Hidden, where it is installed.
 
 
 @contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _machine(wish: Wish) -> Iterator[None]:
     before = dict(os.environ)
-    os.environ.update(variables)
+    os.environ.update(wish.environ)
+    for package in wish.hidden:
+        sys.modules[package] = None  # pyright: ignore[reportArgumentType]
     try:
         yield
     finally:
+        for package in wish.hidden:
+            del sys.modules[package]
         os.environ.clear()
         os.environ.update(before)
 
@@ -257,7 +265,7 @@ def _answer(wish: Wish) -> dict[str, object]:
     before = sorted(Path.cwd().rglob("*"))
     printed, started = io.StringIO(), time.process_time()
     sentence, code = "", 0
-    with _environment(wish.environ), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    with _machine(wish), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             _grant(wish)
         except ShoalError as error:

@@ -82,6 +82,12 @@ def start_echo(machine: Machine) -> RunningThere:
     return running
 
 
+def stop(running: RunningThere) -> None:
+    """Kill a command, and wait until its port is free."""
+    running.signal_itself(signal.SIGKILL)
+    running.process.wait()
+
+
 def ask(machine: Machine, host: str, family: int = 0) -> str:
     """Return what a machine hears from another that echoes."""
     return machine.run([*PYTHON, ASK, host, str(family)]).stdout
@@ -96,14 +102,14 @@ def test_machines_reach_each_other_by_name_over_both_protocols(three: Machines, 
         f"connected to {address}"
     ] * 3
     assert "heard b'hello'" in ask(south, address)
-    kill([echo.leader])
+    stop(echo)
 
 
 def test_machines_of_two_tests_do_not_meet(three: Machines, tmp_path: Path) -> None:
     echo = start_echo(three["north"])
     with machines(tmp_path, "north", "south", logins=False) as others:
         assert "Connection refused" in others["south"].run([*PYTHON, ASK, "north", "0"]).stderr
-    kill([echo.leader])
+    stop(echo)
 
 
 def test_each_has_a_name_and_knows_the_others(three: Machines) -> None:

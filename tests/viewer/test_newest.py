@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from support.saved import write_checkpoint
 
-from shoal.learn.checkpoints import write_checkpoint
 from shoal.viewer.newest import Shown
 
 if TYPE_CHECKING:

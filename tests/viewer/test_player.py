@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commanded_task import Sliding
 from support.learners import ALONE
+from support.saved import write_checkpoint
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.learn.checkpoints import write_checkpoint
 from shoal.learn.evaluation import _Untrained, load_weights, open_policy
 from shoal.learn.runner import Runner
 from shoal.tasks import registry

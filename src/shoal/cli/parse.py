@@ -27,6 +27,7 @@ from shoal.config import (
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
+from shoal.plan.ranks import joined_rank
 from shoal.plan.training import find_model, run_to_continue
 from shoal.tasks import registry
 
@@ -134,13 +135,20 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     saved = [Path(file) for file in files]
     default = _defaults(task, saved)
     asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
-    if asked.resume is not None and not saved:
+    if asked.resume is not None and not saved and not _follows():
         # The run that goes on keeps what it was trained with, unless this command says otherwise.
-        train_yaml = run_to_continue(asked, registry.resolve(asked.task)).train_yaml
+        run, _damaged = run_to_continue(asked, registry.resolve(asked.task))
+        train_yaml = run.train_yaml
         if train_yaml.is_file():
             default = _defaults(task, [train_yaml])
             asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
     return _only_one_number_of_envs(asked, words)
+
+
+def _follows() -> bool:
+    """Whether this process is a rank that takes its configuration from rank 0."""
+    rank = joined_rank()
+    return rank is not None and rank.rank > 0
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:

@@ -43,8 +43,7 @@ SCHEDULE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 class RndWeightScheduleConfig:
     """How the weight of the RND reward changes with time. The default is none: the weight stays.
 
-    Steps are environment steps of one worker, counted from the start of the process: rsl_rl does not save the
-    count.
+    Steps are environment steps of one worker, counted over the whole run: a run that is resumed goes on counting.
     """
 
     mode: ScheduleMode | None = None

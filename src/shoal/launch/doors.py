@@ -38,12 +38,15 @@ def open_door(plan: TrainPlan) -> Door:
     """Return the door that `plan` names. Only that door's libraries are imported."""
     _let_idle_threads_sleep()
     if plan.rank is not None:
+        from shoal.launch.arrival import arrive
         from shoal.launch.joined import run_joined, share_run_dir
         from shoal.launch.meeting import Meeting
 
         meeting = Meeting.of_torchrun(plan.rank)
         store = meeting.open()
-        run = partial(run_joined, rank=plan.rank, meeting=meeting, store=store)
+        several = plan.rank.local_world_size < plan.rank.world_size
+        backend = arrive(store, plan.rank, plan) if several else plan.backend
+        run = partial(run_joined, rank=plan.rank, meeting=meeting, store=store, backend=backend)
         return Door(partial(share_run_dir, store, plan.rank), _listen_patiently, run)
     if plan.door == "spawned":
         from shoal.launch.spawned import run_spawned

@@ -23,6 +23,7 @@ from shoal.launch.notes import Note, failure_of, first_failure, way_on
 from shoal.launch.record import record_end
 from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
+from shoal.plan.job import Job
 from shoal.plan.rundir import RunDir
 from shoal.worker import WorkerReport, run_worker
 
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
     from shoal.launch.meeting import Meeting
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
-    from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
 
 _RUN_DIR = "shoal/run_dir"
 _REFUSAL = "shoal/refusal"
 _REPORT = "shoal/report"
+_JOB = "shoal/job"
 _REPORT_WAIT = timedelta(seconds=60)
 _ECHO_WAIT_S = 2.5
 """How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
@@ -70,8 +71,8 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
     return path
 
 
-def run_joined(  # noqa: PLR0913  Two of them are the door's own.
-    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: Store
+def run_joined(  # noqa: PLR0913  Some of them are the door's own.
+    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: Store, backend: str | None
 ) -> list[WorkerReport]:
     """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
 
@@ -79,9 +80,18 @@ def run_joined(  # noqa: PLR0913  Two of them are the door's own.
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
     end_with_parent(stop)
+    job = _share_job(store, rank, replace(job, backend=backend))
     network = find_network(meeting, store, rank, job.config.interface)
     with _open_board(job.run, rank, meeting) as board:
         return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
+
+
+def _share_job(store: Store, rank: Rank, job: Job) -> Job:
+    """Take rank 0's job: it knows where a run goes on, and with what. Devices are each machine's own."""
+    if rank.rank == 0:
+        store.set(_JOB, job.to_json())
+        return job
+    return replace(Job.from_json(store.get(_JOB).decode()), devices=job.devices)
 
 
 @contextmanager

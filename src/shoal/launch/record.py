@@ -169,9 +169,13 @@ def _ending(exit_code: int, last_line: str, digests: dict[int, str]) -> dict[str
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what a crash has left of checkpoints that were being written or removed. Their names begin with a dot."""
-    for left in run.checkpoints_dir.glob(".*"):
-        shutil.rmtree(left)
+    """Remove what a crash has left of checkpoints that were being written or removed."""
+    for named in (run.unfinished_dir(0), run.dropped_dir(0)):
+        for left in run.checkpoints_dir.glob(named.name.replace("000000", "*")):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:  # Not ours, but in the way of what is.
+                left.unlink()
 
 
 def _forget_iterations_after(iteration: int, run: RunDir) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
-import sys
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
@@ -20,10 +19,9 @@ from shoal.launch.ssh import Login, refuse_without_ssh
 from shoal.plan.host import nearest_existing
 from shoal.plan.machines import MachineFacts, MachinePlan, Machines, meeting_addresses, plan_devices
 from shoal.plan.network import Route
-from shoal.plan.sameness import fingerprint, refuse_differences
+from shoal.plan.sameness import code_of, fingerprint, refuse_differences
 from shoal.plan.slurm import allocated_hosts
 from shoal.plan.training import asked_gpus, refuse_unwritable
-from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +67,7 @@ def survey(
                 raise _first_trouble(missing)
             on_missing(error)
         refuse_differences(
-            fingerprint(socket.gethostname(), *_code_of(config.task)), [each.fingerprint for each in facts]
+            fingerprint(socket.gethostname(), *code_of(config.task)), [each.fingerprint for each in facts]
         )
         devices, backend, notes = plan_devices(asked_gpus(config), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
@@ -144,22 +142,11 @@ def _token(log_root: Path) -> Iterator[Path]:
             token.unlink(missing_ok=True)
 
 
-def _code_of(task: str) -> tuple[list[str], list[str]]:
-    """Return the packages and files whose code a training of `task` runs."""
-    where = registry.resolve(task).builder.rpartition(":")[0]
-    if not where.endswith(".py"):
-        return sorted({"shoal", where.partition(".")[0]}), []
-    # What it imports from beside itself has been imported with it.
-    beside = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
-    directory = Path(where).parent
-    return ["shoal"], sorted({where, *(file for file in beside if file and directory in Path(file).parents)})
-
-
 def _gather(
     scouts: Sequence[_Scout], config: TrainConfig, token: Path
 ) -> tuple[list[MachineFacts], dict[str, ShoalError]]:
     """Ask all machines at once, and return what they say, and why others say nothing."""
-    packages, files = _code_of(config.task)
+    packages, files = code_of(config.task)
     begun, deadline = time.time(), time.monotonic() + ANSWER_S
     for scout in scouts:
         scout.ask("facts", {"token": str(token), "packages": packages, "files": files})

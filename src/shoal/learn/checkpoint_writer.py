@@ -6,6 +6,7 @@ a checkpoint that was promised is never left out.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from dataclasses import replace
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from shoal.learn.courier import Courier
     from shoal.learn.groups import World
     from shoal.plan.rundir import RunDir
+
+logger = logging.getLogger(__name__)
 
 CLOSE_S = 2.0
 """How long a rank that fails waits for a checkpoint that is on its way [s]: less than it takes to be killed."""
@@ -91,8 +94,14 @@ class CheckpointWriter:
             self._error = error
 
     def _drop_old(self) -> None:
-        """Remove the checkpoints that are no longer kept. They are hidden first, so that nobody sees half of one."""
+        """Remove the checkpoints that are no longer kept. They are hidden first, so that nobody sees half of one.
+
+        The training does not end for one that stays, as where somebody reads it over NFS.
+        """
         for checkpoint in to_drop(self._run, self._keep):
-            hidden = checkpoint.path.with_name(f".dropped-{checkpoint.path.name}")
-            checkpoint.path.rename(hidden)
-            shutil.rmtree(hidden)
+            hidden = self._run.dropped_dir(checkpoint.iteration)
+            try:
+                checkpoint.path.rename(hidden)
+                shutil.rmtree(hidden)
+            except OSError as error:
+                logger.warning("The old checkpoint %s was not removed (%s).", checkpoint.path, error)

@@ -60,11 +60,6 @@ class Snapshot:
     """What else the manifest tells."""
 
 
-def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], world_size: int) -> Path:
-    """Write a checkpoint of the learner alone, as `write_snapshot` does."""
-    return write_snapshot(run, Snapshot(iteration=iteration, learner=state, world_size=world_size))
-
-
 def write_snapshot(run: RunDir, snapshot: Snapshot, courier: Courier | None = None) -> Path:
     """Write one rank's share of a checkpoint. Rank 0 waits for the others, so that it appears whole or not at all.
 
@@ -200,13 +195,18 @@ def read_rank_file(path: Path) -> dict[str, Any]:
         UsageError: The file cannot be loaded as plain tensors.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        own = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # As above.
         message = (
             f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it "
             "should be: it was written by another version. Pass --checkpoint to start a new run from its weights."
         )
         raise UsageError(message) from error
+    rows = own.get("rows") if isinstance(own, dict) else None
+    if not isinstance(rows, dict) or not all(isinstance(row, torch.Tensor) for row in rows.values()):
+        message = f"The file {path} is no part of a checkpoint: it has no 'rows' of environments. Pass another one."
+        raise UsageError(message)
+    return own
 
 
 def _serialized(state: Mapping[str, Any]) -> memoryview:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from shoal.config.plain import to_plain
-from shoal.errors import UsageError
+from shoal.learn.wandb_writer import open_wandb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,38 +84,6 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-class WandbWriter:
-    """Sends each row to Weights & Biases."""
-
-    def __init__(self, run: RunDir, config: TrainConfig) -> None:
-        wandb = import_wandb()
-        self._run = wandb.init(
-            project=config.wandb_project, name=run.path.name, dir=str(run.path), config=to_plain(config)
-        )
-
-    def write(self, row: Mapping[str, float]) -> None:
-        """Log all metrics of an iteration at once."""
-        self._run.log(dict(row), step=int(row["iteration"]))
-
-    def close(self) -> None:
-        """Finish the W&B run."""
-        self._run.finish()
-
-
-def import_wandb() -> Any:  # noqa: ANN401  An optional package has no type here.
-    """Import Weights & Biases.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        import wandb  # pyright: ignore[reportMissingImports]  An extra.
-    except ImportError as error:
-        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
-        raise UsageError(message) from error
-    return wandb
-
-
 class Sheltered:
     """Keeps the failures of a writer from the training: the first is told, and the next row is tried again."""
 
@@ -148,5 +115,6 @@ def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[M
     if config.logger == "tensorboard":
         writers.append(TensorBoardWriter(run, iteration))
     elif config.logger == "wandb":
-        writers.append(WandbWriter(run, config))
+        writer = open_wandb(run, config)
+        writers += [writer] if writer is not None else []
     return [Sheltered(writer) for writer in writers]

@@ -1,8 +1,8 @@
 """What one rank must keep, beside the learner that all share, to go on as if the training had never stopped.
 
 Rows belong to environments: physics, counters, commands, random states, sums of the episodes that run, and what
-recurrent networks remember. They can be dealt again to another number of ranks. Random states of libraries belong to
-the rank.
+recurrent networks and RND's reward normaliser remember. They can be dealt again to another number of ranks. Random
+states of libraries belong to the rank.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def rows_of(runner: Runner) -> dict[str, torch.Tensor]:
         for who, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
         for index, part in enumerate(_parts(model.get_hidden_state()))
     }
+    curiosity = _discounted_curiosity(runner)
+    if curiosity is not None and curiosity.avg is not None:
+        remembered["memory/curiosity"] = curiosity.avg
     return {**{f"task/{name}": row for name, row in rows.items()}, **remembered, "running": runner.statistics.running.T}
 
 
@@ -64,6 +67,18 @@ def put_rows(runner: Runner, saved: Mapping[str, torch.Tensor]) -> None:
         if parts and model.is_recurrent:
             hidden: Any = _hidden(parts, runner.env.num_envs, runner.world.device)
             model.reset(hidden_state=hidden)
+    curiosity, sums = _discounted_curiosity(runner), saved.get("memory/curiosity")
+    if curiosity is not None and sums is not None:
+        curiosity.avg = torch.zeros(runner.env.num_envs, dtype=sums.dtype, device=runner.world.device)
+        curiosity.avg[: len(sums)] = sums
+
+
+def _discounted_curiosity(runner: Runner) -> Any:  # noqa: ANN401  A class that rsl_rl keeps to itself.
+    """Return what holds, as `avg`, each environment's discounted sum of rewards for what is new.
+
+    They are what RND's reward normaliser learns from, and rsl_rl saves its moments alone.
+    """
+    return getattr(runner.alg.rnd.reward_normalizer, "disc_avg", None) if runner.alg.rnd else None
 
 
 def random_state(device: str) -> dict[str, Any]:

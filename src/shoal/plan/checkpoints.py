@@ -17,12 +17,17 @@ from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"\d{6,}")
+_NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,}")
+_FILE = re.compile(r"\w[\w.-]{,99}", re.ASCII)
+"""A file beside the manifest: no path, and nothing that a terminal would take for more than a name."""
+_RANK_FILE = re.compile(r"rank_[0-9]{5,}\.pt")
+_MOST = 2**63
+"""More than any file has bytes."""
 
 
 def rank_file(rank: int) -> str:
@@ -50,29 +55,73 @@ class Checkpoint:
     def manifest(self) -> dict[str, Any]:
         """Return what its manifest says; nothing where it cannot be read, which `damage` tells."""
         try:
-            told = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            told = _read(self.path / MANIFEST)
+        except (OSError, ValueError, RecursionError):
             return {}
         return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
     @property
     def score(self) -> float | None:
         """Mean return of the whole job when it was written; None where that is not known."""
-        score = self.manifest().get("score")
-        return score if isinstance(score, float) and math.isfinite(score) else None
+        told = self.manifest().get("score")
+        if isinstance(told, bool) or not isinstance(told, int | float):
+            return None
+        try:
+            score = float(told)
+        except OverflowError:
+            return None
+        return score if math.isfinite(score) else None
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks that trained it; None where that is not known."""
+        told = self.manifest().get("world_size")
+        return told if _is_count(told) else None
 
     def damage(self) -> str | None:
         """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
         try:
-            manifest: dict[str, Any] = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            manifest: dict[str, Any] = _read(self.path / MANIFEST)
             files: dict[str, dict[str, Any]] = manifest["files"]
             sums = {name: (told["bytes"], told["sha256"]) for name, told in files.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
-        if MODEL not in sums:
-            return f"its manifest does not name {MODEL}"
+        nonsense = _nonsense_in(manifest, sums)
+        if nonsense is not None:
+            return f"its manifest {nonsense}"
         found = (_damage_of(self.path / name, *told) for name, told in sums.items())
         return next((damage for damage in found if damage is not None), None)
+
+
+def _read(manifest: Path) -> Any:  # noqa: ANN401  Whatever JSON holds.
+    if manifest.exists() and not manifest.is_file():  # Or a pipe, which would be waited for.
+        raise IsADirectoryError(manifest)
+    return json.loads(manifest.read_text(encoding="utf-8"))
+
+
+def _is_count(told: object) -> bool:
+    return isinstance(told, int) and not isinstance(told, bool) and 0 < told < _MOST
+
+
+def _nonsense_in(manifest: dict[str, Any], sums: Mapping[str, tuple[Any, Any]]) -> str | None:
+    """Say what in a manifest cannot be, or None. What else reads a whole checkpoint's manifest may rely on it."""
+    for name, (size, told_sum) in sums.items():
+        if not _FILE.fullmatch(name):
+            return f"names {name!a:.60}, which is no file beside it"
+        if not (_is_count(size) or size == 0) or not isinstance(told_sum, str):
+            return f"tells no size and sum of {name}"
+    if MODEL not in sums:
+        return f"does not name {MODEL}"
+    for key in ("world_size", "num_envs"):
+        told = manifest.get(key)
+        if told is not None and not _is_count(told):
+            plain = isinstance(told, str | int | float)
+            return f"says that {key} is {ascii(told) if plain else type(told).__name__:.60}"
+    if any(map(_RANK_FILE.fullmatch, sums)):
+        ranks = range(manifest.get("world_size") or 0)
+        lacking = next((name for name in map(rank_file, ranks) if name not in sums), None)
+        return lacking and f"does not name {lacking}"
+    return None
 
 
 def _damage_of(file: Path, told_bytes: int, told_sum: str) -> str | None:
@@ -113,19 +162,20 @@ class Keep:
     """Those whose iteration is a multiple of this, too."""
 
 
-def whole_checkpoints(run: RunDir) -> list[Checkpoint]:
-    """Return the checkpoints of a run that are as their manifests say, oldest first."""
-    return [checkpoint for checkpoint in list_checkpoints(run) if checkpoint.damage() is None]
-
-
-def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
     """Return the checkpoint with the highest score; of equal ones the newest. None where none has a score."""
-    scored = [
-        (score, checkpoint.iteration, checkpoint)
-        for checkpoint in checkpoints
-        if (score := checkpoint.score) is not None
-    ]
-    return max(scored, key=lambda each: each[:2])[2] if scored else None
+    return next(iter(_best_first(checkpoints)), None)
+
+
+def best_good(run: RunDir) -> Checkpoint | None:
+    """Return the whole checkpoint of a run with the highest score, as above."""
+    return next((each for each in _best_first(list_checkpoints(run)) if each.damage() is None), None)
+
+
+def _best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Return those that have a score."""
+    scored = [(score, each.iteration, each) for each in checkpoints if (score := each.score) is not None]
+    return [each for *_, each in sorted(scored, key=lambda told: told[:2], reverse=True)]
 
 
 def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
@@ -134,7 +184,7 @@ def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
     if keep.last is None:
         return []
     newest, _ = newest_good(run)
-    kept = {*found[-keep.last :], newest, best_of(found)}
+    kept = {*found[-keep.last :], newest, best_good(run)}
     return [each for each in found if each not in kept and not (keep.every and each.iteration % keep.every == 0)]
 
 

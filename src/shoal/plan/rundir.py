@@ -71,6 +71,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def wandb_run_id(self) -> Path:
+        """The id under which W&B knows this run. What wandb itself keeps of it lies in `wandb/` beside it."""
+        return self.path / "wandb_run_id"
+
+    @property
     def checkpoints_dir(self) -> Path:
         """One directory for each checkpoint."""
         return self.path / "checkpoints"
@@ -82,6 +87,10 @@ class RunDir:
     def unfinished_dir(self, iteration: int) -> Path:
         """Return where a checkpoint is written. The leading dot hides it from all that looks for checkpoints."""
         return self.checkpoints_dir / f".unfinished-{iteration:06d}"
+
+    def dropped_dir(self, iteration: int) -> Path:
+        """Return where a checkpoint is hidden while it is removed."""
+        return self.checkpoints_dir / f".dropped-{iteration:06d}"
 
     @property
     def videos_dir(self) -> Path:

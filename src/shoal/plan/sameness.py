@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.provenance import versions
+from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +48,17 @@ def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fin
     groups = {package: _files_of(package) for package in packages}
     own = {path: _digest(Path(path)) for path in files}
     return Fingerprint(host=host, versions=versions(), files=groups | ({"the task": own} if own else {}))
+
+
+def code_of(task: str) -> tuple[list[str], list[str]]:
+    """Return the packages and files whose code a training of `task` runs."""
+    where = registry.resolve(task).builder.rpartition(":")[0]
+    if not where.endswith(".py"):
+        return sorted({"shoal", where.partition(".")[0]}), []
+    # What it imports from beside itself has been imported with it.
+    beside = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    directory = Path(where).parent
+    return ["shoal"], sorted({where, *(file for file in beside if file and directory in Path(file).parents)})
 
 
 def differences(here: Fingerprint, there: Fingerprint) -> list[str]:

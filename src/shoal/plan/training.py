@@ -5,14 +5,13 @@ Everything that can be refused is refused here, before a process is started or a
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import UsageError
-from shoal.plan.checkpoints import Checkpoint, best_of, checkpoint_at, newest_good, whole_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
@@ -27,6 +26,7 @@ from shoal.plan.rundir import (
     torchrunx_log_dir,
     validate_run_name,
 )
+from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -160,8 +160,9 @@ def plan_training(
     """
     spec = registry.resolve(config.task)
     validate_run_name(config.run_name)
-    _refuse_missing_packages(config)
     rank = joined_rank(environ)
+    if config.logger == "wandb":
+        refuse_no_wandb(environ, writes=rank is None or rank.rank == 0)
     gpu_ids, number = _asked_workers(config, rank)
     machines = survey() if survey is not None else Machines()
     workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
@@ -171,7 +172,10 @@ def plan_training(
     _refuse_empty_mini_batches(config, num_envs)
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(workers.devices[0])
-    continued, start, iteration, passed_over = _find_start(config, spec)
+    # Where a run goes on, and from what, rank 0 tells the others, whose disks may be their own.
+    continued, start, iteration, passed_over = (
+        _find_start(config, spec) if rank is None or rank.rank == 0 else (None, None, 0, [])
+    )
     spec.check_env(config.env)
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
@@ -327,7 +331,7 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
 def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
     """Find the run to continue, the checkpoint to start from, and its iteration."""
     if config.resume is not None:
-        run = run_to_continue(config, spec)
+        run, damaged = run_to_continue(config, spec)
         checkpoint, passed_over = newest_good(run)
         if checkpoint is None:
             reasons = " ".join(passed_over) or "It has none yet."
@@ -338,7 +342,7 @@ def _find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Sta
             run,
             Start(model=str(checkpoint.model.absolute()), mode="continue"),
             checkpoint.iteration,
-            passed_over,
+            [*damaged, *passed_over],
         )
     if config.checkpoint is not None:
         model = find_model(config.log_root, spec, config.checkpoint)
@@ -376,17 +380,20 @@ def _workers(number: int, num_envs: int) -> str:
     return f"{workers} with {num_envs:,} environments{'' if number == 1 else ' each'}"
 
 
-def run_to_continue(config: TrainConfig, spec: TaskSpec) -> RunDir:
-    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint."""
+def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
+    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint.
+
+    With it comes a sentence for each checkpoint of a newer run that has none that is whole.
+    """
     if config.resume:
-        return find_run(Path(config.log_root), spec.experiment, config.resume[0])
+        return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
     return _newest_run_with_checkpoint(config.log_root, spec)
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
     if checkpoint == "best":
-        best = best_of(whole_checkpoints(_newest_run_with_checkpoint(log_root, spec)))
+        best = best_good(_newest_run_with_checkpoint(log_root, spec)[0])
         if best is None:
             message = (
                 f"No checkpoint of the newest run below {log_root} has a score, because no episode had ended when they "
@@ -396,18 +403,27 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
         return best.model
     if checkpoint != "latest":
         return checkpoint_at(Path(checkpoint))
-    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec))
+    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
     if newest is None:  # Removed by somebody in this very moment.
         message = f"The newest checkpoint below {log_root} is gone: try again."
         raise UsageError(message)
     return newest.model
 
 
-def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> RunDir:
+def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, list[str]]:
     experiment = experiment_dir(Path(log_root), spec.experiment)
+    passed_over: list[str] = []
     for run in reversed(list_runs(experiment)):
-        if newest_good(run)[0] is not None:
-            return run
+        newest, damaged = newest_good(run)
+        if newest is not None:
+            return run, passed_over
+        passed_over += damaged
+    if passed_over:
+        message = (
+            f"No run in {experiment.absolute()} has a whole checkpoint. {' '.join(passed_over)} Pass a path, or train "
+            "anew without this flag."
+        )
+        raise UsageError(message)
     message = f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path."
     raise UsageError(message)
 
@@ -418,12 +434,6 @@ def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -
             f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
             f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
         )
-        raise UsageError(message)
-
-
-def _refuse_missing_packages(config: TrainConfig) -> None:
-    if config.logger == "wandb" and importlib.util.find_spec("wandb") is None:
-        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
         raise UsageError(message)
 
 

@@ -1,4 +1,4 @@
-"""Two real processes, for tests of what ranks do together: started once, with a time limit, and never left behind."""
+"""Real processes, for tests of what ranks do together: started once, with a time limit, and never left behind."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import SpawnProcess
 
-RANKS = (0, 1)
 
-
-def run_on_two_ranks(function: Callable[..., Any], *arguments: Any, timeout_s: float = 240.0) -> list[Any]:
-    """Call ``function(rank, *arguments)`` in two fresh processes, and return what each returned, by rank.
+def run_on_ranks(count: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 240.0) -> list[Any]:
+    """Call ``function(rank, *arguments)`` in so many fresh processes, and return what each returned, by rank.
 
     Args:
+        count: Number of ranks.
         function: Found by import in a fresh process too, so it lives in `support`, not in a test module.
         arguments: Travel by pickle, as what the function returns does.
-        timeout_s: After this long both processes are killed [s].
+        timeout_s: After this long all processes are killed [s].
 
     Raises:
         RuntimeError: A rank raised, with its traceback; or it died, or the time was up.
@@ -31,7 +30,7 @@ def run_on_two_ranks(function: Callable[..., Any], *arguments: Any, timeout_s: f
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     try:
-        for rank in RANKS:
+        for rank in range(count):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(target=_report, args=(theirs, function, rank, *arguments), daemon=True)
             process.start()
@@ -47,7 +46,7 @@ def run_on_two_ranks(function: Callable[..., Any], *arguments: Any, timeout_s: f
 
 
 def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
-    """Wait for both reports. The first rank that failed ends the wait: its peer may hang for lack of it."""
+    """Wait for all reports. The first rank that failed ends the wait: its peers may hang for lack of it."""
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
@@ -61,9 +60,9 @@ def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
                 message = f"Rank {rank} failed:\n{failure}"
                 raise RuntimeError(message)
         if time.monotonic() > deadline:
-            message = f"Ranks {sorted(set(RANKS) - results.keys())} did not finish in time."
+            message = f"Ranks {sorted(set(range(len(pipes))) - results.keys())} did not finish in time."
             raise RuntimeError(message)
-    return [results[rank] for rank in RANKS]
+    return [results[rank] for rank in range(len(pipes))]
 
 
 def _report(pipe: Connection, function: Callable[..., Any], rank: int, *arguments: Any) -> None:
