@@ -124,7 +124,7 @@ def plan_devices(
         whole &= workers.backend != "gloo" and bool(used) and not any(gpu.is_mig for gpu in used)
     _refuse_mixture(machines, devices)
     notes.extend(
-        f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'ahead' if machine.ahead > 0 else 'behind'}, so "
+        f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'fast' if machine.ahead > 0 else 'slow'}, so "
         "are the times in what it writes."
         for machine in machines
         if abs(machine.ahead) > CLOCK_S
