@@ -294,8 +294,8 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert refused(pair, "--hosts", "a", "nowhere") == (
         2,
         (
-            "Error: Host nowhere is not known to ssh (ssh: Could not resolve hostname nowhere: Temporary failure in name "
-            "resolution): pass a name that resolves, an address, or one that ssh's configuration tells about."
+            "Error: Host nowhere is not known to ssh (ssh: Could not resolve hostname nowhere: Temporary failure in "
+            "name resolution): pass a name that resolves, an address, or one that ssh's configuration tells about."
         ),
     )
     known_hosts.write_text(re.sub("(?m)^b.*$", "", known), encoding="utf-8")
@@ -332,15 +332,15 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
     assert (code, line) == (
         2,
         (
-            "Error: Host a has no directory /tmp/only-here (No such file or directory): have the project at the same path "
-            "on all machines."
+            "Error: Host a has no directory /tmp/only-here (No such file or directory): have the project at the same "
+            "path on all machines."
         ),
     )
     assert refused(pair, *AB, "--interface", "eth7") == (
         2,
         (
-            "Error: --interface eth7 was asked for, but host a has no such interface that is up and has an address: pass "
-            "one of eth0."
+            "Error: --interface eth7 was asked for, but host a has no such interface that is up and has an address: "
+            "pass one of eth0."
         ),
     )
     logs = pair.shared / "logs"
@@ -349,16 +349,16 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
     assert refused(pair) == (
         2,
         (
-            f"Error: Host a has rank 0, which writes the run, but does not see {logs}: pass --log-root with a directory "
-            "that it shares with this machine, or start training there."
+            f"Error: Host a has rank 0, which writes the run, but does not see {logs}: pass --log-root with a "
+            "directory that it shares with this machine, or start training there."
         ),
     )
     pair["b"].power_off()
     assert refused(pair) == (
         75,
         (
-            "Error: Host b cannot be reached by ssh (ssh: connect to host b port 22: No route to host): see that it is up, "
-            "and try again."
+            "Error: Host b cannot be reached by ssh (ssh: connect to host b port 22: No route to host): see that it is "
+            "up, and try again."
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from support.fake_devices import machine, mig_gpu, seen
@@ -14,9 +15,11 @@ from shoal.errors import UsageError
 from shoal.plan.devices import visible_gpus
 from shoal.plan.job import Job
 from shoal.plan.machines import MachineFacts, MachinePlan, Machines, meeting_addresses, plan_devices
-from shoal.plan.rundir import RunDir
 from shoal.plan.sameness import Fingerprint
 from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from shoal.plan.rundir import RunDir
 
 ADDRESSES = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.2", "fd00::2", "fe80::2"), "ib0": ("10.1.0.2",), "wifi0": ()}
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import shoal
 from shoal.errors import UsageError
 from shoal.plan.sameness import Fingerprint, differences, fingerprint, refuse_differences
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE = Fingerprint(
     host="here",

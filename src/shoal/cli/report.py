@@ -163,8 +163,8 @@ def _headline(plan: TrainPlan) -> str:
     talk = f" through {plan.backend}" if plan.backend else ""
     where = f" of {len(plan.machines)} machines" if len(plan.machines) > 1 else ""
     return (
-        f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.door}), {plan.num_envs:,} environments each, "
-        f"iterations {plan.start_iteration} to {plan.config.max_iterations}."
+        f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.door}), {plan.num_envs:,} environments "
+        f"each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
     )
 
 

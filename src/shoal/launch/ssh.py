@@ -33,8 +33,11 @@ FORWARDED = (
     *("GLOO*", "OMP*", "MKL*", "GLIBC_TUNABLES", "MUJOCO*", "WARP*", "WANDB*", "SHOAL*"),
 )
 """Patterns of environment variables that other machines get."""
-NOT_FORWARDED = ("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE")
-"""Exceptions: what is true of one machine only."""
+NOT_FORWARDED = (
+    *("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*"),
+    *("SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE", "SHOAL_PLACE"),
+)
+"""Exceptions: what is true of one machine, or of one process, only."""
 CONNECT_S = 15
 """How long a machine may take to answer [s]."""
 _ALIVE_S = 5
