@@ -106,12 +106,12 @@ class _Scout:
         try:
             message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            why = f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
-            raise WorkerLostError(why, host=self.host) from None
+            message = f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
+            raise WorkerLostError(message, host=self.host) from None
         if message is None:
             if self._answered:
-                why = f"Host {self.host} was lost while it was asked ({self._login.how_it_ended()}): try again."
-                raise WorkerLostError(why, host=self.host)
+                message = f"Host {self.host} was lost while it was asked ({self._login.how_it_ended()}): try again."
+                raise WorkerLostError(message, host=self.host)
             raise self._login.error()
         self._answered = True
         return message.told

@@ -116,7 +116,7 @@ def plan_devices(
         try:
             workers = plan_workers(gpu_ids, nproc_per_node, machine.gpus)
         except UsageError as error:
-            message = f"Host {machine.host}: {error}"
+            message = f"Host {machine.host} cannot do it: {error}"
             raise UsageError(message) from error
         devices.append(workers.devices)
         notes.extend(f"Host {machine.host}: {note}" for note in workers.notes)
