@@ -73,7 +73,9 @@ def test_one_slice_of_a_gpu_on_each_machine_is_no_gpu_of_its_own() -> None:
 
 
 def test_what_a_machine_lacks_is_told_with_its_name() -> None:
-    with pytest.raises(UsageError, match=r"^Host b cannot do it: GPU 1 was asked for, but 1 is visible \(0: NVIDIA H200\)"):
+    with pytest.raises(
+        UsageError, match=r"^Host b cannot do it: GPU 1 was asked for, but 1 is visible \(0: NVIDIA H200\)"
+    ):
         plan_devices((1,), None, [facts("a", 2), facts("b", 1)])
 
 
