@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import FAULTY, SMALL, TRAIN, run, wait_until
+from support.commands import FAULTY, SMALL, TRAIN, command_line, kill, run, wait_until
 from support.machines import machines, needs_machines
 
 import shoal
@@ -88,7 +88,7 @@ def test_the_record_tells_of_the_machines(apart: tuple[Ended, Machines]) -> None
     assert (plan["door"], plan["backend"], plan["world_size"], plan["seeds"]) == ("spawned", "gloo", 2, [42, 43])
     assert plan["machines"] == ["a: cpu", "b: cpu"]
     assert plan["interfaces"] == ["a: eth0", "b: eth0"]
-    assert plan["meeting"] in {made["a"].address, made["a"].address6}
+    assert plan["meeting"] == made["a"].address
     assert ended.record["host"] == "launcher"
     notes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ended.run / "ranks").glob("*.json"))]
     assert [(note["rank"], note["host"], note["ending"]) for note in notes] == [(0, "a", "done"), (1, "b", "done")]
@@ -185,6 +185,25 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
         assert wait_until(lambda: not pair.left_processes(), timeout=15)
     ended = running.end()
     assert [path.name for path in (ended.run / "checkpoints").iterdir()] == [f"{int(ended.rows[-1]['iteration']):06d}"]
+    assert_nothing_is_left(pair)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("warden", r"Lost host b \(rank 1\) in .*: its connection ended"),
+        ("agent", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
+    ],
+)
+def test_what_keeps_the_workers_of_a_machine_is_missed_when_it_is_killed(
+    pair: Machines, module: str, said: str
+) -> None:
+    with training(pair) as running:
+        (keeper, *_) = [pid for pid in pair["b"].processes() if f"shoal.launch.{module}" in command_line(pid)]
+        kill([keeper])  # Forks of it are workers.
+        ended = running.end()
+    assert ended.code == 75, ended.stdout + ended.stderr
+    assert re.search(f"^Error: {said}", ended.last_line)
     assert_nothing_is_left(pair)
 
 

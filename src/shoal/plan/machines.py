@@ -161,13 +161,13 @@ def meeting_addresses(machine: MachineFacts, interface: str | None) -> list[str]
         )
         raise UsageError(message)
     found = [
-        address
+        (machine.reached_at not in addresses, ":" in address, address)  # gloo, too, prefers the older protocol.
         for name, addresses in known.items()
         if interface in (None, name)
         for address in addresses
         if _leads_elsewhere(address)
     ]
-    return sorted(found, key=lambda address: (address != machine.reached_at, ":" in address))
+    return [address for *_, address in sorted(found, key=lambda each: each[:2])]
 
 
 def _leads_elsewhere(address: str) -> bool:
