@@ -114,6 +114,17 @@ def test_four_workers_on_two_machines_that_have_the_new_protocol_only(tmp_path: 
         assert_nothing_is_left(made)
 
 
+def test_one_worker_on_one_other_machine_learns_what_it_would_here(tmp_path: Path) -> None:
+    words = (*SWINGUP, "--max-iterations", "2")
+    here = run(words, tmp_path / "here")
+    with machines(tmp_path / "there", "a") as made:
+        ended = made.launcher.start((*words, "--hosts", "a"), made.shared).end()
+        assert ended.code == 0, ended.stdout + ended.stderr
+        assert ended.record["ended"]["digests"] == here.record["ended"]["digests"]
+        assert (ended.record["plan"]["meeting"], ended.record["plan"]["backend"]) == (None, None)
+        assert_nothing_is_left(made)
+
+
 # Losses ---------------------------------------------------------------------------------------------------------------
 
 
@@ -207,8 +218,18 @@ def test_what_keeps_the_workers_of_a_machine_is_missed_when_it_is_killed(
     assert_nothing_is_left(pair)
 
 
+def listening(machine: Machine) -> list[str]:
+    """The addresses at which Python listens there, one for each port."""
+    sockets = machine.run(("ss", "--listening", "--tcp", "--udp", "--numeric", "--processes")).stdout.splitlines()
+    return sorted(line.split()[4].rpartition(":")[0] for line in sockets if "python" in line)
+
+
 def test_ctrl_c_ends_the_run_on_all_machines_with_a_checkpoint(pair: Machines) -> None:
     with training(pair) as running:
+        # The store at which the ranks have met, and each rank's gloo: at one address, and nothing on the launcher.
+        assert listening(pair["a"]) == [pair["a"].address] * 2
+        assert listening(pair["b"]) == [pair["b"].address]
+        assert listening(pair.launcher) == []
         running.signal_all(signal.SIGINT)
         ended = running.end()
     assert ended.code == 130, ended.stdout + ended.stderr

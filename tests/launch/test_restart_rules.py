@@ -201,14 +201,20 @@ class FarStory(Story):
     def __init__(self, run: RunDir, words: str) -> None:
         self.away: set[str] = set()
         self.trouble: ShoalError | None = None
+        self.hears = ""
         self.run = run
         config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "c", *words.split()])
-        plan = plan_training(config, {}, seen(0), lambda: self.survey(config, lambda _: None))
+        plan = plan_training(config, {}, seen(0), lambda: self.survey(config, raised, lambda: None))
         self.restarts = Restarts(plan, survey=self.survey)
         self.listener = Listener()
         self.stop = StopRequests()
 
-    def survey(self, config: TrainConfig, on_missing: Callable[[ShoalError], None]) -> Machines:
+    def survey(
+        self, config: TrainConfig, on_missing: Callable[[ShoalError], None], check: Callable[[], None]
+    ) -> Machines:
+        if self.hears:
+            self.stop.counts[self.hears] = 1
+            check()
         if self.trouble is not None:
             raise self.trouble
         for host in sorted(self.away):
@@ -216,6 +222,11 @@ class FarStory(Story):
         there = [host for host in config.hosts if host not in self.away]
         plans = tuple(MachinePlan(host=host, name=host, devices=("cuda:0", "cuda:1")) for host in there)
         return Machines(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
+
+
+def raised(error: ShoalError) -> None:
+    """Take no machine for away."""
+    raise error
 
 
 def hosts_of(plan: TrainPlan) -> list[str]:
@@ -266,3 +277,10 @@ def test_a_rank_that_is_lost_twice_gives_up_its_place_on_its_machine(run_dir: Ru
     story.lose(rank=2)
     plan = story.lose(rank=2)  # b's first, so that nobody is left there
     assert (hosts_of(plan), plan.world_size) == (["a2", "c2"], 4)
+
+
+def test_a_signal_ends_the_look_at_machines_and_the_run(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 1")
+    story.hears = "SIGTERM"
+    with pytest.raises(TerminatedRunError, match="SIGTERM ended the run at once"):
+        story.lose(rank=None)

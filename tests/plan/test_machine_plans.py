@@ -84,6 +84,11 @@ def test_machines_with_and_without_gpus_are_not_mixed() -> None:
         plan_devices("auto", None, [facts("a", 1), facts("b"), facts("c")])
 
 
+def test_a_machine_under_two_names_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^Host a and 10\.0\.0\.2 are the same machine, a: name it once"):
+        plan_devices("auto", None, [facts("a"), facts("b"), facts("10.0.0.2", name="a")])
+
+
 def test_notes_name_their_machine_and_clocks_that_differ_are_told_of() -> None:
     _, _, notes = plan_devices("auto", None, [facts("a", ahead=4.0), facts("b", ahead=-61.0)])
     assert notes[0].startswith("Host a: No GPU is visible (")

@@ -109,6 +109,7 @@ def plan_devices(
     Raises:
         UsageError: A machine does not have what was asked for, or only some of them have GPUs.
     """
+    _refuse_twice(machines)
     devices: list[tuple[str, ...]] = []
     notes: list[str] = []
     whole = True
@@ -130,6 +131,20 @@ def plan_devices(
         if abs(machine.ahead) > CLOCK_S
     )
     return devices, "nccl" if whole else "gloo", notes
+
+
+def _refuse_twice(machines: Sequence[MachineFacts]) -> None:
+    """Refuse a machine under two names, whose workers would share its GPUs without knowing it."""
+    seen: list[MachineFacts] = []
+    for machine in machines:
+        twin = next((each for each in seen if (each.name, each.addresses) == (machine.name, machine.addresses)), None)
+        if twin is not None:
+            message = (
+                f"Host {twin.host} and {machine.host} are the same machine, {machine.name}: name it once; "
+                "--nproc-per-node adds workers."
+            )
+            raise UsageError(message)
+        seen.append(machine)
 
 
 def _refuse_mixture(machines: Sequence[MachineFacts], devices: Sequence[tuple[str, ...]]) -> None:
