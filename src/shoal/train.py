@@ -9,11 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.launch.again import attempts, known_run, remember_run
 from shoal.launch.arrival import decline
 from shoal.launch.doors import open_door, without
+from shoal.launch.nodes import run_nodes
 from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
 from shoal.launch.restarts import Restarts
 from shoal.launch.survey import survey
+from shoal.plan.checkpoints import newest_good
 from shoal.plan.devices import visible_gpus
 from shoal.plan.preflight import preflight
 from shoal.plan.ranks import stale_rank_variables
@@ -45,20 +48,33 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
     gpus = visible_gpus()
+    again = known_run(attempts())
+    if again is not None:
+        whole = newest_good(again)[0] is not None
+        config = replace(
+            config, resume=(str(again.path),) if whole else None, checkpoint=None if whole else config.checkpoint
+        )
     try:
         plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
-        return replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
+        plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
         decline(os.environ, error)
         raise
+    return plan if again is None else replace(plan, continued=again)
 
 
-def train(plan: TrainPlan, view: View) -> Outcome:
+def train(plan: TrainPlan, view: View) -> Outcome | None:
     """Carry out a plan.
+
+    Returns:
+        What it came to, where this process answers for it: behind the *nodes* door rank 0 does.
 
     Raises:
         ShoalError: With the exit code of how it ended.
     """
+    if plan.door == "nodes":
+        run_nodes(plan, view.leave)
+        return None
     door = open_door(plan)
     record: RunRecord | None = None
 
@@ -70,6 +86,7 @@ def train(plan: TrainPlan, view: View) -> Outcome:
         return run.path.absolute()
 
     run = RunDir(door.agree_on_run_dir(begin))
+    remember_run(run)
     restarts = Restarts(plan, survey=partial(survey, os.environ))
     with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
         while True:

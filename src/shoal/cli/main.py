@@ -16,6 +16,7 @@ from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import hanging_up
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
+from shoal.launch.again import attempts, lasting_failures
 from shoal.logs import configure_logging
 from shoal.plan.ranks import is_started_by_torchrun
 
@@ -64,7 +65,8 @@ def _shoal(words: Sequence[str]) -> None:
 def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
 
-    _start(parse_train(words), dry_run_only=False)
+    with lasting_failures():
+        _start(parse_train(words), dry_run_only=False)
 
 
 def _plan(words: Sequence[str]) -> None:
@@ -86,14 +88,15 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
         if speaks:
             report.print_plan(plan, os.environ)
         return
+    silent = not speaks or plan.door == "nodes"  # Behind that, the worker with rank 0 speaks.
     try:
-        with hanging_up(), report.training_view(plan, silent=not speaks) as view:
+        with hanging_up(), report.training_view(plan, silent=silent) as view:
             outcome = train_story(plan, view)
     except (InterruptedRunError, TerminatedRunError) as error:
         if speaks:
             raise
         _leave(error.exit_code)  # All ranks end alike, and rank 0 says so.
-    if speaks:
+    if speaks and outcome is not None:
         report.print_outcome(outcome)
 
 
@@ -233,7 +236,10 @@ def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
         sys.stdout.flush()
     except ShoalError as error:
         with contextlib.suppress(OSError, SystemExit):  # rich leaves when nobody reads; the exit code is ours.
-            report.print_error(error)
+            if attempts() is None:  # A launcher of ours, which has several ranks, says the last line itself.
+                report.print_error(error)
+            elif error.details:
+                sys.stderr.write(f"{error.details}\n")
         _leave(error.exit_code)
     except _Ended as error:
         if not is_started_by_torchrun(os.environ):  # It ends all ranks when one has failed, and that one has told why.

@@ -7,6 +7,7 @@ be their own: each rank has a thread for it, so that a link that was cut blocks 
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 import time
@@ -137,8 +138,12 @@ class StoreBoard:
     def beats(self, ranks: Collection[int]) -> list[Beat]:
         """Return the newest that are known. One that has not changed lately is of a rank that has been silent."""
         now = time.monotonic()
-        known = [self._beats[rank] for rank in sorted(ranks) if rank in self._beats]
-        return [replace(beat, idle=beat.idle + now - since, silent=now - since) for beat, since in known]
+        # Ranks begin iterations together, and what one has told last may be from before: of when it started.
+        limit = self._told.limit if self._told else math.inf
+        return [
+            replace(beat, idle=beat.idle + now - since, silent=now - since, limit=min(beat.limit, limit))
+            for beat, since in (self._beats[rank] for rank in sorted(ranks) if rank in self._beats)
+        ]
 
     def leave(self, note: Note) -> None:
         """Tell it at once, since this process is about to end; and leave it here."""

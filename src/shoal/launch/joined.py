@@ -19,7 +19,7 @@ from shoal.heartbeat import Limits
 from shoal.launch.board import FileBoard, StoreBoard
 from shoal.launch.lifeline import end_with_parent
 from shoal.launch.meeting import find_network
-from shoal.launch.notes import Note, failure_of, first_failure, way_on
+from shoal.launch.notes import Note, clear_notes, failure_of, first_failure, way_on, write_note
 from shoal.launch.record import record_end
 from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
@@ -65,10 +65,12 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
     told = store.get(_RUN_DIR).decode()
     if not told:
         raise UsageError(store.get(_REFUSAL).decode())
-    path = Path(told)
-    with suppress(OSError):  # It is there already where the disk is shared; where it is not, notes and stacks lie here.
-        RunDir(path).ranks_dir.mkdir(parents=True, exist_ok=True)
-    return path
+    run = RunDir(Path(told))
+    if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own: notes and stacks lie here.
+        with suppress(OSError):
+            run.ranks_dir.mkdir(parents=True, exist_ok=True)
+            clear_notes(run)
+    return run.path
 
 
 def run_joined(  # noqa: PLR0913  Some of them are the door's own.
@@ -138,7 +140,11 @@ def _run(  # noqa: PLR0913
     except Exception as error:
         note = Note.of_error(error, rank, place=place)
         board.leave(note)
-        raise (_cause_elsewhere(job, rank, board) if note.is_echo else failure_of(note)) from error
+        if not note.is_echo:
+            raise failure_of(note) from error
+        cause = _cause_elsewhere(job, rank, board)
+        write_note(job.run, Note.of_error(cause, rank))  # For this machine's launcher.
+        raise cause from error
     report = done.report
     board.leave(Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
     done.export()

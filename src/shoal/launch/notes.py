@@ -140,6 +140,13 @@ def read_notes(run: RunDir, ranks: Iterable[int] | int, *, spare: Path | None = 
     return notes
 
 
+def read_all_notes(run: RunDir, host: str) -> list[Note]:
+    """Return the notes of all ranks of a machine."""
+    files = sorted(run.ranks_dir.glob("rank_*.json"))
+    notes = [Note(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return [note for note in notes if note.host == host]
+
+
 def clear_notes(run: RunDir) -> None:
     """Remove what an earlier launch into the same run directory has left, or put it aside under another name."""
     for path in run.ranks_dir.glob("rank_*"):

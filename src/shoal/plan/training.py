@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.env import MujocoConfig
+from shoal.config.machines import number_of_nodes
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.devices import parse_gpu_ids, plan_workers
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from shoal.plan.ranks import Rank
     from shoal.tasks.registry import TaskSpec
 
-Door = Literal["in process", "spawned", "joined"]
+Door = Literal["in process", "spawned", "joined", "nodes"]
 
 HOST = "localhost"
 """The name under which torchrunx knows this machine when it is the only one; rank files are named after it."""
@@ -166,7 +167,8 @@ def plan_training(
     gpu_ids, number = _asked_workers(config, rank)
     machines = survey() if survey is not None else Machines()
     workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
-    world_size = rank.world_size if rank else len(workers.devices)
+    nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
+    world_size = rank.world_size if rank else nodes * len(workers.devices)
     _refuse_restarts_in_vain(config, rank, world_size)
     num_envs = _envs_per_worker(config, world_size)
     _refuse_empty_mini_batches(config, num_envs)
@@ -183,7 +185,7 @@ def plan_training(
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
     spawned = world_size > 1 or config.max_restarts or machines.machines
-    door: Door = "joined" if rank else "spawned" if spawned else "in process"
+    door: Door = "joined" if rank else "nodes" if nodes > 1 else "spawned" if spawned else "in process"
     plan = TrainPlan(
         config=config,
         spec=spec,
@@ -216,10 +218,11 @@ def plan_training(
 
 def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int | None]:
     """Return GPUs and number of workers on this machine: behind *joined* the launcher has decided the number."""
-    if rank is not None and config.hosts:
+    flag = "--hosts" if config.hosts else "--nnodes" if config.nnodes else None
+    if rank is not None and flag:
         message = (
-            f"--hosts {' '.join(config.hosts)} was passed, but torchrun started this process, and has decided on the "
-            "machines: pass --hosts without torchrun, or leave it out."
+            f"{flag} was passed, but torchrun started this process, and has decided on the machines: pass {flag} "
+            "without torchrun, or leave it out."
         )
         raise UsageError(message)
     gpu_ids = asked_gpus(config)
