@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
-from shoal.plan.training import find_model, refuse_unwritable
+from shoal.plan.starts import find_model
+from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
 from shoal.plan.films import refuse_no_film
-from shoal.plan.training import find_model, refuse_unwritable
+from shoal.plan.starts import find_model
+from shoal.plan.training import refuse_unwritable
 from shoal.plan.viewing import check_display, free_viewer_port
 from shoal.tasks import registry
 

@@ -11,13 +11,18 @@ from support.fake_devices import seen
 from support.stories import Listener
 
 from shoal.cli.parse import parse_train
-from shoal.errors import TerminatedRunError, WorkerLostError
+from shoal.errors import TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.restarts import LONGEST_PAUSE_S, Restarts
 from shoal.launch.signals import StopRequests
 from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
+from shoal.plan.machines import MachinePlan, Machines
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.config import TrainConfig
+    from shoal.errors import ShoalError
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
     from shoal.plan.visibility import VisibleGpus
@@ -185,3 +190,97 @@ def without(gpus: VisibleGpus, index: int) -> VisibleGpus:
     """The GPUs that are left, which are numbered anew."""
     left = [gpu for gpu in gpus.gpus if gpu.index != index]
     return replace(gpus, gpus=tuple(replace(gpu, index=place) for place, gpu in enumerate(left)))
+
+
+# Several machines -----------------------------------------------------------------------------------------------------
+
+
+class FarStory(Story):
+    """A training on machines a, b and c with two workers each, of which some may be away."""
+
+    def __init__(self, run: RunDir, words: str) -> None:
+        self.away: set[str] = set()
+        self.trouble: ShoalError | None = None
+        self.hears = ""
+        self.run = run
+        config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "c", *words.split()])
+        plan = plan_training(config, {}, seen(0), lambda: self.survey(config, raised, lambda: None))
+        self.restarts = Restarts(plan, survey=self.survey)
+        self.listener = Listener()
+        self.stop = StopRequests()
+
+    def survey(
+        self, config: TrainConfig, on_missing: Callable[[ShoalError], None], check: Callable[[], None]
+    ) -> Machines:
+        if self.hears:
+            self.stop.counts[self.hears] = 1
+            check()
+        if self.trouble is not None:
+            raise self.trouble
+        for host in sorted(self.away):
+            on_missing(WorkerLostError(f"Host {host} is away."))
+        there = [host for host in config.hosts if host not in self.away]
+        plans = tuple(MachinePlan(host=host, name=host, devices=("cuda:0", "cuda:1")) for host in there)
+        return Machines(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
+
+
+def raised(error: ShoalError) -> None:
+    """Take no machine for away."""
+    raise error
+
+
+def hosts_of(plan: TrainPlan) -> list[str]:
+    """Each machine of a plan, with the number of its workers."""
+    return [f"{machine.host}{len(machine.devices)}" for machine in plan.machines]
+
+
+def test_a_machine_that_is_away_is_left_out_and_taken_back(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 1 --min-workers 2")
+    story.away = {"a"}
+    plan = story.lose(rank=None)
+    assert (hosts_of(plan), plan.world_size, plan.meeting) == (["b2", "c2"], 4, "address of b")
+    assert "Host a is away." in story.listener.lines
+    assert story.listener.lines[-1].startswith("Going on with 4 of 6 workers, ")
+    story.save(1)
+    story.away = set()
+    plan = story.lose(rank=None)
+    assert (hosts_of(plan), plan.world_size) == (["a2", "b2", "c2"], 6)
+    assert story.listener.lines[-1].startswith("Going on with 6 workers, ")
+
+
+@pytest.mark.parametrize(("flags", "least"), [("", 6), ("--min-workers 5", 5)])
+def test_with_too_few_machines_left_it_is_not_started_again(run_dir: RunDir, flags: str, least: int) -> None:
+    story = FarStory(run_dir, f"--max-restarts 1 {flags}")
+    story.away = {"b"}
+    said = rf"It was not started again: 4 of 6 workers are left, and {least} are needed\. Host b is away\.$"
+    with pytest.raises(WorkerLostError, match=said):
+        story.lose(rank=None)
+
+
+def test_machines_that_refuse_now_are_told_of(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 1 --min-workers 1")
+    story.trouble = UsageError("Host b differs.")
+    with pytest.raises(WorkerLostError, match=r"0 of 6 workers are left, and 1 are needed\. Host b differs\.$"):
+        story.lose(rank=None)
+
+
+def test_a_rank_that_is_lost_twice_gives_up_its_place_on_its_machine(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 9 --min-workers 3")
+    assert hosts_of(story.lose(rank=3)) == ["a2", "b2", "c2"]
+    plan = story.lose(rank=3)  # b's second
+    assert (hosts_of(plan), plan.devices, plan.world_size) == (
+        ["a2", "b1", "c2"],
+        ("cuda:0", "cuda:1", "cuda:0", "cuda:0", "cuda:1"),
+        5,
+    )
+    story.save(1)
+    story.lose(rank=2)
+    plan = story.lose(rank=2)  # b's first, so that nobody is left there
+    assert (hosts_of(plan), plan.world_size) == (["a2", "c2"], 4)
+
+
+def test_a_signal_ends_the_look_at_machines_and_the_run(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 1")
+    story.hears = "SIGTERM"
+    with pytest.raises(TerminatedRunError, match="SIGTERM ended the run at once"):
+        story.lose(rank=None)

@@ -17,7 +17,7 @@ from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
 from shoal.plan.rundir import RunDir
-from shoal.plan.training import find_model
+from shoal.plan.starts import find_model
 from shoal.tasks.registry import resolve
 
 if TYPE_CHECKING:

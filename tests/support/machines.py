@@ -13,6 +13,7 @@ import functools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -206,6 +207,11 @@ class Machine:
         (self.base / "ssh" / login.LOG).unlink(missing_ok=True)
         self._server = self.start_plain(login.server_words())
         login.wait_for_server(self._server.process, self.base / "ssh")
+
+    def stop_server(self) -> None:
+        """Have its SSH server stand still: the kernel goes on to accept connections for it."""
+        if self._server is not None:
+            os.kill(self._server.leader, signal.SIGSTOP)
 
     def change_host_key(self) -> str:
         """Have its SSH server use another host key, as after a new installation. Return its public half."""

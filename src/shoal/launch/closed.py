@@ -71,10 +71,37 @@ class AgentLine(Protocol):
         ...
 
 
+End = tuple[AgentLine, "Callable[[], str]"]
+"""This process's end of a line, and what says how the other process ended."""
+
+
+class _EndedError(Exception):
+    """The other process has ended, or does not answer."""
+
+
+def _send(end: End, data: bytes) -> None:
+    line, how_it_ended = end
+    try:
+        line.send_bytes(data)
+    except OSError as error:
+        raise _EndedError(how_it_ended()) from error
+
+
+def _receive(end: End, patience: float | None) -> bytes:
+    line, how_it_ended = end
+    try:
+        if line.poll(patience):
+            return line.recv_bytes()
+    except (EOFError, OSError) as error:
+        raise _EndedError(how_it_ended()) from error
+    why = f"it was silent for {patience or 0:.0f} s"
+    raise _EndedError(why)
+
+
 def group_over(
     line: AgentLine,
     how_other_ended: Callable[[], str],
-    *further: tuple[AgentLine, Callable[[], str]],
+    *further: End,
     patience: float | None = None,
 ) -> type:
     """Return a replacement for torchrunx's group of a launcher and its agents: a star, with the launcher in the middle.
@@ -92,21 +119,6 @@ def group_over(
 
     ends = ((line, how_other_ended), *further)
 
-    def send(line: AgentLine, how_it_ended: Callable[[], str], data: bytes) -> None:
-        try:
-            line.send_bytes(data)
-        except OSError as error:
-            raise AgentFailedError(how_it_ended()) from error
-
-    def receive(line: AgentLine, how_it_ended: Callable[[], str]) -> bytes:
-        try:
-            if line.poll(patience):
-                return line.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise AgentFailedError(how_it_ended()) from error
-        why = f"it was silent for {patience or 0:.0f} s"
-        raise AgentFailedError(why)
-
     class Group(LauncherAgentGroup[ResultT]):
         """Exchanges objects, as the group does that it replaces, without a process group."""
 
@@ -117,13 +129,16 @@ def group_over(
 
         def _all_gather(self, obj: Any) -> list[Any]:  # noqa: ANN401  As torchrunx declares it.
             own = cloudpickle.dumps(obj)
-            if self.rank == 0:
-                everyone = [own, *(receive(*end) for end in ends)]
-                for end in ends:
-                    send(*end, cloudpickle.dumps(everyone))
-            else:
-                send(*ends[0], own)
-                everyone = cloudpickle.loads(receive(*ends[0]))
+            try:
+                if self.rank == 0:
+                    everyone = [own, *(_receive(end, patience) for end in ends)]
+                    for end in ends:
+                        _send(end, cloudpickle.dumps(everyone))
+                else:
+                    _send(ends[0], own)
+                    everyone = cloudpickle.loads(_receive(ends[0], patience))
+            except _EndedError as error:
+                raise AgentFailedError(str(error)) from error
             return [cloudpickle.loads(each) for each in everyone]
 
         def shutdown(self) -> None:
@@ -198,7 +213,7 @@ class Agent:
 
 
 @contextmanager
-def closed_launcher(ends: Sequence[tuple[AgentLine, Callable[[], str]]], *, patience: float) -> Iterator[None]:
+def closed_launcher(ends: Sequence[End], *, patience: float) -> Iterator[None]:
     """Let `torchrunx.Launcher.run` open no port while the body runs, and take our agents for those that it starts.
 
     Args:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SILENT_S = 30.0
 """How long a machine may be silent, at most, before it is taken for lost [s]."""
 _LEAST_SILENT_S = 5.0
+_BEGIN_S = 120.0
+"""How long a machine may take to say the first word [s]: Python may come from a busy file server."""
 _BYE_S = 15.0
 """How long a machine may take to clean up, and to send home what it has written [s]."""
 
@@ -161,7 +163,7 @@ class FarSite:
         silent = min(login.line.silent, watched)
         if login.line.has_ended:
             self.lost = login.how_it_ended()
-        elif silent > self._limit:
+        elif silent > (self._limit if login.line.has_greeted else _BEGIN_S):
             self.lost = f"it was silent for {silent:.0f} s"
         if self.lost is not None:
             self.end.put(None)

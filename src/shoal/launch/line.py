@@ -70,6 +70,8 @@ class Line:
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self.has_greeted = greets
+        """Whether the far side has begun to speak."""
         self.heard = time.monotonic()
         """When the other side last said something [s]."""
         self._outbox.put(GREETING if greets else begins_with)
@@ -134,6 +136,7 @@ class Line:
             seen += self._take(1)
             if len(seen) > _LONGEST_PREAMBLE_BYTES:
                 raise EOFError
+        self.has_greeted = True
 
     def _take(self, size: int) -> bytes:
         """Return so many bytes."""

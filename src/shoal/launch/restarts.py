@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from shoal.errors import ShoalError, WorkerLostError
+from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
 from shoal.launch.signals import ended_at_once
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.devices import visible_gpus
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
     from shoal.plan.visibility import VisibleGpus
 
+    Survey = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Machines]
+
 LONGEST_PAUSE_S = 60.0
 _POLL_S = 0.1
 
@@ -39,14 +42,15 @@ class Restarts:
         self,
         plan: TrainPlan,
         look: Callable[[], VisibleGpus] = visible_gpus,
-        survey: Callable[[TrainConfig, Callable[[ShoalError], None]], Machines] | None = None,
+        survey: Survey | None = None,
     ) -> None:
         """Remember which GPUs the first launch has.
 
         Args:
             plan: The first launch.
             look: Tells which GPUs are visible.
-            survey: With `--hosts`, finds out about the machines of a configuration, and calls with each that is away.
+            survey: With `--hosts`, finds out about the machines of a configuration, calls its second argument with each
+                that is away, and its third now and then.
         """
         self._plan = plan
         self._look = look
@@ -88,7 +92,7 @@ class Restarts:
             view.on_line(line)
         if self._survey:
             self.pause(run, stop)  # Before the machines are looked at, not after: one may be starting again.
-            devices = self._machines_left(self._survey, lost, suspect, view)
+            devices = self._machines_left(self._survey, lost, suspect, view, partial(_refuse_when_told, run, stop))
         if len(devices) != self._plan.world_size:
             view.on_line(self._resize(devices))
         self._plan = replace(
@@ -117,8 +121,7 @@ class Restarts:
         self._paused = self._launches
         start_at = time.monotonic() + self.pause_s
         while (left := start_at - time.monotonic()) > 0:
-            if stop.first is not None:
-                raise ended_at_once(stop.first, run)
+            _refuse_when_told(run, stop)
             time.sleep(min(left, _POLL_S))
 
     def _devices_left(self, lost: WorkerLostError) -> tuple[str, ...]:
@@ -145,10 +148,11 @@ class Restarts:
 
     def _machines_left(
         self,
-        survey: Callable[[TrainConfig, Callable[[ShoalError], None]], Machines],
+        survey: Survey,
         lost: WorkerLostError,
         suspect: int | None,
         view: View,
+        check: Callable[[], None],
     ) -> tuple[str, ...]:
         """Plan with the machines that are there now, and return the devices of their workers.
 
@@ -163,7 +167,9 @@ class Restarts:
             self._left_out.add(self._places()[suspect])
         away: list[ShoalError] = []
         try:
-            found = survey(self._usable(), away.append)
+            found = survey(self._usable(), away.append, check)
+        except (InterruptedRunError, TerminatedRunError):
+            raise
         except ShoalError as error:
             found = Machines()
             away = [error]
@@ -239,6 +245,12 @@ class Restarts:
             f"Going on with {who}, {self._plan.num_envs:,} environments "
             f"each: {now:,} in all, {kept}. The learning rate is not changed."
         )
+
+
+def _refuse_when_told(run: RunDir, stop: StopRequests) -> None:
+    """Give up when a signal has come."""
+    if stop.first is not None:
+        raise ended_at_once(stop.first, run)
 
 
 def _count(number: int, noun: str) -> str:

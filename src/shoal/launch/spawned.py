@@ -81,6 +81,9 @@ class _Launch:
         self.stop = stop
         self.told = 0  # Signals that the ranks have been told of.
         self.orphaned = False  # Whether torchrunx gave up before the ranks did.
+        self.dead_agent: tuple[str, str] | None = (
+            None  # The machine whose agent ended first, before its ranks, and how.
+        )
         self.deadline = math.inf  # When ranks that are still alive are killed.
         self.sights: list[Sight] = [Sight(unseen=tuple(site.ranks)) for site in sites]
         self.ended: dict[int, str] = {}  # How each rank ended, in the order of their ends, where that is known.
@@ -200,8 +203,13 @@ class _Launch:
         self._tell(signal.Signals[name])
 
     def _look_after_orphans(self) -> None:
-        """Let ranks that torchrunx has given up, because its agent died, save what they have learned."""
-        if self.thread.is_alive() or self.orphaned or not self._alive:
+        """Let ranks that torchrunx has given up, because an agent died, save what they have learned."""
+        if self.dead_agent is None:
+            pairs = zip(self.sites, self.sights, strict=True)
+            self.dead_agent = next(
+                ((site.name, sight.agent) for site, sight in pairs if sight.agent and sight.alive), None
+            )
+        if self.orphaned or not self._alive or (self.thread.is_alive() and self.dead_agent is None):
             return
         self.orphaned = True
         self._tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
@@ -244,7 +252,9 @@ class _Launch:
         notes = self._notes
         if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
             return [WorkerReport(**notes[rank].report) for rank in self.ranks]
-        cause = first_failure(note for note in notes.values() if not (self.orphaned and was_asked_for(note)))
+        # What is left without a launcher, or without a machine, is told to save and end: that is no cause.
+        unasked = self.orphaned or (self._lost_site is not None and self.stop.first is None)
+        cause = first_failure(note for note in notes.values() if not (unasked and was_asked_for(note)))
         if cause is not None:
             raise failure_of(cause)
         if self.stuck is not None:
@@ -282,11 +292,8 @@ class _Launch:
 
     def _abandoned(self) -> ShoalError:
         """Return the error of ranks that were well, but whose launcher was lost."""
-        name = next((site.name for site, sight in zip(self.sites, self.sights, strict=True) if sight.agent), None)
-        message = (
-            f"Lost torchrunx's agent on {name or self.sites[0].name}, which keeps the workers "
-            f"({self._torchrunx_words()}). {way_on(self.job.run)}"
-        )
+        name, how = self.dead_agent or (self.sites[0].name, self._torchrunx_words())
+        message = f"Lost torchrunx's agent on {name}, which keeps the workers ({how}). {way_on(self.job.run)}"
         return WorkerLostError(message)
 
     def _never_started(self) -> ShoalError:

@@ -33,8 +33,11 @@ FORWARDED = (
     *("GLOO*", "OMP*", "MKL*", "GLIBC_TUNABLES", "MUJOCO*", "WARP*", "WANDB*", "SHOAL*"),
 )
 """Patterns of environment variables that other machines get."""
-NOT_FORWARDED = ("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE")
-"""Exceptions: what is true of one machine only."""
+NOT_FORWARDED = (
+    *("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*"),
+    *("SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE", "SHOAL_PLACE"),
+)
+"""Exceptions: what is true of one machine, or of one process, only."""
 CONNECT_S = 15
 """How long a machine may take to answer [s]."""
 _ALIVE_S = 5
@@ -60,6 +63,8 @@ os.environ.update(told["environ"])
 os.execv(sys.executable, [sys.executable, "-u", "-m", "shoal.launch.warden"])
 """
 """What runs there first. It needs the standard library alone, and makes the surroundings in which Shoal is found."""
+_ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
+"""The same, without a line's end or a letter that means something to a login shell, whichever it is."""
 
 
 class Login:
@@ -80,7 +85,7 @@ class Login:
             [
                 *("ssh", "-T", "-a", "-x", *(("-F", ssh_config) if ssh_config else ())),
                 *(word for option in _options() for word in ("-o", option)),
-                *("--", host, f"exec {shlex.join([sys.executable, '-I', '-S', '-c', _BOOTSTRAP])}"),
+                *("--", host, f"exec {shlex.join([sys.executable, '-I', '-S', '-c', _ONE_WORD])}"),
             ],
             stdin=to_read,
             stdout=to_write,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 60.0
 """How long a machine may take for one answer [s], the login included."""
+_POLL_S = 0.1
 
 
 def hosts_of(config: TrainConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -42,6 +43,7 @@ def survey(
     environ: Mapping[str, str],
     config: TrainConfig,
     on_missing: Callable[[ShoalError], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Machines:
     """Look at all machines of `config`, and decide what each does.
 
@@ -49,6 +51,7 @@ def survey(
         environ: Environment variables.
         config: What was asked.
         on_missing: Called for each machine that cannot be reached and is left out. By default none is left out.
+        check: Called now and then; raises when nobody wants to know any more.
 
     Raises:
         UsageError: A machine cannot do it, or is not like the others.
@@ -59,7 +62,7 @@ def survey(
     log_root = Path(config.log_root)
     refuse_unwritable("--log-root", log_root)
     with ExitStack() as stack:
-        scouts = [stack.enter_context(_scouting(host, config.ssh_config)) for host in hosts]
+        scouts = [stack.enter_context(_scouting(host, config.ssh_config, check)) for host in hosts]
         token = stack.enter_context(_token(log_root))
         facts, missing = _gather(scouts, config, token)
         for error in missing.values():
@@ -88,8 +91,9 @@ def survey(
 class _Scout:
     """A warden that is only asked."""
 
-    def __init__(self, host: str, ssh_config: str | None) -> None:
+    def __init__(self, host: str, ssh_config: str | None, check: Callable[[], None]) -> None:
         self.host = host
+        self._check = check
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._login = Login(host, ssh_config, self._inbox.put)
         self._answered = False
@@ -103,26 +107,34 @@ class _Scout:
         Raises:
             ShoalError: There is none.
         """
-        try:
-            message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            why = f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
-            raise WorkerLostError(why, host=self.host) from None
-        if message is None:
+        told = self._next(deadline)
+        if told is None:
             if self._answered:
-                why = f"Host {self.host} was lost while it was asked ({self._login.how_it_ended()}): try again."
-                raise WorkerLostError(why, host=self.host)
+                message = f"Host {self.host} was lost while it was asked ({self._login.how_it_ended()}): try again."
+                raise WorkerLostError(message, host=self.host)
             raise self._login.error()
         self._answered = True
-        return message.told
+        return told.told
+
+    def _next(self, deadline: float) -> Message | None:
+        """Return what the machine says next; None when it has ended."""
+        while True:
+            self._check()
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=_POLL_S)
+            if time.monotonic() > deadline:
+                message = (
+                    f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
+                )
+                raise WorkerLostError(message, host=self.host)
 
     def close(self) -> None:
         self._login.close()
 
 
 @contextmanager
-def _scouting(host: str, ssh_config: str | None) -> Iterator[_Scout]:
-    scout = _Scout(host, ssh_config)
+def _scouting(host: str, ssh_config: str | None, check: Callable[[], None]) -> Iterator[_Scout]:
+    scout = _Scout(host, ssh_config, check)
     try:
         yield scout
     finally:

@@ -109,6 +109,7 @@ def plan_devices(
     Raises:
         UsageError: A machine does not have what was asked for, or only some of them have GPUs.
     """
+    _refuse_twice(machines)
     devices: list[tuple[str, ...]] = []
     notes: list[str] = []
     whole = True
@@ -116,7 +117,7 @@ def plan_devices(
         try:
             workers = plan_workers(gpu_ids, nproc_per_node, machine.gpus)
         except UsageError as error:
-            message = f"Host {machine.host}: {error}"
+            message = f"Host {machine.host} cannot do it: {error}"
             raise UsageError(message) from error
         devices.append(workers.devices)
         notes.extend(f"Host {machine.host}: {note}" for note in workers.notes)
@@ -124,12 +125,26 @@ def plan_devices(
         whole &= workers.backend != "gloo" and bool(used) and not any(gpu.is_mig for gpu in used)
     _refuse_mixture(machines, devices)
     notes.extend(
-        f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'ahead' if machine.ahead > 0 else 'behind'}, so "
+        f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'fast' if machine.ahead > 0 else 'slow'}, so "
         "are the times in what it writes."
         for machine in machines
         if abs(machine.ahead) > CLOCK_S
     )
     return devices, "nccl" if whole else "gloo", notes
+
+
+def _refuse_twice(machines: Sequence[MachineFacts]) -> None:
+    """Refuse a machine under two names, whose workers would share its GPUs without knowing it."""
+    seen: list[MachineFacts] = []
+    for machine in machines:
+        twin = next((each for each in seen if (each.name, each.addresses) == (machine.name, machine.addresses)), None)
+        if twin is not None:
+            message = (
+                f"Host {twin.host} and {machine.host} are the same machine, {machine.name}: name it once; "
+                "--nproc-per-node adds workers."
+            )
+            raise UsageError(message)
+        seen.append(machine)
 
 
 def _refuse_mixture(machines: Sequence[MachineFacts], devices: Sequence[tuple[str, ...]]) -> None:
@@ -161,13 +176,13 @@ def meeting_addresses(machine: MachineFacts, interface: str | None) -> list[str]
         )
         raise UsageError(message)
     found = [
-        address
+        (machine.reached_at not in addresses, ":" in address, address)  # gloo, too, prefers the older protocol.
         for name, addresses in known.items()
         if interface in (None, name)
         for address in addresses
         if _leads_elsewhere(address)
     ]
-    return sorted(found, key=lambda address: (address != machine.reached_at, ":" in address))
+    return [address for *_, address in sorted(found, key=lambda each: each[:2])]
 
 
 def _leads_elsewhere(address: str) -> bool:

@@ -57,8 +57,10 @@ def code_of(task: str) -> tuple[list[str], list[str]]:
         return sorted({"shoal", where.partition(".")[0]}), []
     # What it imports from beside itself has been imported with it.
     beside = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    installed = {Path(sys.prefix), Path(sys.base_prefix)}  # Which may lie beside it: their versions are compared.
     directory = Path(where).parent
-    return ["shoal"], sorted({where, *(file for file in beside if file and directory in Path(file).parents)})
+    own = {file for file in beside if file and directory in (above := Path(file).parents) and not installed & {*above}}
+    return ["shoal"], sorted({where, *own})
 
 
 def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
