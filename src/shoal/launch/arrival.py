@@ -11,13 +11,14 @@ import json
 import math
 import platform
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import UsageError, WorkerLostError
-from shoal.launch.meeting import Meeting
+from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.launch.meeting import Meeting, let_all_hear
 from shoal.plan.ranks import joined_rank
 from shoal.plan.sameness import Fingerprint, code_of, fingerprint, refuse_differences
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """What each machine may be asked in its own way. The run is where rank 0 was told."""
 _POLL_S = 0.1
+_DECLINE_S = 5.0
+"""How long a rank that refuses looks for the others to tell them, where rank 0 keeps the store [s]."""
 
 
 def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
@@ -58,13 +61,14 @@ def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
     }
     store.set(_key(rank.rank), json.dumps(own))
     told = _wait_for_all(store, rank, plan.config.startup_timeout)
-    for number, each in enumerate(told):
-        if "refusal" in each:
-            message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
-            raise UsageError(message)
-    _refuse_other_words(told)
-    first, *others = [Fingerprint(**each["code"]) for each in told if each["code"]]
-    refuse_differences(first, others)
+    try:
+        _refuse_refusals(told)
+        _refuse_other_words(told)
+        first, *others = [Fingerprint(**each["code"]) for each in told if each["code"]]
+        refuse_differences(first, others)
+    except UsageError:
+        let_all_hear(store, rank)
+        raise
     return "gloo" if any(each["backend"] == "gloo" for each in told) else "nccl"
 
 
@@ -73,7 +77,11 @@ def decline(environ: Mapping[str, str], error: UsageError) -> None:
     rank = joined_rank(environ)
     if rank is not None and rank.local_world_size < rank.world_size:
         refusal = {"host": platform.node(), "refusal": str(error)}
-        Meeting.of_torchrun(rank).open().set(_key(rank.rank), json.dumps(refusal))
+        with suppress(ShoalError, RuntimeError):  # Nobody to be told has come, or not yet.
+            store = Meeting.of(rank, environ).open(rank, _DECLINE_S)
+            store.set(_key(rank.rank), json.dumps(refusal))
+            if rank.rank == 0:
+                let_all_hear(store, rank)
 
 
 def _told(plan: TrainPlan) -> dict[str, Any] | None:
@@ -100,6 +108,13 @@ def _wait_for_all(store: Store, rank: Rank, startup_timeout: float) -> list[dict
         )
         raise WorkerLostError(message)
     return [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+
+
+def _refuse_refusals(told: Sequence[Mapping[str, Any]]) -> None:
+    for number, each in enumerate(told):
+        if "refusal" in each:
+            message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
+            raise UsageError(message)
 
 
 def _refuse_other_words(told: Sequence[Mapping[str, Any]]) -> None:
