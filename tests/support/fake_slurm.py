@@ -21,6 +21,7 @@ JOB = {
 
 _SRUN = """#!/bin/bash
 # Starts the tasks of one step on this machine, hands signals on to them, and ends with their highest exit code.
+while [[ $1 == --* ]]; do shift; done
 hand_on() { kill -s "$1" "${tasks[@]}" 2>/dev/null; }
 tasks=()
 for name in USR1 TERM; do trap "hand_on $name" "$name"; done
