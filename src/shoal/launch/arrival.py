@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """What each machine may be asked in its own way. The run is where rank 0 was told."""
 _POLL_S = 0.1
+_READ = "read/"
+_READ_S = 10.0
+"""How long rank 0 waits until the others have read what all have told [s]."""
 
 
 def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
@@ -99,7 +102,14 @@ def _wait_for_all(store: Store, rank: Rank, startup_timeout: float) -> list[dict
             "and was started, and start all of them again. --startup-timeout waits longer."
         )
         raise WorkerLostError(message)
-    return [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+    told = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+    # The store may be rank 0's own, which must not end before all have read what may end it.
+    store.set(_READ + _key(rank.rank), "")
+    deadline = time.monotonic() + _READ_S
+    keys = [_READ + _key(number) for number in range(rank.world_size)] if rank.rank == 0 else []
+    while keys and not store.check(keys) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return told
 
 
 def _refuse_other_words(told: Sequence[Mapping[str, Any]]) -> None:
