@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,59 @@ def test_two_tasks_on_one_machine_learn_what_two_spawned_workers_do(tmp_path: Pa
     spawned = run((*TRAIN, *BALANCE, *SHORT, "--nproc-per-node", "2"), tmp_path / "spawned")
     assert len(tasks.record["ended"]["digests"]) == 2
     assert tasks.record["ended"]["digests"] == spawned.record["ended"]["digests"]
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Running:
+    """Two tasks that have done some iterations and would go on for ever."""
+    words = ("srun", *TRAIN, *BALANCE, "--max-iterations", "100000")
+    running = start(words, tmp_path, batch_environment(tmp_path / "slurm"))
+    running.read_until("[3/")
+    return running
+
+
+def test_scancel_reaches_all_tasks_and_ends_them_with_a_checkpoint(training: Running) -> None:
+    training.signal_itself(signal.SIGTERM)
+    ended = training.end()
+    assert ended.code == 143, ended.stdout + ended.stderr
+    assert ended.record["ended"]["exit_code"] == 143
+    assert len(list(ended.run.glob("checkpoints/*/manifest.json"))) == 1
+    assert (ended.left_processes, ended.left_files) == ([], [])
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_task_that_is_killed_is_named_by_the_other(training: Running, lost: int) -> None:
+    """Also when it is rank 0, which keeps the store: the exit code of srun is the highest."""
+    training.signal_process(task_of(training, lost), signal.SIGKILL)
+    ended = training.end()
+    assert ended.code == 137, ended.stdout + ended.stderr
+    assert f"Lost rank {lost} on " in ended.last_line
+    assert "srun's output tells its signal or exit code" in ended.last_line
+    assert ended.record["ended"]["exit_code"] == 75
+    assert (ended.left_processes, ended.left_files) == ([], [])
+
+
+def task_of(running: Running, rank: int) -> int:
+    """Return the process that srun has started as `rank`."""
+    (found,) = [
+        pid
+        for pid in running.processes()
+        if f"SLURM_PROCID={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        and b"SLURM_STEP_ID=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    ]
+    return found
+
+
+def test_tasks_that_cannot_meet_say_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        slurm = batch_environment(tmp_path / "slurm")
+        words = ("srun", *TRAIN, *BALANCE, "--startup-timeout", "3")
+        ended = run(words, tmp_path, {**slurm, "MASTER_PORT": str(port)})
+    assert ended.code == 75, ended.stdout + ended.stderr
+    assert f"Error: Port {port} on 127.0.0.1, where the tasks of srun would meet, cannot be used" in ended.stderr
+    assert f"Error: Rank 0 does not answer on port {port} of 127.0.0.1" in ended.stderr
+    assert ended.runs == []
 
 
 @needs_machines

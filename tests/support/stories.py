@@ -45,4 +45,6 @@ def plan_of(log_root: Path, *words: str, small: Sequence[str] = SMALL) -> TrainP
 
 def carry_out(log_root: Path, *words: str, listener: Listener | None = None, small: Sequence[str] = SMALL) -> Outcome:
     """Do what `train WORDS` does, with a small training's flags."""
-    return train(plan_of(log_root, *words, small=small), listener or Listener())
+    outcome = train(plan_of(log_root, *words, small=small), listener or Listener())
+    assert outcome is not None
+    return outcome

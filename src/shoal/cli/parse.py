@@ -135,7 +135,7 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     saved = [Path(file) for file in files]
     default = _defaults(task, saved)
     asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
-    if asked.resume is not None and not saved and not _follows():
+    if asked.resume is not None and not saved and not _follows(asked):
         # The run that goes on keeps what it was trained with, unless this command says otherwise.
         run, _damaged = run_to_continue(asked, registry.resolve(asked.task))
         train_yaml = run.train_yaml
@@ -145,10 +145,10 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     return _only_one_number_of_envs(asked, words)
 
 
-def _follows() -> bool:
-    """Whether this process is a rank that takes its configuration from rank 0."""
+def _follows(asked: TrainConfig) -> bool:
+    """Whether this process, or its workers, take the configuration of a run that goes on from rank 0."""
     rank = joined_rank()
-    return rank is not None and rank.rank > 0
+    return bool(asked.node_rank) if rank is None else rank.rank > 0
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:

@@ -163,8 +163,9 @@ def plan_training(
     spec = registry.resolve(config.task)
     validate_run_name(config.run_name)
     rank = joined_rank(environ)
+    leads = not config.node_rank if rank is None else rank.rank == 0
     if config.logger == "wandb":
-        refuse_no_wandb(environ, writes=rank is None or rank.rank == 0)
+        refuse_no_wandb(environ, writes=leads)
     gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))
     machines = survey() if survey is not None else Machines()
     if rank is not None and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
@@ -179,9 +180,7 @@ def plan_training(
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(workers.devices[0])
     # Where a run goes on, and from what, rank 0 tells the others, whose disks may be their own.
-    continued, start, iteration, passed_over = (
-        find_start(config, spec) if rank is None or rank.rank == 0 else (None, None, 0, [])
-    )
+    continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
     spec.check_env(config.env)
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
