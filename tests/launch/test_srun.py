@@ -40,7 +40,9 @@ def training(tmp_path: Path) -> Running:
     """Two tasks that have done some iterations and would go on for ever."""
     words = ("srun", *TRAIN, *BALANCE, "--max-iterations", "100000")
     running = start(words, tmp_path, batch_environment(tmp_path / "slurm"))
-    running.read_until("[3/")
+    assert wait_until(
+        lambda: any(len(rows_of(each.parent)) > 2 for each in running.log_root.glob("*/*/metrics.jsonl")), 60
+    )
     return running
 
 

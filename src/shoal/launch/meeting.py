@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -115,19 +117,31 @@ class Meeting:
         return socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
 
     def _find(self, patience: float) -> Store:
-        from torch.distributed import DistError, TCPStore
+        """Wait for rank 0's store, in a thread: torch 2.15 waits for ever where something else has the port."""
+        from torch.distributed import TCPStore
 
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that is not there yet is no news.
-        wait = timedelta(seconds=patience or _FOREVER_S)
+        wait_s = patience or _FOREVER_S
+        found: queue.SimpleQueue[Store | Exception] = queue.SimpleQueue()
+
+        def find() -> None:
+            try:
+                found.put(TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=wait_s)))
+            except RuntimeError as error:
+                found.put(error)
+
+        threading.Thread(target=find, name="meeting", daemon=True).start()
         try:
-            store = TCPStore(self.host, self.port, is_master=False, timeout=wait)
-        except DistError as error:
+            store = found.get(timeout=wait_s + _ANSWER.total_seconds())
+        except queue.Empty as error:
+            store = error
+        if isinstance(store, Exception):
             message = (
                 f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and whether a "
                 "firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet elsewhere; "
                 "--startup-timeout waits longer."
             )
-            raise WorkerLostError(message) from error
+            raise WorkerLostError(message) from store
         store.set_timeout(_LONG)
         return store
 
