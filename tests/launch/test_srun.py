@@ -61,8 +61,10 @@ def test_a_task_that_is_killed_is_named_by_the_other(training: Running, lost: in
     training.signal_process(task_of(training, lost), signal.SIGKILL)
     ended = training.end()
     assert ended.code == 137, ended.stdout + ended.stderr
-    assert f"Lost rank {lost} on " in ended.last_line
-    assert "srun's output tells its signal or exit code" in ended.last_line
+    said = f"Error: {ended.record['ended']['last_line']}"
+    assert said in ended.stderr
+    assert said.startswith(f"Error: Lost rank {lost} on ")
+    assert "srun's output tells its signal or exit code" in said
     assert ended.record["ended"]["exit_code"] == 75
     assert (ended.left_processes, ended.left_files) == ([], [])
 
