@@ -38,6 +38,17 @@ RESTART = (
     "start it again with `python -m torch.distributed.run`, which sets this variable itself, "
     "or unset TORCHELASTIC_RUN_ID to train without torchrun."
 )
+STEP = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "a[1-2]",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+}
+"""What the third of four tasks is told, when they are dealt out to two machines in turn."""
 NO_LAUNCHER = "are set, but no launcher started this process: ignoring them."
 
 
@@ -51,6 +62,15 @@ def test_a_rank_of_torchrun_is_joined() -> None:
 def test_torchrun_with_one_process_is_joined_too() -> None:
     alone = TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     assert joined_rank(alone) == Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+
+
+def test_a_task_of_srun_is_joined_whatever_the_order_of_ranks() -> None:
+    assert joined_rank(STEP) == Rank(rank=2, local_rank=1, world_size=4, local_world_size=2)
+
+
+def test_torchrun_below_srun_decides() -> None:
+    assert joined_rank(STEP | TORCHRUN) == joined_rank(TORCHRUN)
+    assert stale_rank_variables(STEP | TORCHRUN) == ()
 
 
 @pytest.mark.parametrize("environ", [{}, {"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "0"}])
@@ -113,6 +133,19 @@ def test_a_rank_outside_its_world_cannot_be_made(
         ({}, (), None),
         ({"PATH": "/bin", "SLURM_PROCID": "0"}, (), None),
         (TORCHRUN, (), None),
+        (STEP, (), None),
+        (STEP | {"MASTER_ADDR": "a1", "MASTER_PORT": "1"}, (), None),
+        (STEP | {"RANK": "1"}, ("RANK",), "RANK is set, but srun started this process: ignoring it."),
+        (
+            STEP | {"RANK": "1", "WORLD_SIZE": "4"},
+            ("RANK", "WORLD_SIZE"),
+            "RANK, WORLD_SIZE are set, but srun started this process: ignoring them.",
+        ),
+        (
+            STEP | {"SLURM_STEP_NUM_TASKS": "1", "RANK": "0"},
+            ("RANK",),
+            "RANK is set, but no launcher started this process: ignoring it.",
+        ),
         ({"RANK": "0"}, ("RANK",), "RANK is set, but no launcher started this process: ignoring it."),
         (
             {"WORLD_SIZE": "2", "RANK": "0"},
@@ -158,6 +191,11 @@ def test_what_makes_a_rank_is_stale_without_its_launcher() -> None:
         pytest.param(2, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 4, id="torchrun's one is nobody's word"),
         pytest.param(2, TORCHRUN | {"OMP_NUM_THREADS": "3"}, 8, 3, id="another number is, under torchrun too"),
         pytest.param(1, TORCHRUN | {"OMP_NUM_THREADS": "1"}, 8, 1, id="torchrun leaves a single worker alone"),
+        pytest.param(2, STEP | {"SLURM_CPUS_PER_TASK": "8"}, 8, 8, id="srun shows each task its own cores"),
+        pytest.param(2, STEP | {"SLURM_CPUS_PER_TASK": "4"}, 8, 4, id="or all of them, and says how many are its own"),
+        pytest.param(2, STEP | {"SLURM_CPUS_PER_TASK": "4", "OMP_NUM_THREADS": "1"}, 8, 1, id="the user's word still"),
+        pytest.param(2, STEP | {"SLURM_CPUS_PER_TASK": "0"}, 8, 4, id="no cores for a task is no word"),
+        pytest.param(2, {"SLURM_CPUS_PER_TASK": "8"}, 8, 4, id="a batch script's workers share what it has"),
     ],
 )
 def test_threads_are_a_fair_share_or_the_users_word(

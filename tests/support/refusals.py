@@ -38,6 +38,17 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
 }
 
+SRUN = {
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "a1",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+}
+
 NO_LOGIN = {"HOME": "nowhere", "NETRC": "nowhere", "WANDB_API_KEY": "", "WANDB_MODE": "online"}
 
 
@@ -164,6 +175,13 @@ WISHES = {
     "another number of workers than torchrun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=TORCHRUN),
     "variables of torchrun that contradict each other": Wish(
         "train Cartpole-Swingup", environ={**TORCHRUN, "RANK": "2"}
+    ),
+    # srun.
+    "restarts under srun": Wish("train Cartpole-Swingup --max-restarts 3", environ=SRUN),
+    "another number of workers than srun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=SRUN),
+    "machines under srun": Wish("train Cartpole-Swingup --hosts slurm", environ=SRUN),
+    "variables of srun that contradict each other": Wish(
+        "train Cartpole-Swingup", environ={**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     ),
     # Playing.
     "play without a task": Wish("play --episodes 3"),

@@ -18,7 +18,7 @@ from shoal.cli.output import hanging_up
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.launch.again import attempts, lasting_failures
 from shoal.logs import configure_logging
-from shoal.plan.ranks import is_started_by_torchrun
+from shoal.plan.launchers import launcher_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
 
     plan = make_plan(config)
     speaks = plan.rank is None or plan.rank.rank == 0
-    # Ranks that torchrun started share one terminal: only the first speaks there, unless something is wrong.
+    # Ranks that a launcher started share one terminal: only the first speaks there, unless something is wrong.
     configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if speaks else logging.WARNING)
     if config.dry_run or dry_run_only:
         if speaks:
@@ -242,7 +242,7 @@ def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
                 sys.stderr.write(f"{error.details}\n")
         _leave(error.exit_code)
     except _Ended as error:
-        if not is_started_by_torchrun(os.environ):  # It ends all ranks when one has failed, and that one has told why.
+        if launcher_of(os.environ) != "torchrun":  # It ends all ranks when one has failed, and that one has told why.
             with contextlib.suppress(OSError, SystemExit):
                 report.print_error(TerminatedRunError(f"Ended by {error}."))
         _leave(TerminatedRunError.exit_code)

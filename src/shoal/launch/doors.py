@@ -42,8 +42,8 @@ def open_door(plan: TrainPlan) -> Door:
         from shoal.launch.joined import run_joined, share_run_dir
         from shoal.launch.meeting import Meeting
 
-        meeting = Meeting.of_torchrun(plan.rank)
-        store = meeting.open()
+        meeting = Meeting.of(plan.rank)
+        store = meeting.open(plan.rank, plan.config.startup_timeout)
         several = plan.rank.local_world_size < plan.rank.world_size
         backend = arrive(store, plan.rank, plan) if several else plan.backend
         run = partial(run_joined, rank=plan.rank, meeting=meeting, store=store, backend=backend)

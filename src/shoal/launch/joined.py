@@ -1,12 +1,13 @@
-"""The *joined* door: this process was started by torchrun as one rank of many, and spawns nothing.
+"""The *joined* door: this process was started by torchrun or srun as one rank of many, and spawns nothing.
 
-Rank 0 makes the run directory and hands its path to the others through the launcher's store, so that there is one
-directory and no side effect happens twice.
+Rank 0 makes the run directory and hands its path to the others through the store in which they meet, so that there is
+one directory and no side effect happens twice.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -18,12 +19,13 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
 from shoal.launch.board import FileBoard, StoreBoard
 from shoal.launch.lifeline import end_with_parent
-from shoal.launch.meeting import find_network
+from shoal.launch.meeting import find_network, let_all_hear
 from shoal.launch.notes import Note, clear_notes, failure_of, first_failure, way_on, write_note
 from shoal.launch.record import record_end
 from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
 from shoal.plan.job import Job
+from shoal.plan.launchers import launcher_of
 from shoal.plan.rundir import RunDir
 from shoal.worker import WorkerReport, run_worker
 
@@ -59,12 +61,15 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
         except Exception as error:
             store.set(_REFUSAL, str(error) or repr(error))
             store.set(_RUN_DIR, "")
+            let_all_hear(store, rank)
             raise
         store.set(_RUN_DIR, str(path))
         return path
     told = store.get(_RUN_DIR).decode()
     if not told:
-        raise UsageError(store.get(_REFUSAL).decode())
+        refusal = store.get(_REFUSAL).decode()
+        let_all_hear(store, rank)
+        raise UsageError(refusal)
     run = RunDir(Path(told))
     if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own: notes and stacks lie here.
         with suppress(OSError):
@@ -173,6 +178,10 @@ def _cause_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     return failure_of(replace(cause, traceback=""))  # Its own rank shows that.
 
 
+def _launcher() -> str:
+    return launcher_of(os.environ) or "the launcher"
+
+
 def _lost_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     """Return the error of a rank that ended without a note: its heartbeat has stopped, and still says where it was."""
     if board.silent > _ECHO_WAIT_S and rank.rank != 0:
@@ -181,11 +190,11 @@ def _lost_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     beats = [beat for beat in board.beats(ranks) if not is_that_process(beat)]
     lost = max(beats, key=lambda beat: beat.silent, default=None)
     if lost is None or lost.silent < _ECHO_WAIT_S:  # On another machine, nothing but silence tells.
-        message = "Another rank was lost: killed or crashed without a word. Look at torchrun's output for which."
+        message = f"Another rank was lost: killed or crashed without a word. Look at {_launcher()}'s output for which."
         return WorkerLostError(message)
     message = (
         f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
-        f"torchrun's output tells its signal or exit code. {way_on(job.run)}"
+        f"{_launcher()}'s output tells its signal or exit code. {way_on(job.run)}"
     )
     error = WorkerLostError(message, rank=lost.rank)
     if (lost.rank, rank.rank) == (0, 1) and job.run.run_json.exists():

@@ -1,4 +1,7 @@
-"""A rank that another program has started ends with that program: torchrun, when it is killed, ends nobody."""
+"""A rank that another program has started ends with that program: torchrun, when it is killed, ends nobody.
+
+srun's tasks are children of SLURM's own daemon of the step, which ends them itself as long as it lives.
+"""
 
 from __future__ import annotations
 

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from shoal.errors import WorkerLostError
+from shoal.errors import UsageError, WorkerLostError
+from shoal.plan.launchers import launcher_of
 from shoal.plan.network import refuse_unknown_interface, route_to
+from shoal.plan.srun import read_task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch.distributed import Store
 
     from shoal.plan.ranks import Rank
 
 _ANSWER = timedelta(seconds=2)
 """How long a question may take on a connection that is for watching."""
+_HEARING = timedelta(seconds=5)
+"""How long rank 0, whose store ends with it, stays for the others to hear why."""
+_LONG = timedelta(minutes=30)
+"""How long a question may take on the connection over which a training goes, where nobody says otherwise: torch's own
+choice."""
+_FOREVER_S = 7 * 24 * 3600
+_QUEUE = 1024
+_HEARD = "shoal/heard"
 _FAR = "shoal/far_address"
 """An address of a machine that is not the one with the store."""
 
@@ -29,6 +43,19 @@ class Meeting:
     port: int
     attempt: str
     """Unlike that of any other set of ranks which has met here."""
+    keeper: Literal["torchrun", "rank 0"] = "torchrun"
+    """Who has the store."""
+
+    @classmethod
+    def of(cls, rank: Rank, environ: Mapping[str, str] = os.environ) -> Meeting:
+        """Return where the ranks of whatever has started this process meet."""
+        return cls.of_srun(environ) if launcher_of(environ) == "srun" else cls.of_torchrun(rank)
+
+    @classmethod
+    def of_srun(cls, environ: Mapping[str, str]) -> Meeting:
+        """Return where the tasks of a step meet. SLURM keeps no store for them, so rank 0 does."""
+        task = read_task(environ)
+        return cls(task.host, task.port, f"srun/{task.attempt}", "rank 0")
 
     @classmethod
     def of_torchrun(cls, rank: Rank) -> Meeting:
@@ -41,12 +68,68 @@ class Meeting:
         count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
         return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
-    def open(self) -> Store:
-        """Connect this process to the store that torchrun keeps for its workers."""
+    def open(self, rank: Rank, patience: float) -> Store:
+        """Connect this process to the store in which the ranks meet.
+
+        Args:
+            rank: This process's place.
+            patience: How long rank 0 may take to come, where it keeps the store [s]; 0 for ever.
+
+        Raises:
+            UsageError: The port is not free.
+            WorkerLostError: Rank 0 does not come.
+        """
         from torch.distributed import PrefixStore, rendezvous
 
+        if self.keeper == "rank 0":
+            return PrefixStore(f"shoal/{self.attempt}", self._keep() if rank.rank == 0 else self._find(patience))
         store, _rank, _world_size = next(iter(rendezvous("env://")))
         return PrefixStore(f"shoal/{self.attempt}", store)
+
+    def _keep(self) -> Store:
+        from torch.distributed import TCPStore
+
+        try:
+            listener = self._listener()
+        except OSError as error:
+            message = (
+                f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
+                f"({error.strerror or error}): export another MASTER_PORT before srun."
+            )
+            raise UsageError(message) from error
+        return TCPStore(
+            self.host,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_LONG,
+            master_listen_fd=listener.detach(),
+        )
+
+    def _listener(self) -> socket.socket:
+        """Listen for all others: on every interface as torch does, or on loopback where they are all here."""
+        if self.host.startswith("127."):
+            return socket.create_server((self.host, self.port), backlog=_QUEUE)
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
+
+    def _find(self, patience: float) -> Store:
+        from torch.distributed import DistError, TCPStore
+
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that is not there yet is no news.
+        wait = timedelta(seconds=patience or _FOREVER_S)
+        try:
+            store = TCPStore(self.host, self.port, is_master=False, timeout=wait)
+        except DistError as error:
+            message = (
+                f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and whether a "
+                "firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet elsewhere; "
+                "--startup-timeout waits longer."
+            )
+            raise WorkerLostError(message) from error
+        store.set_timeout(_LONG)
+        return store
 
     def connect(self) -> Store:
         """Open one more connection, on which whoever watches waits for no answer for long."""
@@ -55,6 +138,14 @@ class Meeting:
         return PrefixStore(
             f"shoal/watch/{self.attempt}", TCPStore(self.host, self.port, is_master=False, timeout=_ANSWER)
         )
+
+
+def let_all_hear(store: Store, rank: Rank) -> None:
+    """Tell that this rank has heard why all of them end; rank 0, which may keep the store, waits for the others."""
+    with suppress(RuntimeError):  # Whoever is gone needs to hear no more.
+        store.set(f"{_HEARD}/{rank.rank}", "")
+        if rank.rank == 0:
+            store.wait([f"{_HEARD}/{each}" for each in range(rank.world_size)], _HEARING)
 
 
 def find_network(meeting: Meeting, store: Store, rank: Rank, interface: str | None) -> dict[str, str]:

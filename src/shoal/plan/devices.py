@@ -26,6 +26,7 @@ __all__ = [
     "VisibleGpus",
     "WorkerDevices",
     "parse_gpu_ids",
+    "plan_bound_workers",
     "plan_workers",
     "read_inventory",
     "visible_gpus",
@@ -232,6 +233,23 @@ def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus)
         )
         raise UsageError(message)
     return _on_gpus(indices, workers, gpus)
+
+
+def plan_bound_workers(gpu_ids: GpuIds, workers: int, gpus: VisibleGpus) -> WorkerDevices:
+    """Give each worker of this machine its device where each sees other GPUs: all count their own from 0.
+
+    Args:
+        gpu_ids: What was asked for.
+        workers: Workers on this machine.
+        gpus: What is visible to this worker.
+
+    Raises:
+        UsageError: What was asked for cannot be had.
+    """
+    own = plan_workers(gpu_ids, 1, gpus)
+    (device,) = own.devices
+    whole = any(f"cuda:{gpu.index}" == device and not gpu.is_mig for gpu in gpus)
+    return WorkerDevices(devices=(device,) * workers, backend="nccl" if whole else "gloo", notes=own.notes)
 
 
 def _on_cpu(workers: int, *notes: str) -> WorkerDevices:

@@ -17,6 +17,7 @@ from shoal.plan import gpu_health, host
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.films import refuse_no_film
 from shoal.plan.findings import Finding, note, ok, problem, size
+from shoal.plan.ranks import meeting_host
 from shoal.plan.rundir import experiment_dir
 from shoal.plan.sizes import (
     CONTEXT_BYTES,
@@ -94,7 +95,8 @@ def wanted_gpus(devices: Sequence[str], gpus: VisibleGpus) -> list[gpu_health.Gp
 
 def needed_names(plan: TrainPlan, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the host names that have to resolve. On one machine Shoal's own launches use none."""
-    return (environ["MASTER_ADDR"],) if plan.rank is not None else ()
+    host = meeting_host(environ) if plan.rank is not None else None
+    return (host,) if host else ()
 
 
 def _checkpoint_size(plan: TrainPlan) -> tuple[int, bool]:

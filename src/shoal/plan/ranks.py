@@ -1,6 +1,6 @@
 """This process's place among the ranks, when a launcher has given it one, and its share of the cores.
 
-Launchers speak through environment variables; every way in which those can be wrong has its own sentence.
+Launchers speak through environment variables, which `shoal.plan.launchers` reads.
 Which device a rank uses is `shoal.plan.devices`, and meeting the other ranks is the business of the doors.
 """
 
@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.errors import UsageError
 from shoal.plan.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
+from shoal.plan.launchers import Told, launcher_of
+from shoal.plan.srun import read_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +32,9 @@ RANK_VARIABLES = (
 """What launchers tell a rank under names that libraries read. Left over, they make a lone process look like
 one."""
 
-_TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for each rank; nothing else does
-_RESTART = (
-    "start it again with `python -m torch.distributed.run`, which sets this variable itself, "
-    f"or unset {_TORCHRUN} to train without torchrun."
-)
-_MAX_PORT = 65535
+_COUNT = r"0*[1-9][0-9]{0,8}"
+_KEPT_UNDER_SRUN = ("MASTER_ADDR", "MASTER_PORT")
+"""What the user may tell the tasks of a step: where they meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,76 +57,59 @@ class Rank:
             raise ValueError(message)
 
 
-def is_started_by_torchrun(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun started this process."""
-    return _TORCHRUN in environ
-
-
 def joined_rank(environ: Mapping[str, str] = os.environ) -> Rank | None:
-    """Return the place that torchrun has given to this process. None when torchrun did not start it.
+    """Return the place that torchrun or srun has given to this process. None when neither started it as one of many.
 
     Raises:
-        UsageError: torchrun's variables are incomplete or contradict each other.
+        UsageError: The launcher's variables are incomplete or contradict each other.
     """
-    if not is_started_by_torchrun(environ):
-        return None
-    world_size = _size(environ, "WORLD_SIZE")
-    local_world_size = _size(environ, "LOCAL_WORLD_SIZE")
+    match launcher_of(environ):
+        case "torchrun":
+            return _rank_of_torchrun(Told("torchrun", environ))
+        case "srun":
+            task = read_task(environ)
+            return Rank(
+                rank=task.rank,
+                local_rank=task.local_rank,
+                world_size=task.world_size,
+                local_world_size=task.local_world_size,
+            )
+        case None:
+            return None
+
+
+def _rank_of_torchrun(told: Told) -> Rank:
+    world_size = told.size("WORLD_SIZE")
+    local_world_size = told.size("LOCAL_WORLD_SIZE")
     if local_world_size > world_size:
-        _refuse(f"LOCAL_WORLD_SIZE is {local_world_size}, but WORLD_SIZE, of all machines, is {world_size}")
-    rank = _below(environ, "RANK", "WORLD_SIZE", world_size)
-    local_rank = _below(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE", local_world_size)
-    _text(environ, "MASTER_ADDR")
-    port = _integer(environ, "MASTER_PORT")
-    if not 0 < port <= _MAX_PORT:
-        _refuse(f"MASTER_PORT is {port}, but a port is a number from 1 to {_MAX_PORT}")
+        what = f"LOCAL_WORLD_SIZE is {local_world_size}, but WORLD_SIZE, of all machines, is {world_size}"
+        raise told.error(what)
+    rank = told.below("RANK", "WORLD_SIZE", world_size)
+    local_rank = told.below("LOCAL_RANK", "LOCAL_WORLD_SIZE", local_world_size)
+    told.text("MASTER_ADDR")
+    told.port("MASTER_PORT")
     return Rank(rank=rank, local_rank=local_rank, world_size=world_size, local_world_size=local_world_size)
 
 
-def _text(environ: Mapping[str, str], name: str) -> str:
-    text = environ.get(name, "").strip()
-    if not text:
-        _refuse(f"torchrun started this process ({_TORCHRUN} is set), but {name} is not set")
-    return text
-
-
-def _integer(environ: Mapping[str, str], name: str) -> int:
-    text = _text(environ, name)
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        _refuse(f"{name} is '{text}', but torchrun sets it to a whole number")
-    return int(text)
-
-
-def _size(environ: Mapping[str, str], name: str) -> int:
-    size = _integer(environ, name)
-    if size < 1:
-        _refuse(f"{name} is {size}, but this process itself is one worker")
-    return size
-
-
-def _below(environ: Mapping[str, str], name: str, size_name: str, size: int) -> int:
-    place = _integer(environ, name)
-    if place < 0:
-        _refuse(f"{name} is {place}, but ranks count from 0")
-    if place >= size:
-        _refuse(f"{name} is {place}, but {size_name} is {size}, so the highest is {size - 1}")
-    return place
-
-
-def _refuse(what_is_true: str) -> None:
-    message = f"{what_is_true}: {_RESTART}"
-    raise UsageError(message)
+def meeting_host(environ: Mapping[str, str]) -> str | None:
+    """Return the name or address at which a launcher lets its ranks meet. None where none started this process."""
+    launcher = launcher_of(environ)
+    if launcher is None:
+        return None
+    return environ["MASTER_ADDR"] if launcher == "torchrun" else read_task(environ).host
 
 
 def stale_rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the variables that make this process look like a rank although no launcher started it.
+    """Return the variables that make this process look like another rank than the one that it is, if it is one.
 
     They have to be kept from torch and rsl_rl, which would wait for ranks that do not exist.
     """
-    if is_started_by_torchrun(environ):
+    launcher = launcher_of(environ)
+    if launcher == "torchrun":
         return ()
+    kept = _KEPT_UNDER_SRUN if launcher == "srun" else ()
     of_torchrun = sorted(name for name in environ if name.startswith("TORCHELASTIC_"))
-    return (*(name for name in RANK_VARIABLES if name in environ), *of_torchrun)
+    return (*(name for name in RANK_VARIABLES if name in environ and name not in kept), *of_torchrun)
 
 
 def stale_rank_note(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -137,7 +118,8 @@ def stale_rank_note(environ: Mapping[str, str] = os.environ) -> str | None:
     if not names:
         return None
     verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
-    return f"{', '.join(names)} {verb} set, but no launcher started this process: ignoring {them}."
+    who = launcher_of(environ) or "no launcher"
+    return f"{', '.join(names)} {verb} set, but {who} started this process: ignoring {them}."
 
 
 def usable_threads(rank: Rank, environ: Mapping[str, str] = os.environ) -> int:
@@ -156,9 +138,13 @@ def cpu_threads(local_world_size: int, environ: Mapping[str, str], cores: int) -
     """
     # OpenMP takes a list, one number for each level of nesting; the first is the one that counts here.
     asked = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    from_torchrun = asked == "1" and _TORCHRUN in environ and local_world_size > 1
-    if re.fullmatch(r"0*[1-9][0-9]{0,8}", asked) and not from_torchrun:
+    launcher = launcher_of(environ)
+    from_torchrun = asked == "1" and launcher == "torchrun" and local_world_size > 1
+    if re.fullmatch(_COUNT, asked) and not from_torchrun:
         return int(asked)
+    for_each_task = environ.get("SLURM_CPUS_PER_TASK", "").strip()
+    if launcher == "srun" and re.fullmatch(_COUNT, for_each_task):
+        return min(int(for_each_task), cores)  # SLURM has dealt the cores out, and shows each task its own.
     return max(1, cores // local_world_size)
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.env import MujocoConfig
 from shoal.config.machines import number_of_nodes
 from shoal.errors import UsageError
-from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.plan.devices import parse_gpu_ids, plan_bound_workers, plan_workers
 from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
+from shoal.plan.launchers import launcher_of
 from shoal.plan.machines import Machines
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.rundir import (
@@ -24,6 +25,7 @@ from shoal.plan.rundir import (
     torchrunx_log_dir,
     validate_run_name,
 )
+from shoal.plan.srun import has_own_gpus
 from shoal.plan.starts import changes_since, find_start
 from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from shoal.config import TrainConfig
     from shoal.plan.devices import GpuIds, VisibleGpus
+    from shoal.plan.launchers import Launcher
     from shoal.plan.machines import MachinePlan
     from shoal.plan.ranks import Rank
     from shoal.tasks.registry import TaskSpec
@@ -163,12 +166,15 @@ def plan_training(
     leads = not config.node_rank if rank is None else rank.rank == 0
     if config.logger == "wandb":
         refuse_no_wandb(environ, writes=leads)
-    gpu_ids, number = _asked_workers(config, rank)
+    gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))
     machines = survey() if survey is not None else Machines()
-    workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
+    if rank is not None and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
+        workers = plan_bound_workers(gpu_ids, rank.local_world_size, gpus)
+    else:
+        workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
     nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
     world_size = rank.world_size if rank else nodes * len(workers.devices)
-    _refuse_restarts_in_vain(config, rank, world_size)
+    _refuse_restarts_in_vain(config, launcher_of(environ), world_size)
     num_envs = _envs_per_worker(config, world_size)
     _refuse_empty_mini_batches(config, num_envs)
     if isinstance(config.env, MujocoConfig):
@@ -213,13 +219,13 @@ def plan_training(
     return replace(plan, config=replace(config, task=_absolute(config.task)))
 
 
-def _asked_workers(config: TrainConfig, rank: Rank | None) -> tuple[GpuIds, int | None]:
+def _asked_workers(config: TrainConfig, rank: Rank | None, launcher: Launcher | None) -> tuple[GpuIds, int | None]:
     """Return GPUs and number of workers on this machine: behind *joined* the launcher has decided the number."""
     flag = "--hosts" if config.hosts else "--nnodes" if config.nnodes else None
     if rank is not None and flag:
         message = (
-            f"{flag} was passed, but torchrun started this process, and has decided on the machines: pass {flag} "
-            "without torchrun, or leave it out."
+            f"{flag} was passed, but {launcher} started this process, and has decided on the machines: pass {flag} "
+            f"without {launcher}, or leave it out."
         )
         raise UsageError(message)
     gpu_ids = asked_gpus(config)
@@ -239,16 +245,22 @@ def asked_gpus(config: TrainConfig) -> GpuIds:
     return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
-def _refuse_restarts_in_vain(config: TrainConfig, rank: Rank | None, world_size: int) -> None:
+def _refuse_restarts_in_vain(config: TrainConfig, launcher: Launcher | None, world_size: int) -> None:
     """Refuse flags about restarts that could do nothing.
 
     Raises:
         UsageError: Another launcher restarts, there are no restarts, or fewer workers than are asked for at least.
     """
-    if rank is not None and config.max_restarts:
+    if launcher == "torchrun" and config.max_restarts:
         message = (
             f"--max-restarts {config.max_restarts} was asked for, but torchrun started this process, and only torchrun "
             "can start its workers again: pass --max-restarts to torchrun, and --max-restarts 0 here."
+        )
+        raise UsageError(message)
+    if launcher == "srun" and config.max_restarts:
+        message = (
+            f"--max-restarts {config.max_restarts} was asked for, but srun started this process, and cannot start its "
+            "tasks again: let the batch script requeue the job, or pass --hosts slurm without srun."
         )
         raise UsageError(message)
     if config.min_workers is None:
