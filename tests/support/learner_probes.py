@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
-from shoal.learn.statistics import Pooled, Statistics
+from shoal.learn.statistics import Pooled, Seconds, Statistics
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.job import Job
 from shoal.plan.ranks import Rank
@@ -70,7 +71,14 @@ def run_invariance(rank: int, scratch: str, size: int) -> dict[str, Any]:
 def collectives(world: World) -> dict[str, Any]:
     """The few collectives that Shoal asks of the group."""
     mine = torch.tensor([world.rank, -world.rank])
+    torch.distributed.barrier()
+    world.spent.take()
+    time.sleep(0.2 * world.rank)
+    came = time.monotonic()  # Both ranks have this clock.
+    torch.distributed.barrier()
     return {
+        "came": came,
+        "spent": world.spent.take(),
         "sum": world.sum_(mine.clone()).tolist(),
         "max": world.max_(mine.clone()).tolist(),
         "gathered": [tensor.tolist() for tensor in world.gather(mine)],
@@ -101,7 +109,7 @@ def statistics(world: World) -> dict[str, Any]:
         losses = {"value": [1.0, 3.0][world.rank]}
         counts = {"SIGINT": False, "SIGTERM": world.rank == 1, "lost": 2 + world.rank}
         with CountedOperations() as operations:
-            pooled = mine.pool(losses, collect_s=[1.0, 3.0][world.rank], learn_s=[2.0, 6.0][world.rank], counts=counts)
+            pooled = mine.pool(losses, [Seconds(1.0, 2.0, 0.5), Seconds(3.0, 6.0, 2.5)][world.rank], counts)
         return pooled, operations.collectives
 
     told: list[tuple[Pooled, int]] = []

@@ -315,11 +315,12 @@ def print_bench(report: BenchReport) -> None:
     for engine, rate in report.env_steps_per_second.items():
         rates.add_row(engine, f"{rate:,.0f}")
     _out().print(rates)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))  # So that no title is cut on a terminal of 80 columns.
     for title in (
         "workers",
         "training steps per second",
         "efficiency",
+        "collectives",
         "first iteration [s]",
         "with a cold cache [s]",
     ):
@@ -330,6 +331,7 @@ def print_bench(report: BenchReport) -> None:
             f"{row['workers']:.0f}",
             f"{row['steps_per_second']:,.0f}",
             f"{row['efficiency']:.0%}",
+            f"{row['collective_part']:.0%}",
             f"{row['first_iteration_warm_s']:.1f}",
             "-" if cold is None else f"{cold:.1f}",
         )
