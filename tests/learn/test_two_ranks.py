@@ -268,6 +268,21 @@ def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> 
         assert saved == 2 * iterations * epochs * mini_batches
 
 
+def test_the_collectives_of_an_iteration_are_as_many_as_is_said(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        said = report["distance"]["measured"]
+        assert said["gradients"] == 2 * 2
+        assert said["gradients"] + said["small"] == report["distance"]["last_iteration"]
+        assert said["latency"] > 0
+        assert said["gradient"] > 0
+
+
+def test_the_gradient_that_is_timed_is_as_long_as_the_learners(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        numbers = sum(len(gradient) for gradient in report["training"]["gradients"])
+        assert report["distance"]["measured"]["bytes"] == 4 * (numbers + 1)
+
+
 def test_totals_are_those_of_the_whole_job(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
         told = report["training"]["rows"]

@@ -23,6 +23,7 @@ from torch.distributed import FileStore
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
+from shoal.learn.distance import measure_distance
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Seconds, Statistics
@@ -50,7 +51,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
         report: dict[str, Any] = {
             probe.__name__: probe(world)
             for probe in (
-                *(collectives, statistics, gradients, replicas, training, stock_training, invariance),
+                *(collectives, statistics, gradients, replicas, training, stock_training, invariance, distance),
                 *(stopping, exploding),
             )
         }
@@ -311,6 +312,25 @@ def _take_share(storage: Any, rollout: dict[str, Any], envs: slice) -> None:
 def stock_training(world: World) -> dict[str, Any]:
     """The same with the library's own PPO."""
     return training(world, "rsl_rl.algorithms:PPO")
+
+
+def distance(world: World) -> dict[str, Any]:
+    """What is said of an iteration's collectives, and how many there are from one row to the next."""
+    runner = tiny_runner(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    runner.synchronize()
+    measured = measure_distance(runner)
+    totals: list[int] = []
+    pool = runner.statistics.pool
+
+    def noted(*arguments: Any, **named: Any) -> Pooled:
+        pooled = pool(*arguments, **named)
+        totals.append(operations.collectives)
+        return pooled
+
+    runner.statistics.pool = noted
+    with CountedOperations() as operations:
+        train(runner)
+    return {"measured": measured, "last_iteration": totals[-1] - totals[-2]}
 
 
 @contextmanager

@@ -324,7 +324,7 @@ def print_bench(report: BenchReport) -> None:
         "first iteration [s]",
         "with a cold cache [s]",
     ):
-        table.add_column(title, justify="right")
+        table.add_column(Text(title), justify="right")  # Plain: rich would take [s] for a style.
     for row in report.training:
         cold = row.get("first_iteration_cold_s")
         table.add_row(
