@@ -10,7 +10,7 @@ import logging
 import platform
 import random
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,8 @@ class WorkerReport:
     """Fingerprint of the learner at the end, the same on every rank."""
     last_row: Row
     """Pooled metrics of the last iteration; empty when there was nothing left to do."""
+    distance: dict[str, float] = field(default_factory=dict[str, float])
+    """Where the job asked for it: what `learn.distance` has measured."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -153,6 +155,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoint_writer import CheckpointWriter
     from shoal.learn.courier import Courier
+    from shoal.learn.distance import measure_distance
     from shoal.learn.groups import group_timeout
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
@@ -163,6 +166,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     runner = Runner(env, job.config, world)
     _begin(job, runner)
+    distance = {} if job.probe is None else measure_distance(runner, job.probe)
 
     courier = Courier(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
     keep = Keep(last=job.config.keep_last, every=job.config.keep_every)
@@ -214,6 +218,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
         iteration=runner.iteration,
         digest=digest,
         last_row=last_row,
+        distance=distance,
     )
     exports = job.config.export and world.is_first
     return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)

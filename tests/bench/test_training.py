@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.bench.training import checkpoint_costs
+from shoal.bench.training import checkpoint_costs, collective_part
+
+
+def test_the_part_in_collectives_is_the_median_over_iterations() -> None:
+    pairs = [(1.0, 4.0), (1.0, 2.0), (0.3, 1.0)]
+    rows = [{"Perf/collective_time": inside, "Perf/iteration_time": whole} for inside, whole in pairs]
+    assert collective_part(rows) == 0.3
 
 
 def test_an_iteration_beside_a_checkpoint_is_compared_with_its_neighbours() -> None:

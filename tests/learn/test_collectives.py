@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
-from shoal.learn.collectives import _COLLECTIVES, _Stream, marked_collectives
+from shoal.learn.collectives import _COLLECTIVES, Spent, _marked, _Stream, marked_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def beat() -> RecordedHeartbeat:
 @pytest.mark.usefixtures("alone")
 def test_each_collective_is_a_phase_and_its_caller_goes_on_where_it_was(beat: RecordedHeartbeat) -> None:
     gathered: list[object] = [None]
-    with marked_collectives(beat, "cpu"):
+    with marked_collectives(beat, Spent(), "cpu"):
         torch.distributed.all_reduce(torch.ones(2), op=torch.distributed.ReduceOp.SUM)
         dist.broadcast(torch.ones(2), src=0)
         dist.all_gather_object(gathered, "word")
@@ -56,17 +57,38 @@ def test_each_collective_is_a_phase_and_its_caller_goes_on_where_it_was(beat: Re
     assert gathered == ["word"]
 
 
+def test_the_time_in_collectives_is_counted_and_taken_once(beat: RecordedHeartbeat) -> None:
+    spent, before = Spent(), time.perf_counter()
+    slow = _marked(time.sleep, beat, spent, None)
+    slow(0.02)
+    slow(0.01)
+    took = time.perf_counter() - before
+    assert 0.03 <= spent.take() <= took
+    assert spent.take() == 0
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_time_of_torchs_own_collectives_is_counted(beat: RecordedHeartbeat) -> None:
+    spent = Spent()
+    with marked_collectives(beat, spent, "cpu"):
+        dist.barrier()
+        assert spent.take() > 0
+
+
 def test_a_collective_that_fails_leaves_its_phase(beat: RecordedHeartbeat) -> None:
-    with marked_collectives(beat, "cpu"), pytest.raises(ValueError, match="process group has not been initialized"):
+    with (
+        marked_collectives(beat, Spent(), "cpu"),
+        pytest.raises(ValueError, match="process group has not been initialized"),
+    ):
         dist.all_reduce(torch.ones(2))
     assert beat.phase == "collective"
 
 
 def test_torchs_own_functions_are_put_back(beat: RecordedHeartbeat) -> None:
     before = {name: getattr(dist, name) for name in _COLLECTIVES}
-    with marked_collectives(beat, "cpu"):
+    with marked_collectives(beat, Spent(), "cpu"):
         assert all(getattr(dist, name) is not function for name, function in before.items())
-    with pytest.raises(ValueError, match="not been initialized"), marked_collectives(beat, "cpu"):
+    with pytest.raises(ValueError, match="not been initialized"), marked_collectives(beat, Spent(), "cpu"):
         dist.barrier()
     assert {name: getattr(dist, name) for name in _COLLECTIVES} == before
 
@@ -94,3 +116,16 @@ def test_what_the_device_waits_for_is_told_from_another_thread() -> None:
     torch.cuda.synchronize()
     ask_elsewhere()
     assert told == [False, False, True, False]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("alone")
+def test_the_time_of_a_collective_on_the_device_is_counted_when_it_is_done(beat: RecordedHeartbeat) -> None:
+    spent, stream = Spent(), _Stream("cuda:0")
+    slow = _marked(torch.cuda._sleep, beat, spent, stream)
+    slow(2_000_000_000)  # What stands for a collective: the host goes on, the device is busy for a second or so.
+    assert spent.take() == 0
+    slow(2_000_000_000)
+    torch.cuda.synchronize()
+    assert spent.take() > 0.5
+    assert spent.take() == 0

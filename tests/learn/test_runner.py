@@ -51,11 +51,13 @@ def test_a_row_has_what_rsl_rl_logs_under_its_names() -> None:
         "Perf/total_fps",
         "Perf/collection_time",
         "Perf/learning_time",
+        "Perf/collective_time",
         "/position",
     } <= row.keys()
     assert row["max_iterations"] == 3
     # A rollout of 8 steps of 4 environments, whose episodes last 10 steps at most, and which begin at random ages.
     assert 0 < row["Train/mean_episode_length"] <= 10
+    assert row["Perf/collective_time"] == 0  # One rank asks nobody.
     assert row["Perf/total_fps"] == pytest.approx(SAMPLES / row["Perf/iteration_time"])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.learners import ALONE, CountedOperations
 
 from shoal.learn.groups import World
-from shoal.learn.statistics import WINDOW_EPISODES, Statistics
+from shoal.learn.statistics import WINDOW_EPISODES, Seconds, Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ def step(
 
 def pool(statistics: Statistics) -> Pooled:
     """Close an iteration about which nothing else is known."""
-    return statistics.pool({}, collect_s=0.0, learn_s=0.0, counts={})
+    return statistics.pool({}, Seconds(0.0, 0.0, 0.0), {})
 
 
 # Episodes
@@ -223,7 +223,7 @@ def test_a_name_without_a_slash_belongs_to_the_episode() -> None:
 def test_logged_values_do_not_hide_ours() -> None:
     statistics = Statistics(ALONE, num_envs=1)
     step(statistics, [3], [1], {"log": {"Train/mean_reward": 1000, "Loss/value": 1000}})
-    means = statistics.pool({"value": 1.0}, collect_s=0.0, learn_s=0.0, counts={}).means
+    means = statistics.pool({"value": 1.0}, Seconds(0.0, 0.0, 0.0), {}).means
     assert means["Train/mean_reward"] == 3
     assert means["Loss/value"] == 1
 

@@ -109,12 +109,24 @@ def test_a_name_that_appears_late_is_told_from_there_on(ranks: list[dict[str, An
         assert told == [None, None, 7, None, (8 + 10) / 2]
 
 
+def test_a_rank_that_comes_early_spends_the_wait_in_collectives(ranks: list[dict[str, Any]]) -> None:
+    first, second = (report["collectives"] for report in ranks)
+    assert first["spent"] >= second["came"] - first["came"]
+
+
+def test_each_row_has_the_time_that_its_iteration_spent_in_collectives(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        for row in report["training"]["rows"]:
+            assert 0 < row["Perf/collective_time"] < row["Perf/iteration_time"]
+
+
 def test_losses_and_timings_are_means_over_ranks(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
         told = report["statistics"]["means"][0]
         assert told["Loss/value"] == (1 + 3) / 2
         assert told["Perf/collection_time"] == (1 + 3) / 2
         assert told["Perf/learning_time"] == (2 + 6) / 2
+        assert told["Perf/collective_time"] == (0.5 + 2.5) / 2
         assert report["statistics"]["rank_seconds"] == [1, 3]
 
 
@@ -254,6 +266,21 @@ def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> 
     for report in ranks:
         saved = report["stock_training"]["collectives"] - report["training"]["collectives"]
         assert saved == 2 * iterations * epochs * mini_batches
+
+
+def test_the_collectives_of_an_iteration_are_as_many_as_is_said(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        said = report["distance"]["measured"]
+        assert said["gradients"] == 2 * 2
+        assert said["gradients"] + said["small"] == report["distance"]["last_iteration"]
+        assert said["latency"] > 0
+        assert said["gradient"] > 0
+
+
+def test_the_gradient_that_is_timed_is_as_long_as_the_learners(ranks: list[dict[str, Any]]) -> None:
+    for report in ranks:
+        numbers = sum(len(gradient) for gradient in report["training"]["gradients"])
+        assert report["distance"]["measured"]["bytes"] == 4 * (numbers + 1)
 
 
 def test_totals_are_those_of_the_whole_job(ranks: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from torch.distributed import FileStore
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
+from shoal.learn.distance import measure_distance
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
-from shoal.learn.statistics import Pooled, Statistics
+from shoal.learn.statistics import Pooled, Seconds, Statistics
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.job import Job
 from shoal.plan.ranks import Rank
@@ -49,7 +51,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
         report: dict[str, Any] = {
             probe.__name__: probe(world)
             for probe in (
-                *(collectives, statistics, gradients, replicas, training, stock_training, invariance),
+                *(collectives, statistics, gradients, replicas, training, stock_training, invariance, distance),
                 *(stopping, exploding),
             )
         }
@@ -70,7 +72,14 @@ def run_invariance(rank: int, scratch: str, size: int) -> dict[str, Any]:
 def collectives(world: World) -> dict[str, Any]:
     """The few collectives that Shoal asks of the group."""
     mine = torch.tensor([world.rank, -world.rank])
+    torch.distributed.barrier()
+    world.spent.take()
+    time.sleep(0.2 * world.rank)
+    came = time.monotonic()  # Both ranks have this clock.
+    torch.distributed.barrier()
     return {
+        "came": came,
+        "spent": world.spent.take(),
         "sum": world.sum_(mine.clone()).tolist(),
         "max": world.max_(mine.clone()).tolist(),
         "gathered": [tensor.tolist() for tensor in world.gather(mine)],
@@ -101,7 +110,7 @@ def statistics(world: World) -> dict[str, Any]:
         losses = {"value": [1.0, 3.0][world.rank]}
         counts = {"SIGINT": False, "SIGTERM": world.rank == 1, "lost": 2 + world.rank}
         with CountedOperations() as operations:
-            pooled = mine.pool(losses, collect_s=[1.0, 3.0][world.rank], learn_s=[2.0, 6.0][world.rank], counts=counts)
+            pooled = mine.pool(losses, [Seconds(1.0, 2.0, 0.5), Seconds(3.0, 6.0, 2.5)][world.rank], counts)
         return pooled, operations.collectives
 
     told: list[tuple[Pooled, int]] = []
@@ -303,6 +312,25 @@ def _take_share(storage: Any, rollout: dict[str, Any], envs: slice) -> None:
 def stock_training(world: World) -> dict[str, Any]:
     """The same with the library's own PPO."""
     return training(world, "rsl_rl.algorithms:PPO")
+
+
+def distance(world: World) -> dict[str, Any]:
+    """What is said of an iteration's collectives, and how many there are from one row to the next."""
+    runner = tiny_runner(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    runner.synchronize()
+    measured = measure_distance(runner)
+    totals: list[int] = []
+    pool = runner.statistics.pool
+
+    def noted(*arguments: Any, **named: Any) -> Pooled:
+        pooled = pool(*arguments, **named)
+        totals.append(operations.collectives)
+        return pooled
+
+    runner.statistics.pool = noted
+    with CountedOperations() as operations:
+        train(runner)
+    return {"measured": measured, "last_iteration": totals[-1] - totals[-2]}
 
 
 @contextmanager

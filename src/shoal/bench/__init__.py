@@ -37,7 +37,8 @@ class BenchReport:
     env_steps_per_second: dict[str, float] = field(default_factory=dict)
     """Environment steps without a policy, on one worker, by engine."""
     training: list[dict[str, float]] = field(default_factory=list)
-    """A row for each number of workers: steps per second, efficiency against the first row, cost of a checkpoint."""
+    """A row for each number of workers: steps per second, efficiency against the first row, the part of an
+    iteration that goes into collectives, cost of a checkpoint."""
 
 
 def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
@@ -87,6 +88,7 @@ def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> d
         "workers": workers,
         "steps_per_second": median(run.steps_per_second for run in measured),
         "efficiency": median(efficiencies),
+        "collective_part": median(run.collective_part for run in measured),
         "first_iteration_warm_s": median(run.first_s for run in measured),
     }
     costs = [cost for run in measured for cost in run.checkpoint_costs]

@@ -12,12 +12,15 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.launch.tail import Tail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from shoal.config import BenchConfig
     from shoal.tasks.registry import TaskSpec
 
@@ -34,6 +37,8 @@ class Run:
     steps_per_second: float
     first_s: float
     """Time from the command's start to its first finished iteration [s]."""
+    collective_part: float
+    """Part of an iteration that goes into collectives, the median over all that were timed."""
     checkpoint_costs: list[float]
     """How much longer each iteration beside which a checkpoint was written took than its neighbours, as a part."""
 
@@ -74,10 +79,16 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
     return Run(
         steps_per_second=steps / seconds if seconds else 0.0,
         first_s=first_s,
+        collective_part=collective_part(timed),
         checkpoint_costs=checkpoint_costs(
             [row["Perf/iteration_time"] for row in rows], config.save_interval, config.warmup
         ),
     )
+
+
+def collective_part(rows: Sequence[Mapping[str, float]]) -> float:
+    """Return the part of an iteration that goes into collectives, the median over `rows`."""
+    return median(row["Perf/collective_time"] / row["Perf/iteration_time"] for row in rows)
 
 
 def checkpoint_costs(seconds: list[float], save_interval: int, warmup: int) -> list[float]:

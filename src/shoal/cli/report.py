@@ -315,21 +315,23 @@ def print_bench(report: BenchReport) -> None:
     for engine, rate in report.env_steps_per_second.items():
         rates.add_row(engine, f"{rate:,.0f}")
     _out().print(rates)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))  # So that no title is cut on a terminal of 80 columns.
     for title in (
         "workers",
         "training steps per second",
         "efficiency",
+        "collectives",
         "first iteration [s]",
         "with a cold cache [s]",
     ):
-        table.add_column(title, justify="right")
+        table.add_column(Text(title), justify="right")  # Plain: rich would take [s] for a style.
     for row in report.training:
         cold = row.get("first_iteration_cold_s")
         table.add_row(
             f"{row['workers']:.0f}",
             f"{row['steps_per_second']:,.0f}",
             f"{row['efficiency']:.0%}",
+            f"{row['collective_part']:.0%}",
             f"{row['first_iteration_warm_s']:.1f}",
             "-" if cold is None else f"{cold:.1f}",
         )

@@ -18,6 +18,12 @@ class DoctorConfig:
     or the CPU where there is none."""
     nproc_per_node: int | None = None
     """Workers that are to train together. Default: one for each GPU, and 2 on the CPU."""
+    hosts: tuple[str, ...] = ()
+    """Machines to examine instead of this one, as for `train`: how far apart they are, and what that costs the task."""
+    ssh_config: str | None = None
+    """With `--hosts`: the file that tells `ssh` about them. Default: `~/.ssh/config`."""
+    interface: str | None = None
+    """With `--hosts`: the network interface through which they talk. Default: the one that leads to the first."""
     log_root: str = "logs"
     """Directory of all experiments, whose disk is looked at."""
     timeout: float = 30.0
@@ -33,6 +39,12 @@ class DoctorConfig:
         """
         if self.nproc_per_node is not None and self.nproc_per_node < 1:
             message = f"--nproc-per-node is {self.nproc_per_node}, but must be at least 1: pass 1 or more."
+            raise UsageError(message)
+        alone = "--ssh-config" if self.ssh_config is not None else "--interface" if self.interface is not None else None
+        if alone is not None and not self.hosts:
+            message = (
+                f"{alone} was passed without --hosts, so this machine alone is examined: pass --hosts, or leave it out."
+            )
             raise UsageError(message)
         if self.timeout <= 0:
             message = f"--timeout is {self.timeout}, but must be more than 0: pass --timeout 30."

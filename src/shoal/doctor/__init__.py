@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal import __version__
-from shoal.doctor import gpus, machine, software, talk
+from shoal.doctor import apart, gpus, machine, software, talk
 from shoal.doctor.ask import Ask
 from shoal.errors import MachineBusyError, ShoalError, UsageError
 from shoal.plan.devices import visible_gpus
@@ -86,6 +86,8 @@ def examine(config: DoctorConfig, environ: Mapping[str, str], say: Callable[[str
     Raises:
         UsageError: What was asked cannot be understood.
     """
+    if config.hosts:
+        return Diagnosis(tuple(apart.examine_machines(config, environ, say)))
     with closing(Ask(config=config, environ=environ, gpus=visible_gpus(environ), say=say)) as ask:
         _ = ask.gpu_ids  # Words that are no GPUs, and a task that is none, are refused before anything is looked at.
         if config.task is not None:

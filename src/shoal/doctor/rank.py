@@ -6,9 +6,7 @@ It tells its parent each step that it begins, so that of ranks that hang the one
 from __future__ import annotations
 
 import sys
-import time
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
 from shoal.doctor.children import begin
@@ -17,11 +15,7 @@ from shoal.doctor.steps import DONE, JOINING, LEAVING, READY, grouping, reducing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import torch
     from torch.distributed import ProcessGroup
-
-WARM_UP = 3
-REPEATS = 20
 
 
 def take_part(asked: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
@@ -29,6 +23,7 @@ def take_part(asked: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], No
     import torch
     import torch.distributed as dist
 
+    from shoal.learn.distance import timed_all_reduce
     from shoal.learn.groups import World, process_group
 
     rank, device, backend = asked["rank"], asked["device"], asked["backend"]
@@ -52,31 +47,11 @@ def take_part(asked: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], No
             for elements in asked["elements"]:
                 answer({"step": reducing(elements, size)})
                 values = torch.ones(elements, device=device)
-                seconds, right = _timed(values, cast("ProcessGroup", group), size)
+                seconds, right = timed_all_reduce(values, size, cast("ProcessGroup", group))
                 if rank == 0:
                     answer({"size": size, "elements": elements, "seconds": seconds, "right": right})
         answer({"step": LEAVING})
     answer({"step": DONE})
-
-
-def _timed(values: torch.Tensor, group: ProcessGroup, size: int) -> tuple[float, bool]:
-    """Return the median time of an all_reduce [s], and whether every sum was right."""
-    import torch
-    import torch.distributed as dist
-
-    times: list[float] = []
-    right = True
-    for _ in range(WARM_UP + REPEATS):
-        values.fill_(1.0)
-        if values.is_cuda:
-            torch.cuda.synchronize()
-        started = time.perf_counter()
-        dist.all_reduce(values, group=group)
-        if values.is_cuda:
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-        right = right and bool((values == size).all())
-    return median(times[WARM_UP:]), right
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
-from shoal.learn.collectives import marked_collectives
+from shoal.learn.collectives import Spent, marked_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +69,8 @@ class World:
     """On several machines: variables that tell gloo and NCCL which interface leads to the others."""
     beat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
     """Where this rank says what it does."""
+    spent: Spent = field(default_factory=Spent, compare=False, repr=False)
+    """Time that it has spent in collectives."""
 
     @property
     def is_first(self) -> bool:
@@ -174,7 +176,7 @@ def process_group(
     world.beat.enter(before)
     if backend == "gloo":
         _let_gloo_finish()
-    with marked_collectives(world.beat, world.device):
+    with marked_collectives(world.beat, world.spent, world.device):
         yield world
         dist.barrier()
     dist.destroy_process_group()

@@ -24,7 +24,7 @@ from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refu
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import random_state, rows_of
-from shoal.learn.statistics import Statistics
+from shoal.learn.statistics import Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ class Runner(OnPolicyRunner):
         stop: str | None = None
         # All time is told: an iteration begins where the one before was counted, and pays for its checkpoint.
         counted = time.perf_counter()
+        self.world.spent.take()  # What the beginning took is no iteration's.
         while self.iteration < self.config.max_iterations and stop is None:
             self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
@@ -150,17 +151,18 @@ class Runner(OnPolicyRunner):
             learned = time.perf_counter()
             asked = stop_requests()
             counts = {**asked, _LOST: self._take_trouble()}
-            pooled = self.statistics.pool(losses, collected - started, learned - collected, counts)
+            seconds = Seconds(collected - started, learned - collected, self.world.spent.take())
+            pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
             self._refuse_many_lost(pooled.counts[_LOST])
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
             stop = next((name for name in asked if pooled.counts[name]), None)
-            seconds = (now := time.perf_counter()) - counted
+            took = (now := time.perf_counter()) - counted
             counted = now
-            self._count(pooled, seconds)
+            self._count(pooled, took)
             self._warn_of_stragglers(pooled)
-            row = self._row(pooled, seconds)
+            row = self._row(pooled, took)
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,17 @@ WINDOW_EPISODES = 100
 
 _MEASURES = ("return", "length")
 """What is added up over each episode, in the order of the rows below."""
+
+
+class Seconds(NamedTuple):
+    """Where the time of one rank's iteration went [s]."""
+
+    collection: float
+    """The rollout."""
+    learning: float
+    """The update."""
+    collective: float
+    """Collectives, since those of the iteration before were counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ class Statistics:
                 logged.host_sum += float(total)
             logged.count += tensor.numel()
 
-    def pool(self, losses: Mapping[str, float], collect_s: float, learn_s: float, counts: Mapping[str, int]) -> Pooled:
+    def pool(self, losses: Mapping[str, float], seconds: Seconds, counts: Mapping[str, int]) -> Pooled:
         """Close the iteration: pool every rank's share and start anew.
 
         In the steady state this is one collective. An iteration in which some rank logs a name for the first time
@@ -133,14 +144,14 @@ class Statistics:
 
         Args:
             losses: Mean losses of this rank's update; the same names on every rank.
-            collect_s: Time that this rank's rollout took [s].
-            learn_s: Time that this rank's update took [s].
+            seconds: Where this rank's time went.
             counts: What this rank has counted, or True for a flag, such as a signal received; the same names on every
                 rank.
         """
         size, rank, names = self._world.size, self._world.rank, self._names
-        own_seconds = [0.0] * (2 * size)
-        own_seconds[2 * rank : 2 * rank + 2] = [collect_s, learn_s]
+        each = len(seconds)
+        own_seconds = [0.0] * (each * size)
+        own_seconds[each * rank : each * (rank + 1)] = seconds
         news = float(len(self._log.keys() - set(names)))
         plain = [*losses.values(), *own_seconds, *(float(count) for count in counts.values()), news]
         values = self._sum_over_ranks([self._episode_sums(), *self._logged_sums(names)], plain)
@@ -148,7 +159,7 @@ class Statistics:
         episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
         logged = {name: _take(values, 2) for name in names}
         mean_losses = {name: _take(values, 1)[0] / size for name in losses}
-        seconds = _take(values, 2 * size)
+        all_seconds = _take(values, each * size)
         counted = {name: int(_take(values, 1)[0]) for name in counts}
         if values[0]:  # Some rank has news.
             logged |= self._learn_names()
@@ -159,9 +170,9 @@ class Statistics:
             means={name: total / count for name, (total, count) in logged.items() if count}
             | self._episode_means()
             | {f"Loss/{name}": loss for name, loss in mean_losses.items()}
-            | {"Perf/collection_time": sum(seconds[0::2]) / size, "Perf/learning_time": sum(seconds[1::2]) / size},
+            | {f"Perf/{name}_time": sum(all_seconds[at::each]) / size for at, name in enumerate(Seconds._fields)},
             losses=mean_losses,
-            rank_seconds=seconds[0::2],
+            rank_seconds=all_seconds[0::each],
             counts=counted,
         )
 

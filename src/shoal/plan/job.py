@@ -51,6 +51,9 @@ class Job:
     machine puts its own in their place."""
     meeting: str | None = None
     """The address at which the ranks of several machines meet."""
+    probe: int | None = None
+    """How many numbers the ranks are to sum, and to tell how long that takes, before they train; 0 for as many as the
+    learner's gradient has. None to train only."""
 
     @property
     def run(self) -> RunDir:
