@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.fake_devices import seen
+from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_bench, parse_play, parse_train, split_task
+from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
+from shoal.plan.visibility import resolve
 from shoal.tasks.registry import registered
 
 TASK = "Cartpole-Swingup"
@@ -145,6 +147,27 @@ def test_one_worker_on_each_of_two_machines_needs_a_backend() -> None:
     environ = {**TORCHRUN, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     assert plan_training(parse_train([TASK, "--gpu-ids", "None"]), environ, seen(0)).backend == "gloo"
     assert plan_training(parse_train([TASK]), environ, seen(1)).backend == "nccl"
+    part = resolve(machine(mig_gpu(0, (1, 0))), None)  # NCCL needs a whole GPU.
+    assert plan_training(parse_train([TASK]), environ, part).backend == "gloo"
+
+
+def test_the_command_on_each_machine_plans_for_all_of_them() -> None:
+    nodes = ["--nnodes", "1:3", "--max-restarts", "1", "--master-addr", "192.0.2.1", "--node-rank"]
+    plan = plan_training(parse_train([TASK, "--num-envs-total", "24", *nodes, "2"]), {}, seen(2))
+    assert (plan.door, plan.devices, plan.world_size, plan.backend) == ("nodes", ("cuda:0",), 3, "nccl")
+    assert plan.num_envs == 8
+
+
+def test_one_node_is_one_machine() -> None:
+    plan = plan_training(parse_train([TASK, "--nnodes", "1"]), {}, seen(0))
+    assert (plan.door, plan.world_size) == ("in process", 1)
+
+
+def test_only_machine_0_looks_for_the_run_that_goes_on() -> None:
+    nodes = ["--nnodes", "2", "--master-addr", "192.0.2.1", "--node-rank"]
+    assert plan_training(parse_train([TASK, "--resume", *nodes, "1"]), {}, seen(0)).start is None
+    with pytest.raises(UsageError, match="no run with a checkpoint"):
+        parse_train([TASK, "--resume", *nodes, "0"])
 
 
 def test_variables_left_over_are_noted_and_do_not_make_a_rank() -> None:

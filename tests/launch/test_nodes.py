@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.commands import SMALL, TRAIN, rows_of, run, wait_until
+from support.commands import FAULTY, SMALL, TRAIN, rows_of, run, wait_until
 from support.machines import machines, needs_machines
 
 import shoal
@@ -182,6 +183,23 @@ def test_training_goes_on_without_a_machine_and_takes_it_back(pair: Machines) ->
     done = [row["iteration"] for row in rows_of(the_run(log_root))]
     assert done == [float(number) for number in range(1, len(done) + 1)]
     assert pair.left_processes() == []
+
+
+def test_a_failure_on_one_machine_is_told_on_all_and_is_not_tried_again(tmp_path: Path) -> None:
+    with machines(tmp_path, "alpha", "beta", "gamma") as made:
+        nodes = ("--nnodes", "3", "--master-addr", made["alpha"].address6, "--max-restarts", "2")
+        words = (*TRAIN, f"{FAULTY}:Raises", *SMALL, "--logger", "none", "--max-iterations", "9", *nodes)
+        numbered = zip(("0", "1", "2"), made.workers, strict=True)
+        ended = both(*(each.start((*words, "--node-rank", number), OF_ITS_OWN) for number, each in numbered))
+        for each in ended:
+            assert each.code == 1, each.stdout + each.stderr
+            assert re.match(r"Error: .*Rank 1 on beta failed in rollout \(iteration \d\): ", each.last_line)
+        run_dir = the_run(made["alpha"].outside(OF_ITS_OWN / "logs"))
+        # Attempts after the first end before they begin, and what the others left has come home.
+        assert [launch["ended"]["exit_code"] for launch in launches(run_dir)] == [1]
+        note = json.loads((run_dir / "ranks" / "rank_00001.json").read_text(encoding="utf-8"))
+        assert (note["host"], note["ending"]) == ("beta", "failed")
+        assert_nothing_is_left(made)
 
 
 def test_a_signal_on_one_machine_ends_all_with_a_checkpoint(pair: Machines) -> None:

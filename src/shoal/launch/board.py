@@ -223,8 +223,10 @@ class StoreBoard:
             if told and (known is None or known[0] != Beat(**told)):
                 self._beats[rank] = Beat(**told), now
             told = self._read(store, self._key("note", rank))
-            if told:
-                self._notes[rank] = Note(**told)
+            if told and rank not in self._notes:
+                self._notes[rank] = note = Note(**told)
+                if self._rank.rank == 0 and rank != 0:  # The run, which is here, shall tell what became of all.
+                    write_note(self._run, note)
 
     def _read(self, store: Store, key: str) -> dict[str, Any]:
         text = store.get(key) if store.check([key]) else b""

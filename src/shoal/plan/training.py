@@ -195,7 +195,7 @@ def plan_training(
         door=door,
         devices=workers.devices,
         # One worker here may still be one of several machines.
-        backend=workers.backend or _backend(workers.devices) if world_size > 1 else None,
+        backend=workers.backend or _backend(workers.devices, gpus) if world_size > 1 else None,
         world_size=world_size,
         num_envs=num_envs,
         rank=rank,
@@ -279,8 +279,9 @@ def _refuse_restarts_in_vain(config: TrainConfig, launcher: Launcher | None, wor
         raise UsageError(message)
 
 
-def _backend(devices: tuple[str, ...]) -> str:
-    return "gloo" if devices[0] == "cpu" else "nccl"
+def _backend(devices: tuple[str, ...], gpus: VisibleGpus) -> str:
+    """Return how a worker talks that is alone on this machine: NCCL needs a whole GPU."""
+    return "nccl" if any(f"cuda:{gpu.index}" in devices and not gpu.is_mig for gpu in gpus.gpus) else "gloo"
 
 
 def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
