@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def beat(rank: int, **more: Any) -> Beat:
-    told = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0, "pid": 1, "started": 1}
-    return Beat(rank=rank, **({"phase": "rollout", "host": f"host {rank}"} | told | more))
+    told: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
+    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(told | more))
 
 
 def failed(rank: int) -> Note:
