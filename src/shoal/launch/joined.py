@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
+from shoal.launch.again import attempts
 from shoal.launch.board import FileBoard, StoreBoard
 from shoal.launch.lifeline import end_with_parent
 from shoal.launch.meeting import find_network, let_all_hear
@@ -148,7 +149,8 @@ def _run(  # noqa: PLR0913
         if not note.is_echo:
             raise failure_of(note) from error
         cause = _cause_elsewhere(job, rank, board)
-        write_note(job.run, Note.of_error(cause, rank))  # For this machine's launcher.
+        if attempts() is not None:  # A launcher of ours on this machine, which says the last line.
+            write_note(job.run, Note.of_error(cause, rank))
         raise cause from error
     report = done.report
     board.leave(Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
