@@ -37,7 +37,7 @@ def test_the_prediction_is_worked_out_from_the_medians() -> None:
 @pytest.mark.parametrize(("work", "level", "part"), [(1.0, "note", "48%"), (2.7, "note", "71%"), (4.32, "ok", "80%")])
 def test_an_iteration_that_hardly_outlasts_its_collectives_is_worth_a_note(work: float, level: str, part: str) -> None:
     between, efficiency = judge_distance(DISTANCE, rows(work))
-    assert between.truth == "10.00 ms for a number, 50.00 ms for 1.76 MB of gradients (35 MB/s)"
+    assert between.truth == "10.00 ms for a number, 50.00 ms for 1.76 MB of gradients (35.2 MB/s)"
     assert (efficiency.level, bool(efficiency.remedy)) == (level, level == "note")
     assert efficiency.truth.startswith(f"about {part}: ")
 

@@ -15,7 +15,7 @@ class DoctorConfig:
     """A task whose training is held against the machine, too: its name, or `path/to/file.py:Class`."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """GPUs to examine, as for `train`: indices, `all`, or `None` for the CPU. `auto` is every visible GPU,
-    or the CPU where there is none."""
+    or the CPU where there is none; with `--hosts`, the first GPU of each machine."""
     nproc_per_node: int | None = None
     """Workers that are to train together. Default: one for each GPU, and 2 on the CPU."""
     hosts: tuple[str, ...] = ()

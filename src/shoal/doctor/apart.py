@@ -144,7 +144,7 @@ def judge_distance(distance: Mapping[str, float], rows: Sequence[Mapping[str, fl
     """
     size, took = distance["bytes"], distance["gradient"]
     told = f"{distance['latency'] * 1e3:.2f} ms for a number, {took * 1e3:.2f} ms for {size / 1e6:.2f} MB of gradients"
-    yield ok("between machines", f"{told} ({size / took / 1e6:,.0f} MB/s)")
+    yield ok("between machines", f"{told} ({size / took / 1e6:,.1f} MB/s)")
     if not rows:
         return
     alone, together = work_and_talk(distance, rows)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from rsl_rl.modules import EmpiricalNormalization
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -55,6 +54,8 @@ def measure_distance(runner: Runner, numbers: int = 0) -> dict[str, float]:
         Median times [s] of an all_reduce of one number, `latency`, and of a gradient, `gradient`; the latter's `bytes`;
         and how many an iteration has of each, `small` and `gradients`.
     """
+    from rsl_rl.modules import EmpiricalNormalization  # Here: ranks of the doctor, which train nothing, are light.
+
     alg, agent = runner.alg, runner.config.agent
     networks = [alg.actor, alg.critic, *([alg.rnd] if alg.rnd else [])]
     if not numbers:  # With the divergence, which travels with the gradients.
