@@ -257,6 +257,14 @@ def test_a_machine_that_does_not_come_is_waited_for_and_no_longer(pair: Machines
     assert_nothing_is_left(pair)
 
 
+def test_an_interface_that_a_machine_does_not_have_ends_all(pair: Machines) -> None:
+    alpha, beta = both(typed(pair, 0, *LENGTH), typed(pair, 1, *LENGTH, "--interface", "eth7"))
+    assert (alpha.code, beta.code) == (2, 2), alpha.stderr + beta.stderr
+    assert "--interface eth7 was asked for, but beta has no such interface" in beta.last_line
+    assert not (pair.shared / "logs").exists()
+    assert_nothing_is_left(pair)
+
+
 def test_an_address_that_is_not_of_machine_0_is_refused_there(pair: Machines) -> None:
     nodes = ("--nnodes", "2", "--node-rank", "0", "--master-addr", pair["beta"].address)
     ended = pair["alpha"].start((*TRAIN, *SWINGUP, *nodes), pair.shared).end()

@@ -88,8 +88,9 @@ def run_joined(  # noqa: PLR0913  Some of them are the door's own.
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
     end_with_parent(stop)
+    interface = job.config.interface  # Each machine's own.
     job = _share_job(store, rank, replace(job, backend=backend))
-    network = find_network(meeting, store, rank, job.config.interface)
+    network = find_network(meeting, store, rank, interface)
     with _open_board(job.run, rank, meeting) as board:
         return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
 

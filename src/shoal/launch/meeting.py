@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.plan.launchers import launcher_of
-from shoal.plan.network import refuse_unknown_interface, route_to
+from shoal.plan.network import route_to, through
 from shoal.plan.srun import read_task
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def find_network(meeting: Meeting, store: Store, rank: Rank, interface: str | No
     if rank.local_world_size == rank.world_size:
         return {}
     if interface is not None:
-        refuse_unknown_interface(interface)
-        return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+        return through(interface)
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}  # The user's own choice.
     route = route_to(meeting.host)

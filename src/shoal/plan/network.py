@@ -43,9 +43,7 @@ class Route:
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which gloo and NCCL listen on this interface, and on no other."""
-        return {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": f"={self.interface}"} | (
-            {"NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in self.source else {}
-        )
+        return _through(self.interface, new_protocol=":" in self.source)
 
 
 def addresses_by_interface() -> dict[str, tuple[str, ...]]:
@@ -82,17 +80,24 @@ def route_to(host: str, interfaces: Mapping[str, tuple[str, ...]] | None = None)
     return None
 
 
-def refuse_unknown_interface(interface: str) -> None:
-    """Refuse an interface that this machine does not have, or that is down.
+def through(interface: str) -> dict[str, str]:
+    """Return the variables by which gloo and NCCL listen on an interface that somebody has asked for.
 
     Raises:
-        UsageError: Names those that there are.
+        UsageError: This machine does not have it, or it is down. Names those that there are.
     """
     there = addresses_by_interface()
-    if not there.get(interface):
+    addresses = there.get(interface)
+    if not addresses:
         known = ", ".join(sorted(name for name, addresses in there.items() if addresses))
         message = (
             f"--interface {interface} was asked for, but {socket.gethostname()} has no such interface that is up and "
             f"has an address: pass one of {known}."
         )
         raise UsageError(message)
+    return _through(interface, new_protocol=all(":" in address for address in addresses))
+
+
+def _through(interface: str, *, new_protocol: bool) -> dict[str, str]:
+    variables = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    return variables | ({"NCCL_SOCKET_FAMILY": "AF_INET6"} if new_protocol else {})

@@ -17,6 +17,7 @@ from shoal.plan.host import why_unwritable
 from shoal.plan.job import Job, Start
 from shoal.plan.launchers import launcher_of
 from shoal.plan.machines import Machines
+from shoal.plan.network import through
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.rundir import (
     RunDir,
@@ -166,6 +167,8 @@ def plan_training(
     leads = not config.node_rank if rank is None else rank.rank == 0
     if config.logger == "wandb":
         refuse_no_wandb(environ, writes=leads)
+    if rank is not None and config.interface is not None:
+        through(config.interface)
     gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))
     machines = survey() if survey is not None else Machines()
     if rank is not None and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
