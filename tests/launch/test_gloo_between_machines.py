@@ -5,6 +5,7 @@ These are facts of torch on which the design leans; a release that changes them 
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,4 +125,6 @@ def test_a_machine_without_power_is_noticed_after_the_time_limit(tmp_path: Path)
 
 def test_a_killed_rank_is_noticed_at_once_and_told_from_a_lost_machine(two: Machines) -> None:
     stays, _ = lost(two, lambda _, rank: kill([rank.leader]))
-    assert f"Connection closed by peer [{two['south'].address}]" in stays.stdout
+    peer = re.escape(f"[{two['south'].address}]")
+    # Reset where it had not yet read what was sent to it.
+    assert re.search(rf"Connection closed by peer {peer}|Read error {peer}:\d+: Connection reset by peer", stays.stdout)

@@ -290,7 +290,10 @@ def machines(
     shared = where / "shared"
     shared.mkdir(parents=True)
     python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parents[1])
-    same = (shared, _REPOSITORY, *python, _HOME / ".cache", *kept)
+    cache = (Path(os.environ["WARP_CACHE_PATH"]),) if "WARP_CACHE_PATH" in os.environ else ()
+    for path in cache:
+        path.mkdir(parents=True, exist_ok=True)
+    same = (shared, _REPOSITORY, *python, _HOME / ".cache", *cache, *kept)
     with ExitStack() as stack:
         switch = Switch()
         stack.callback(switch.end)
