@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.meeting import Meeting
+from shoal.launch.meeting import Meeting, let_all_hear
 from shoal.plan.ranks import joined_rank
 from shoal.plan.sameness import Fingerprint, code_of, fingerprint, refuse_differences
 
@@ -35,9 +35,6 @@ _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NO
 _POLL_S = 0.1
 _DECLINE_S = 5.0
 """How long a rank that refuses looks for the others to tell them, where rank 0 keeps the store [s]."""
-_READ = "read/"
-_READ_S = 10.0
-"""How long rank 0 waits until the others have read what all have told [s]."""
 
 
 def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
@@ -82,7 +79,7 @@ def decline(environ: Mapping[str, str], error: UsageError) -> None:
         with suppress(ShoalError, RuntimeError):  # Nobody to be told has come, or not yet.
             store = Meeting.of(rank, environ).open(rank, _DECLINE_S)
             store.set(_key(rank.rank), json.dumps(refusal))
-            _stay_until_read(store, rank)
+            let_all_hear(store, rank, "arrivals")
 
 
 def _told(plan: TrainPlan) -> dict[str, Any] | None:
@@ -109,17 +106,8 @@ def _wait_for_all(store: Store, rank: Rank, startup_timeout: float) -> list[dict
         )
         raise WorkerLostError(message)
     told = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
-    _stay_until_read(store, rank)
+    let_all_hear(store, rank, "arrivals")
     return told
-
-
-def _stay_until_read(store: Store, rank: Rank) -> None:
-    """Let the store, which may be rank 0's own, not end before all have read what may end it."""
-    store.set(_READ + _key(rank.rank), "")
-    deadline = time.monotonic() + _READ_S
-    keys = [_READ + _key(number) for number in range(rank.world_size)] if rank.rank == 0 else []
-    while keys and not store.check(keys) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
 
 
 def _refuse_other_words(told: Sequence[Mapping[str, Any]]) -> None:

@@ -62,14 +62,14 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
         except Exception as error:
             store.set(_REFUSAL, str(error) or repr(error))
             store.set(_RUN_DIR, "")
-            let_all_hear(store, rank)
+            let_all_hear(store, rank, "refusal")
             raise
         store.set(_RUN_DIR, str(path))
         return path
     told = store.get(_RUN_DIR).decode()
     if not told:
         refusal = store.get(_REFUSAL).decode()
-        let_all_hear(store, rank)
+        let_all_hear(store, rank, "refusal")
         raise UsageError(refusal)
     run = RunDir(Path(told))
     if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own: notes and stacks lie here.

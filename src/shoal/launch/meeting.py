@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ANSWER = timedelta(seconds=2)
 """How long a question may take on a connection that is for watching."""
-_HEARING = timedelta(seconds=5)
+_HEARING = timedelta(seconds=10)
 """How long rank 0, whose store ends with it, stays for the others to hear why."""
 _LONG = timedelta(minutes=30)
 """How long a question may take on the connection over which a training goes, where nobody says otherwise: torch's own
@@ -154,12 +154,12 @@ class Meeting:
         )
 
 
-def let_all_hear(store: Store, rank: Rank) -> None:
-    """Tell that this rank has heard why all of them end; rank 0, which may keep the store, waits for the others."""
+def let_all_hear(store: Store, rank: Rank, what: str) -> None:
+    """Tell that this rank has heard what may end all; rank 0, which may keep the store, waits for the others."""
     with suppress(RuntimeError):  # Whoever is gone needs to hear no more.
-        store.set(f"{_HEARD}/{rank.rank}", "")
+        store.set(f"{_HEARD}/{what}/{rank.rank}", "")
         if rank.rank == 0:
-            store.wait([f"{_HEARD}/{each}" for each in range(rank.world_size)], _HEARING)
+            store.wait([f"{_HEARD}/{what}/{each}" for each in range(rank.world_size)], _HEARING)
 
 
 def find_network(meeting: Meeting, store: Store, rank: Rank, interface: str | None) -> dict[str, str]:
