@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from support import emulated_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,9 @@ LAUNCH_VARIABLES = frozenset(
 )
 """What a launcher tells its workers. Left over, it makes every later test look like a rank."""
 
+_IS_EMULATED = emulated_gpu.is_installed()
+"""Whether the tests run on emulated GPUs: those that need a GPU, and those that run on any device."""
+
 # Other processes share the cores of a small machine, so the time of one example says nothing.
 hypothesis.settings.register_profile("shoal", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("shoal")
@@ -29,7 +33,7 @@ hypothesis.settings.load_profile("shoal")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the same tests run on the CPU or on a GPU."""
-    parser.addoption("--device", default="cpu", help="device of the tests that run on any: cpu or cuda:0")
+    parser.addoption("--device", help="device of the tests that run on any: cpu or cuda:0")
     parser.addoption("--soak-kills", type=int, default=50, help="how many ranks the soak test kills")
     parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak test")
 
@@ -40,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    device = str(config.getoption("--device"))
+    device = _device_of(config)
     if device.startswith("cuda") and _visible_gpu_count() == 0:
         message = f"--device {device} was asked for, but no GPU is visible: leave it out to test on the CPU."
         raise pytest.UsageError(message)
@@ -52,11 +56,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         soak = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if item not in soak]
-    needs = [(item, marker.kwargs.get("count", 1)) for item in items if (marker := item.get_closest_marker("gpu"))]
+    if _IS_EMULATED:
+        kept = [item for item in items if _runs_on_a_gpu(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    needs = [(item, marker.kwargs) for item in items if (marker := item.get_closest_marker("gpu"))]
     visible = _visible_gpu_count() if needs else 0
-    for item, count in needs:
-        if count > visible:
+    for item, need in needs:
+        count, real = need.get("count", 1), need.get("real")
+        if real and _IS_EMULATED:
+            item.add_marker(pytest.mark.skip(reason=f"a real GPU is needed: {real}"))
+        elif count > visible:
             item.add_marker(pytest.mark.skip(reason=f"{count} GPU(s) needed, {visible} visible"))
+    for item in items:
+        if item.get_closest_marker("emulated_gpu") and not _IS_EMULATED:
+            item.add_marker(pytest.mark.skip(reason="emulated GPUs are needed: make test-emulated"))
+
+
+def _runs_on_a_gpu(item: pytest.Item) -> bool:
+    """Whether a test needs a GPU or runs on any device."""
+    marked = item.get_closest_marker("gpu") or item.get_closest_marker("emulated_gpu")
+    return marked is not None or "device" in getattr(item, "fixturenames", ())
+
+
+def _device_of(config: pytest.Config) -> str:
+    """Return the device of the tests that run on any."""
+    return str(config.getoption("--device") or ("cuda:0" if _IS_EMULATED else "cpu"))
 
 
 def _visible_gpu_count() -> int:
@@ -69,7 +94,7 @@ def _visible_gpu_count() -> int:
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
     """The device of tests that run on any."""
-    return str(request.config.getoption("--device"))
+    return _device_of(request.config)
 
 
 @pytest.fixture
