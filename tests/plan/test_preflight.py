@@ -445,11 +445,12 @@ def test_a_rank_of_torchrun_looks_at_its_own_gpu(monkeypatch: pytest.MonkeyPatch
 def test_gpus_that_differ_are_not_surely_those_of_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lost = dataclasses.replace(IDLE, problem="GPU is lost")
     monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (lost,))
-    mixed = resolve(machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1)), None)
+    gpus = machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1))
+    mixed = resolve(gpus, None, device_order="FASTEST_FIRST")
     plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=mixed)
     assert any("GPU is lost" in note for note in preflight.preflight(plan, {}, mixed))
     with pytest.raises(UsageError, match="GPU is lost"):
-        preflight.preflight(plan, {}, seen(2))
+        preflight.preflight(plan, {}, resolve(gpus, None, device_order="PCI_BUS_ID"))
 
 
 def test_a_kernel_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
