@@ -49,6 +49,24 @@ def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
     assert "AttributeError" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("environ", "order"),
+    [({}, "PCI_BUS_ID"), ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "FASTEST_FIRST")],
+)
+def test_every_command_counts_gpus_as_nvidia_smi_does_unless_told_otherwise(
+    environ: dict[str, str], order: str
+) -> None:
+    usual = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_ORDER"}
+    script = (
+        "import os, sys; from shoal.cli import main\n"
+        "main._COMMANDS['tasks'] = ('', lambda _: print(os.environ['CUDA_DEVICE_ORDER'], 'torch' in sys.modules))\n"
+        "sys.argv = ['shoal', 'tasks']; main.shoal()"
+    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, env=usual | environ, capture_output=True, text=True, check=False)
+    assert ended.stdout == f"{order} False\n"
+
+
 @pytest.mark.spawn
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.fake_devices import GIB, gpu_uuid, seen
 
+from shoal import doctor
 from shoal.config import DoctorConfig
 from shoal.doctor import CHECKS, Diagnosis, _found_by, gpus, machine, software
 from shoal.doctor.ask import Ask
@@ -21,7 +22,7 @@ from shoal.doctor.settings import CANDIDATES
 from shoal.errors import MachineBusyError, UsageError
 from shoal.plan import gpu_health
 from shoal.plan.findings import Finding, note, ok, problem, size
-from shoal.plan.gpu_health import GpuLink, GpuState, Holder
+from shoal.plan.gpu_health import Driver, GpuLink, GpuState, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +38,10 @@ FACTS = {
     "problem": None,
     "peers": [],
 }
+OLD_DRIVER = (
+    "The NVIDIA driver is 550.54.14, which supports CUDA 12.4, but CUDA 13 is needed by torch (built with CUDA 13.2): "
+    "install driver 580 or newer, or pass --gpu-ids None to use the CPU."
+)
 
 
 def ask_of(visible: int = 0, environ: dict[str, str] | None = None, **config: Any) -> Ask:
@@ -113,28 +118,23 @@ def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "wanted", "expected"),
+    ("found", "gpu_ids", "expected"),
     [
-        ("580.65.06", True, ("ok", "580.65.06.")),
-        ("550.54.14", True, ("ok", "550.54.14.")),
-        (
-            "545.23.08",
-            True,
-            (
-                "note",
-                (
-                    "The driver is 545.23.08, and before 550 (CUDA 12.4) some steps cannot be recorded as graphs: "
-                    "expect them to be slower, or update the driver."
-                ),
-            ),
-        ),
-        (None, False, ("ok", "none (no NVIDIA driver was found).")),
+        (None, "auto", ("note", "NVIDIA driver: none (no NVIDIA driver was found): mend it.")),
+        (None, "None", ("ok", "none (no NVIDIA driver was found).")),
+        (Driver(release="580.65.06", cuda=(13, 0)), "auto", ("ok", "580.65.06, which supports CUDA 13.0.")),
+        (Driver(release="550.54.14", cuda=(12, 4)), "auto", ("problem", OLD_DRIVER)),
+        (Driver(release="550.54.14", cuda=(12, 4)), "None", ("note", OLD_DRIVER)),
     ],
 )
-def test_a_driver_is_held_against_what_graphs_need(
-    release: str | None, wanted: bool, expected: tuple[str, str]
+def test_the_driver_matters_to_gpus(
+    monkeypatch: pytest.MonkeyPatch, found: Driver | None, gpu_ids: str, expected: tuple[str, str]
 ) -> None:
-    assert told([software.judge_driver(release, "no NVIDIA driver was found", wanted=wanted)]) == [expected]
+    monkeypatch.setattr(gpu_health, "read_driver", lambda: found)
+    monkeypatch.setattr(software, "read_built_with", lambda: {"torch": (13, 2)})
+    ask = ask_of(gpu_ids=(gpu_ids,))
+    ask = replace(ask, gpus=replace(seen(1), problem=None if found else "no NVIDIA driver was found"))
+    assert told(software.driver(ask)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -410,6 +410,15 @@ def test_a_check_that_fails_is_a_problem_and_the_others_go_on() -> None:
         ("ok", "x."),
         ("problem", "The check 'broken' failed (ValueError: half a thought): please report it, with this line."),
     ]
+
+
+def test_what_two_checks_find_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_ask: Ask) -> Iterator[Finding]:
+        yield problem("driver", "it is too old", "update it")
+
+    monkeypatch.setattr(doctor, "CHECKS", (check, check))
+    monkeypatch.setattr(Ask, "children", {})
+    assert len(doctor.examine(DoctorConfig(), {}, lambda _: None).findings) == 1
 
 
 def test_every_check_says_what_it_looks_at() -> None:

@@ -263,6 +263,19 @@ def test_a_step_costs_five_small_operations_and_one_for_each_logged_tensor() -> 
     assert operations.counts.total() <= 5 + 1, operations.counts
 
 
+def test_host_numbers_are_sent_to_the_device_in_one_tensor() -> None:
+    # Each further tensor made of host numbers would be a copy that waits for the GPU.
+    statistics = Statistics(ALONE, num_envs=4, episode_terms=("up", "slow"))
+    statistics.add_step(*all_there_is("cpu"))
+    pool(statistics)  # From now on the names are known.
+    statistics.add_step(*all_there_is("cpu"))
+    with CountedOperations() as operations:
+        pooled = statistics.pool({"value": 1.0}, Seconds(1.0, 2.0, 3.0), {"signal": 1})
+    made = {"aten.lift_fresh.default", "aten.scalar_tensor.default"}  # By `torch.tensor`, and of plain numbers.
+    assert sum(operations.counts[name] for name in made) == 1, operations.counts
+    assert (pooled.means["a/tensor"], pooled.means["a/number"]) == (0, 1)
+
+
 @pytest.mark.gpu
 def test_a_step_never_waits_for_the_gpu() -> None:
     statistics = Statistics(World(device="cuda:0"), num_envs=4, episode_terms=("up", "slow"))

@@ -188,11 +188,12 @@ def test_one_worker_on_a_mig_device_talks_to_nobody() -> None:
 
 
 def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:
-    mixed = resolve(machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1)), None)
+    mixed = resolve(machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1)), None, device_order="FASTEST_FIRST")
     (note,) = plan_workers((1,), None, mixed).notes
     assert note == (
-        "The GPUs of this machine differ, and CUDA counts the fastest one first: a name may stand beside the "
-        "wrong index. Set CUDA_DEVICE_ORDER=PCI_BUS_ID to count them as nvidia-smi does."
+        "The GPUs of this machine differ, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, so CUDA counts the fastest one "
+        "first: a name may stand beside the wrong index. "
+        "Set CUDA_DEVICE_ORDER=PCI_BUS_ID to count them as nvidia-smi does."
     )
     assert plan_workers(None, None, mixed).notes == ()
 

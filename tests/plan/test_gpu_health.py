@@ -12,7 +12,7 @@ import pytest
 from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, mig_gpu, seen
 
 from shoal.plan import gpu_health
-from shoal.plan.gpu_health import GpuLink, GpuState, Holder, read_driver_version, read_gpu_links, read_gpu_states
+from shoal.plan.gpu_health import Driver, GpuLink, GpuState, Holder, read_driver, read_gpu_links, read_gpu_states
 from shoal.plan.visibility import resolve
 
 if TYPE_CHECKING:
@@ -102,12 +102,34 @@ def test_without_a_driver_nothing_is_told(nvml: Callable[..., FakeNvml]) -> None
     nvml(FakeNvml(machine_of(2), raises={"nvmlInit": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
     assert read_gpu_states(seen(2).gpus) == ()
     assert read_gpu_links(seen(2).gpus) == ()
-    assert read_driver_version() is None
+    assert read_driver() is None
 
 
-def test_the_drivers_version_is_told_in_full(nvml: Callable[..., FakeNvml]) -> None:
-    nvml(FakeNvml(machine_of(0)))
-    assert read_driver_version() == "580.12.34"
+@pytest.mark.parametrize(
+    ("answers", "cuda"),
+    [
+        ({"nvmlSystemGetCudaDriverVersion_v2": 13000}, (13, 0)),
+        # A forward-compatibility package: libcuda is newer than the driver.
+        ({"nvmlSystemGetCudaDriverVersion_v2": 13020, "nvmlSystemGetCudaDriverVersion": 12040}, (13, 2)),
+        # Without libcuda, and on drivers before the second version of the function.
+        ({"nvmlSystemGetCudaDriverVersion": 12040}, (12, 4)),
+        ({}, None),
+    ],
+)
+def test_a_driver_has_a_release_and_a_version_of_cuda(
+    nvml: Callable[..., FakeNvml], answers: dict[str, int], cuda: tuple[int, int] | None
+) -> None:
+    names = ("nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2")
+    missing = {name: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND for name in names if name not in answers}
+    fake = nvml(
+        FakeNvml(
+            machine_of(0),
+            raises=missing,
+            answers={name: lambda version=version: version for name, version in answers.items()},
+        )
+    )
+    assert read_driver() == Driver(release="580.12.34", cuda=cuda)
+    assert not fake.is_open
 
 
 @pytest.mark.parametrize(

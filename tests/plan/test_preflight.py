@@ -18,7 +18,7 @@ from support.refusals import TORCHRUN as LAUNCHED
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.plan import gpu_health, host, preflight
-from shoal.plan.gpu_health import GpuState, Holder
+from shoal.plan.gpu_health import Driver, GpuState, Holder
 from shoal.plan.host import Disk, Memory
 from shoal.plan.job import Start
 from shoal.plan.rundir import RunDir
@@ -301,6 +301,89 @@ def test_a_gpu_that_may_be_another_one_is_not_refused() -> None:
     assert "prohibited" in sentence
 
 
+# The driver -------------------------------------------------------------------------------------------------------
+
+BUILT_WITH = {"torch": (13, 2), "warp-lang": (13, 4)}
+
+
+@pytest.mark.parametrize(
+    ("driver", "built_with", "expected"),
+    [
+        (Driver(release="580.65.06", cuda=(13, 0)), BUILT_WITH, ("ok", "580.65.06, which supports CUDA 13.0.")),
+        # A forward-compatibility package.
+        (Driver(release="550.54.14", cuda=(13, 0)), BUILT_WITH, ("ok", "550.54.14, which supports CUDA 13.0.")),
+        (Driver(release="550.54.14", cuda=(12, 4)), {"torch": (12, 8)}, ("ok", "550.54.14, which supports CUDA 12.4.")),
+        (Driver(release="580.65.06"), BUILT_WITH, ("ok", "580.65.06.")),
+        (
+            Driver(release="550.54.14", cuda=(12, 4)),
+            BUILT_WITH,
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 550.54.14, which supports CUDA 12.4, but CUDA 13 is needed by "
+                    "torch (built with CUDA 13.2) and warp-lang (built with CUDA 13.4): "
+                    "install driver 580 or newer, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="575.64"),
+            {"torch": (12, 8), "warp-lang": (13, 4)},
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 575.64, but CUDA 13 is needed by warp-lang (built with CUDA 13.4): "
+                    "install driver 580 or newer, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="580.65.06", cuda=(13, 0)),
+            {"torch": (14, 0)},
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 580.65.06, which supports CUDA 13.0, but CUDA 14 is needed by "
+                    "torch (built with CUDA 14.0): install a newer driver, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="535.104.05", cuda=(12, 2)),
+            {"torch": (12, 8)},
+            (
+                "note",
+                (
+                    "The NVIDIA driver is 535.104.05, which supports CUDA 12.2, and before CUDA 12.4 some steps cannot "
+                    "be recorded as graphs: expect them to be slower, or update the driver."
+                ),
+            ),
+        ),
+    ],
+)
+def test_a_driver_has_to_support_the_major_version_of_cuda_that_packages_were_built_with(
+    driver: Driver, built_with: dict[str, tuple[int, int]], expected: tuple[str, str]
+) -> None:
+    finding = preflight.judge_driver(driver, built_with)
+    assert (finding.level, finding.sentence) == expected
+    level = "note" if expected[0] == "problem" else expected[0]
+    assert preflight.judge_driver(driver, built_with, wanted=False) == dataclasses.replace(finding, level=level)
+
+
+@pytest.mark.parametrize("environ", [{}, {**TORCHRUN, "MASTER_ADDR": "127.0.0.1"}])
+def test_a_driver_that_is_too_old_is_refused_where_gpus_are_wanted(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_health, "read_driver", lambda: Driver(release="550.54.14", cuda=(12, 4)))
+    monkeypatch.setattr(preflight, "read_built_with", lambda: BUILT_WITH)
+    on_gpus = plan_of("--log-root", str(tmp_path), gpus=seen(2), environ=environ)
+    with pytest.raises(UsageError, match=r"The NVIDIA driver is 550\.54\.14, .* but CUDA 13 is needed by torch"):
+        preflight.preflight(on_gpus, environ, seen(2))
+    on_cpu = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path), gpus=seen(2), environ=environ)
+    assert not any("driver" in note for note in preflight.preflight(on_cpu, environ, seen(2)))
+    assert list(tmp_path.iterdir()) == []
+
+
 # The whole --------------------------------------------------------------------------------------------------------
 
 
@@ -362,11 +445,12 @@ def test_a_rank_of_torchrun_looks_at_its_own_gpu(monkeypatch: pytest.MonkeyPatch
 def test_gpus_that_differ_are_not_surely_those_of_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lost = dataclasses.replace(IDLE, problem="GPU is lost")
     monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (lost,))
-    mixed = resolve(machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1)), None)
+    gpus = machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1))
+    mixed = resolve(gpus, None, device_order="FASTEST_FIRST")
     plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=mixed)
     assert any("GPU is lost" in note for note in preflight.preflight(plan, {}, mixed))
     with pytest.raises(UsageError, match="GPU is lost"):
-        preflight.preflight(plan, {}, seen(2))
+        preflight.preflight(plan, {}, resolve(gpus, None, device_order="PCI_BUS_ID"))
 
 
 def test_a_kernel_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

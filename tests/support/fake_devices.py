@@ -109,6 +109,8 @@ class FakeNvml(ModuleType):
             "nvmlInit": lambda: setattr(self, "is_open", True),
             "nvmlShutdown": lambda: setattr(self, "is_open", False),
             "nvmlSystemGetDriverVersion": lambda: f"{self._inventory.driver_release}.12.34",
+            "nvmlSystemGetCudaDriverVersion": lambda: 13000,
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: 13000,
             "nvmlDeviceGetCount": lambda: len(gpus),
             "nvmlDeviceGetHandleByIndex": lambda index: gpus[index],
             "nvmlDeviceGetHandleByUUID": self._handle_by_uuid,

@@ -230,6 +230,8 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
 
 def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
     """Run a command and leave with its exit code; the last line tells why when it is not 0."""
+    # CUDA reads it when it is initialized. Workers, those on other machines and the doctor's children inherit it.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         _end_in_order()
         command(words)

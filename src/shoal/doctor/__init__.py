@@ -93,7 +93,8 @@ def examine(config: DoctorConfig, environ: Mapping[str, str], say: Callable[[str
         if config.task is not None:
             registry.resolve(config.task)
         _ = ask.children  # They run while the rest is looked at.
-        return Diagnosis(tuple(finding for check in CHECKS for finding in _found_by(check, ask)))
+        found = (finding for check in CHECKS for finding in _found_by(check, ask))
+        return Diagnosis(tuple(dict.fromkeys(found)))  # Two checks may look at the same thing.
 
 
 def _found_by(check: _Check, ask: Ask) -> Iterator[Finding]:

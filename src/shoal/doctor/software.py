@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from shoal import __version__
 from shoal.plan import gpu_health
+from shoal.plan.cuda_versions import read_built_with
 from shoal.plan.findings import note, ok, problem
+from shoal.plan.preflight import judge_driver
 from shoal.plan.ranks import stale_rank_note
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ PACKAGES: dict[str, tuple[str, str | None, str]] = {
 }
 """Packages with the first release that works, the first that does not any more, and what is wrong outside of that."""
 
-GRAPH_DRIVER = 550
-"""First release of the driver that captures conditional graphs: that of CUDA 12.4."""
 _ENVIRONMENT = ("CUDA_", "NCCL_", "GLOO_", "WARP_", "OMP_", "TORCHRUNX_", "TORCH_NCCL_")
 
 
@@ -85,22 +85,13 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def driver(ask: Ask) -> Iterator[Finding]:
-    """Look at the driver."""
-    yield judge_driver(gpu_health.read_driver_version(), ask.gpus.problem, wanted="cpu" not in ask.devices)
-
-
-def judge_driver(release: str | None, why_none: str | None, *, wanted: bool) -> Finding:
-    """Look at a release of the driver. None where there is none, which matters to GPUs only."""
-    if release is None:
-        told = f"none ({why_none})" if why_none else "none"
-        return note("driver", f"NVIDIA driver: {told}", "mend it") if wanted else ok("driver", told)
-    if _numbers(release) < (GRAPH_DRIVER,):
-        return note(
-            "driver",
-            f"The driver is {release}, and before {GRAPH_DRIVER} (CUDA 12.4) some steps cannot be recorded as graphs",
-            "expect them to be slower, or update the driver",
-        )
-    return ok("driver", release)
+    """Look at the driver. None is a problem of GPUs only."""
+    found, wanted = gpu_health.read_driver(), "cpu" not in ask.devices
+    if found is not None:
+        yield judge_driver(found, read_built_with(), wanted=wanted)
+        return
+    told = f"none ({ask.gpus.problem})" if ask.gpus.problem else "none"
+    yield note("driver", f"NVIDIA driver: {told}", "mend it") if wanted else ok("driver", told)
 
 
 def torch(ask: Ask) -> Iterator[Finding]:

@@ -154,7 +154,7 @@ class Statistics:
         own_seconds[each * rank : each * (rank + 1)] = seconds
         news = float(len(self._log.keys() - set(names)))
         plain = [*losses.values(), *own_seconds, *(float(count) for count in counts.values()), news]
-        values = self._sum_over_ranks([self._episode_sums(), *self._logged_sums(names)], plain)
+        values = self._sum_over_ranks([self._episode_sums()], names, plain)
 
         episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
         logged = {name: _take(values, 2) for name in names}
@@ -182,30 +182,30 @@ class Statistics:
             count = len(_MEASURES) * 2 + len(self._terms) + 1
             return torch.zeros(count, dtype=torch.float64, device=self._device)
         ended = torch.stack(self._ended)  # (num_steps, num_envs)
-        measured = torch.where(ended.unsqueeze(1), torch.stack(self._measured), 0.0)
+        measured = torch.where(ended.unsqueeze(1), torch.stack(self._measured), self._zero)
         parts = [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
         if self._terms:
-            sums = torch.where(ended.unsqueeze(2), torch.stack(self._sums), 0.0)
+            sums = torch.where(ended.unsqueeze(2), torch.stack(self._sums), self._zero)
             parts.append(sums.sum(dim=(0, 1), dtype=torch.float64))
         parts.append(ended.sum(dtype=torch.float64).unsqueeze(0))
         for steps in (self._ended, self._measured, self._sums):
             steps.clear()
         return torch.cat(parts)
 
-    def _logged_sums(self, names: list[str]) -> list[torch.Tensor]:
-        """Return this rank's sum and count, shape (2,), for each of `names`."""
-        shares: list[torch.Tensor] = []
-        for name in names:
-            logged = self._log.get(name, _Logged())
-            share = torch.tensor([logged.host_sum, logged.count], dtype=torch.float64, device=self._device)
-            if logged.sums:
-                share[0] += torch.stack(logged.sums).sum()
-            shares.append(share)
-        return shares
+    def _sum_over_ranks(self, tensors: list[torch.Tensor], names: list[str], plain: list[float]) -> list[float]:
+        """Add up over all ranks, in one collective, and read back: the iteration's one wait for the device.
 
-    def _sum_over_ranks(self, tensors: list[torch.Tensor], plain: list[float]) -> list[float]:
-        """Add up over all ranks, in one collective, and read back: the iteration's one wait for the device."""
-        tail = torch.tensor(plain, dtype=torch.float64, device=self._device)
+        Host numbers are sent to the device in one tensor, since each such copy waits for a GPU.
+
+        Returns:
+            Sums of `tensors`, then the sum and count of what was logged under each of `names`, then `plain`.
+        """
+        logged = [self._log.get(name, _Logged()) for name in names]
+        on_host = [number for each in logged for number in (each.host_sum, each.count)]
+        tail = torch.tensor([*on_host, *plain], dtype=torch.float64, device=self._device)
+        for at, each in enumerate(logged):
+            if each.sums:
+                tail[2 * at].add_(torch.stack(each.sums).sum())
         return self._world.sum_(torch.cat([*tensors, tail])).tolist()
 
     def _learn_names(self) -> dict[str, list[float]]:
@@ -214,7 +214,7 @@ class Statistics:
         everywhere = {name for names in self._world.gather_strings(sorted(self._log)) for name in names}
         new = sorted(everywhere - known)
         self._names += new
-        values = self._sum_over_ranks(self._logged_sums(new), [])
+        values = self._sum_over_ranks([], new, [])
         return {name: _take(values, 2) for name in new}
 
     def _remember(self, episode: list[float]) -> None:

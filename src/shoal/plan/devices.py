@@ -40,8 +40,8 @@ _RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-|:|\.\.)(?P<last>[0-9]{1,3})")
 _LISTED_AT_MOST = 8  # indices spelled out in advice: those of the usual machine; beyond, bounds read better
 _FORMS = "pass indices, such as --gpu-ids 0 1, or all, or None for the CPU."
 _ORDER_NOTE = (
-    "The GPUs of this machine differ, and CUDA counts the fastest one first: a name may stand beside the "
-    "wrong index. Set CUDA_DEVICE_ORDER=PCI_BUS_ID to count them as nvidia-smi does."
+    "The GPUs of this machine differ, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, so CUDA counts the fastest one first: "
+    "a name may stand beside the wrong index. Set CUDA_DEVICE_ORDER=PCI_BUS_ID to count them as nvidia-smi does."
 )
 
 

@@ -22,6 +22,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """The NVIDIA driver of this machine."""
+
+    release: str
+    """Version of the driver, such as ``580.65.06``."""
+    cuda: tuple[int, int] | None = None
+    """Newest version of CUDA that it supports, such as (13, 0). None where NVML does not return it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A process that has memory on a GPU."""
 
@@ -85,11 +95,19 @@ def read_gpu_links(gpus: Sequence[Gpu]) -> tuple[GpuLink, ...]:
     return tuple(_with_nvml(nvml, lambda: [_link(nvml, one, other) for one, other in pairs]))
 
 
-def read_driver_version() -> str | None:
-    """Return the driver's version, such as ``580.65.06``. None without a driver."""
+def read_driver() -> Driver | None:
+    """Return the driver's version, and the version of CUDA that it supports. None without a driver."""
     nvml = _nvml()
-    found = [] if nvml is None else _with_nvml(nvml, lambda: [str(nvml.nvmlSystemGetDriverVersion())])
+    found = [] if nvml is None else _with_nvml(nvml, lambda: [_driver(nvml)])
     return found[0] if found else None
+
+
+def _driver(nvml: ModuleType) -> Driver:
+    # The first asks libcuda, which may be of a forward-compatibility package; the second also works without libcuda.
+    cuda = _told(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) or _told(nvml, nvml.nvmlSystemGetCudaDriverVersion)
+    return Driver(
+        release=str(nvml.nvmlSystemGetDriverVersion()), cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None
+    )
 
 
 def _nvml() -> ModuleType | None:

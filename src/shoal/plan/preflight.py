@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.plan import gpu_health, host
 from shoal.plan.checkpoints import Checkpoint
+from shoal.plan.cuda_versions import read_built_with
 from shoal.plan.films import refuse_no_film
 from shoal.plan.findings import Finding, note, ok, problem, size
 from shoal.plan.ranks import meeting_host
@@ -31,7 +32,8 @@ from shoal.plan.sizes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shoal.plan.gpu_health import GpuState, Holder
+    from shoal.plan.cuda_versions import Version
+    from shoal.plan.gpu_health import Driver, GpuState, Holder
     from shoal.plan.host import Disk, Memory
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
@@ -44,6 +46,10 @@ REST_BYTES = 64 * 1024
 """Room that a run takes at least beside checkpoints, for configuration, metrics, events and logs [bytes]."""
 USUAL_WORKER_BYTES = 2 * WORKER_BYTES
 """Memory below which a worker may still start, but hardly lives [bytes]."""
+FIRST_DRIVER = {12: 525, 13: 580}
+"""First release of the NVIDIA driver for each major version of CUDA."""
+GRAPH_CUDA = (12, 4)
+"""First version of CUDA whose drivers capture conditional graphs."""
 
 
 def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> tuple[str, ...]:
@@ -78,6 +84,9 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     if plan.machines:
         return  # Nobody works on this machine, or not through this process.
     yield judge_memory(host.memory(), len(plan.devices), 0 if plan.devices[0] != "cpu" else experience_bytes(plan))
+    driver = gpu_health.read_driver() if plan.devices[0] != "cpu" else None
+    if driver is not None:
+        yield judge_driver(driver, read_built_with())
     if plan.backend == "nccl":
         yield judge_shared_memory(host.disk(SHARED_MEMORY), len(plan.devices))
     mine = plan.devices if plan.rank is None else (plan.devices[plan.rank.local_rank],)
@@ -232,6 +241,48 @@ def judge_shared_memory(shared: Disk | None, workers: int) -> Finding:
             "enlarge it (docker run --shm-size 1g), or set NCCL_SHM_DISABLE=1",
         )
     return ok(topic, f"{SHARED_MEMORY} has {size(shared.free)} free")
+
+
+def judge_driver(driver: Driver, built_with: Mapping[str, Version], *, wanted: bool = True) -> Finding:
+    """Compare the driver with the packages that use CUDA: it has to support the major version of each.
+
+    Args:
+        driver: The driver.
+        built_with: The CUDA version of each package.
+        wanted: Whether GPUs will be used. If not, a driver that is too old is a note.
+    """
+    topic, told = "driver", driver.release
+    if driver.cuda is not None:
+        told += f", which supports CUDA {_dotted(driver.cuda)}"
+    unsupported = {name: version for name, version in built_with.items() if not _supports(driver, version[0])}
+    if unsupported:
+        major = max(unsupported.values())[0]
+        builds = " and ".join(f"{name} (built with CUDA {_dotted(version)})" for name, version in unsupported.items())
+        newer = f"driver {FIRST_DRIVER[major]} or newer" if major in FIRST_DRIVER else "a newer driver"
+        finding = problem(
+            topic,
+            f"The NVIDIA driver is {told}, but CUDA {major} is needed by {builds}",
+            f"install {newer}, or pass --gpu-ids None to use the CPU",
+        )
+        return finding if wanted else note(topic, finding.truth, finding.remedy)
+    if driver.cuda is not None and driver.cuda < GRAPH_CUDA:
+        return note(
+            topic,
+            f"The NVIDIA driver is {told}, and before CUDA 12.4 some steps cannot be recorded as graphs",
+            "expect them to be slower, or update the driver",
+        )
+    return ok(topic, told)
+
+
+def _supports(driver: Driver, major: int) -> bool:
+    """Return whether a driver supports a major version of CUDA, by its release where NVML does not return that."""
+    if driver.cuda is not None:
+        return driver.cuda[0] >= major
+    return int(driver.release.partition(".")[0]) >= FIRST_DRIVER.get(major, 0)
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 def judge_gpu(state: GpuState, workers: int, experience: int, *, sure: bool) -> Iterator[Finding]:

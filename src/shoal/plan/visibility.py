@@ -133,13 +133,14 @@ def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None 
     Args:
         inventory: The machine.
         mask: Value of `CUDA_VISIBLE_DEVICES`, None when it is not set.
-        device_order: Value of `CUDA_DEVICE_ORDER`, None when it is not set.
+        device_order: Value of `CUDA_DEVICE_ORDER`, None when it is not set. Shoal's commands set it to PCI_BUS_ID
+            unless the user has set it.
     """
     unmasked = _enumerated(_all_devices(inventory), inventory)
     listed = unmasked if mask is None else _enumerated(_listed(mask, inventory), inventory)
     gpus = tuple(_as_gpu(index, device, inventory) for index, device in enumerate(listed))
     by_uuid = mask is not None and mask.startswith(("GPU-", "MIG-"))
-    # FASTEST_FIRST, the default, moves nothing on a machine whose GPUs are all alike.
+    # FASTEST_FIRST, CUDA's default, moves nothing on a machine whose GPUs are all alike.
     alike = len({gpu.name for gpu in inventory.gpus}) <= 1
     return VisibleGpus(
         gpus=gpus,
