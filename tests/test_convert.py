@@ -85,12 +85,12 @@ def test_a_checkpoint_of_plain_rsl_rl_plays_as_it_is_and_converted(theirs: Path,
 def test_a_training_begins_with_the_weights_of_a_file(theirs: Path, older: Path, log_root: Path) -> None:
     plain = convert(parse_convert([str(older)])).output
     assert plain == older.with_name("model_old_plain.pt")
-    wanted = read_checkpoint(theirs, "cpu")["actor_state_dict"]["mlp.0.weight"]
+    wanted = read_checkpoint(theirs)["actor_state_dict"]["mlp.0.weight"]
     # A learning rate of next to nothing leaves the weights as they came.
     still = ("--agent.algorithm.learning-rate", "1e-12", "--agent.algorithm.schedule", "fixed")
     for file in (theirs, plain):
         run = carry_out(log_root, TASK, "--checkpoint", str(file), "--max-iterations", "1", *still).run
-        trained = read_checkpoint(run.checkpoint_dir(1) / "model.pt", "cpu")["actor_state_dict"]
+        trained = read_checkpoint(run.checkpoint_dir(1) / "model.pt")["actor_state_dict"]
         torch.testing.assert_close(trained["mlp.0.weight"], wanted, rtol=0.0, atol=1e-6)
 
 

@@ -57,7 +57,7 @@ def test_a_training_exports_what_its_last_checkpoint_plays(run: RunDir) -> None:
     seen = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
     with isolated("cpu"), torch.inference_mode():
         _, runner = rebuild(config, registry.resolve(TASK), "cpu", num_envs=1, seed=0)
-        runner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt", "cpu"), weights_only=True)
+        runner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt"), weights_only=True)
         wanted = runner.get_inference_policy()(TensorDict({"policy": seen}, batch_size=[1000]))
     assert np.abs(answers(run.policy_onnx, seen) - wanted.numpy()).max() < 1e-6
     assert told_by(run.policy_onnx)["checkpoint"] == f"{run.name}/checkpoints/000003"

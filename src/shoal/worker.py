@@ -236,7 +236,7 @@ def _begin(job: Job, runner: Runner) -> None:
         _seed_rollouts(job, runner)
         return
     with at_hand(Path(start.model), world) as model:
-        runner.restore(read_checkpoint(model, world.device), weights_only=start.mode == "weights")
+        runner.restore(read_checkpoint(model), weights_only=start.mode == "weights")
         runner.synchronize()
         _seed_rollouts(job, runner)
         if start.mode == "continue":
@@ -282,7 +282,7 @@ def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
         _export_as(job.run.policy_onnx, exported, job, env, runner)
         if best is not None and best != exported:
             exported = best
-            runner.restore(read_checkpoint(best.model, runner.world.device), weights_only=True)
+            runner.restore(read_checkpoint(best.model), weights_only=True)
             runner.iteration = best.iteration
             _export_as(job.run.best_onnx, best, job, env, runner)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.

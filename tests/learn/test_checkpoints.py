@@ -56,7 +56,7 @@ def test_a_checkpoint_has_a_model_and_its_sum(run_dir: RunDir) -> None:
 
 def test_what_is_written_is_read_back(run_dir: RunDir) -> None:
     path = write_checkpoint(run_dir, 7, STATE, world_size=1)
-    state = read_checkpoint(path / "model.pt", "cpu")
+    state = read_checkpoint(path / "model.pt")
     assert torch.equal(state["actor_state_dict"]["weight"], torch.arange(1000.0))
     assert state["infos"] == STATE["infos"]
 
@@ -110,7 +110,7 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     marker = write_hostile(model, {"actor_state_dict": {}})
     with pytest.raises(UsageError, match="pickled with code in it, which Shoal does not run"):
-        read_checkpoint(model, "cpu")
+        read_checkpoint(model)
     assert not marker.exists()
     torch.load(model, weights_only=False)  # It is as hostile as it looks.
     assert marker.exists()
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_refused(data: bytes, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     model.write_bytes(data)
     with pytest.raises(UsageError, match=r"model\.pt cannot be loaded as plain tensors"):
-        read_checkpoint(model, "cpu")
+        read_checkpoint(model)
 
 
 @pytest.mark.parametrize("state", [{}, {"student_state_dict": {}}, [1, 2], torch.zeros(2)])
@@ -129,14 +129,14 @@ def test_another_kind_of_file_is_refused(state: Any, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     torch.save(state, model)
     with pytest.raises(UsageError, match="is no checkpoint of a PPO policy: it has no 'actor_state_dict'"):
-        read_checkpoint(model, "cpu")
+        read_checkpoint(model)
 
 
 def test_a_file_of_an_older_rsl_rl_is_sent_to_convert(tmp_path: Path) -> None:
     model = tmp_path / "model_100.pt"
     torch.save({"model_state_dict": {}, "iter": 100}, model)
     with pytest.raises(UsageError, match=rf"older rsl_rl: run `shoal convert {model}`\.$"):
-        read_checkpoint(model, "cpu")
+        read_checkpoint(model)
 
 
 # rsl_rl
@@ -173,7 +173,7 @@ def test_our_runner_takes_up_a_checkpoint_of_plain_rsl_rl(tmp_path: Path) -> Non
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl(), log_dir=str(tmp_path))
     theirs.learn(3)
     ours = tiny_runner(tiny_config(max_iterations=4), seed=9)
-    ours.restore(read_checkpoint(tmp_path / "model_2.pt", "cpu"))
+    ours.restore(read_checkpoint(tmp_path / "model_2.pt"))
     assert same(weights(ours), weights(theirs))
     assert ours.iteration == 3
     assert ours.alg.learning_rate == theirs.alg.learning_rate

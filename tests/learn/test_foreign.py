@@ -127,7 +127,7 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
     states = []
     for each in (file, tmp_path / "plain.pt"):
         ours = tiny_runner(seed=9)
-        ours.restore(read_checkpoint(each, "cpu"))
+        ours.restore(read_checkpoint(each))
         assert ours.iteration == 2
         states.append({**ours.alg.actor.state_dict(), **ours.alg.optimizer.state_dict()["state"][3]})
     assert states[0].keys() == states[1].keys()

@@ -383,7 +383,7 @@ def resuming(world: World, run: RunDir) -> dict[str, Any]:
     checkpoint, _ = newest_good(run)
     second = tiny_runner(tiny_config(max_iterations=3), world=world, seed=world.rank)
     if checkpoint is not None:
-        second.restore(read_checkpoint(checkpoint.model, world.device))
+        second.restore(read_checkpoint(checkpoint.model))
     second.synchronize()
     same = fingerprints(first.alg) == fingerprints(second.alg)
     story = train(second)

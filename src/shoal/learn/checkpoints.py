@@ -165,14 +165,18 @@ def _part_of(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
     return json.loads(told)
 
 
-def read_checkpoint(model: Path, device: str) -> dict[str, Any]:
-    """Load a `model.pt` onto `device`. Only tensors and plain values are accepted, so no code of the file runs.
+def read_checkpoint(model: Path) -> dict[str, Any]:
+    """Load a `model.pt` into the host's memory. Only tensors and plain values are accepted: no code of the file runs.
+
+    Networks and optimizers copy from there. On a GPU, Adam's `step` would make each update wait for it.
 
     Raises:
         UsageError: The file holds other things, or is no checkpoint.
     """
     try:
-        state = torch.load(model, map_location=device, weights_only=True)
+        state = torch.load(model, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
     except Exception as error:  # torch raises many kinds for a file that is none of its own.
         message = (
             f"The checkpoint {model} cannot be loaded as plain tensors ({type(error).__name__}): "

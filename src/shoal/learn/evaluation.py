@@ -88,7 +88,7 @@ def load_weights(policy: Policy, model: Path) -> None:
         UsageError: That file is no checkpoint, or is gone.
     """
     # Only what `_trained` returns has weights; it stays the same object, with the state of its episodes.
-    cast("torch.nn.Module", policy).load_state_dict(read_checkpoint(model, "cpu")["actor_state_dict"])
+    cast("torch.nn.Module", policy).load_state_dict(read_checkpoint(model)["actor_state_dict"])
 
 
 def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> tuple[list[float], list[int]]:
@@ -134,7 +134,7 @@ def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -
 def _trained(env: WarpVecEnv, config: PlayConfig, model: Path) -> Policy:
     """Return the policy of a checkpoint, without exploration noise."""
     runner = _build_runner(env, config)
-    runner.restore(read_checkpoint(model, str(env.device)), weights_only=True)
+    runner.restore(read_checkpoint(model), weights_only=True)
     return runner.get_inference_policy(device=str(env.device))
 
 

@@ -70,7 +70,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         ShoalError: The checkpoint cannot be read, or its policy cannot be exported.
     """
     with isolated("cpu"):
-        state = read_checkpoint(model, "cpu")
+        state = read_checkpoint(model)
         env, runner = rebuild(config, spec, "cpu", num_envs=1, seed=0)
         runner.restore(state, weights_only=True)
         runner.iteration = int(state["iter"]) + 1

@@ -17,6 +17,7 @@ class HostCopy:
             state: Tensors and plain values, nested in dicts, lists and tuples.
             device: Where most of them live.
         """
+        self._device = device
         self._done: torch.cuda.Event | None = None
         if not device.startswith("cuda"):
             self._copy = _mapped(state, torch.clone)
@@ -33,7 +34,9 @@ class HostCopy:
     def get(self) -> Any:  # noqa: ANN401
         """Return the copy. Waits until it is whole."""
         if self._done is not None:
-            self._done.synchronize()
+            # CUDA may make a context on the current device, which is GPU 0 in a thread that has set none.
+            with torch.cuda.device(self._device):
+                self._done.synchronize()
         return self._copy
 
 

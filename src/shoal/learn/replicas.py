@@ -71,10 +71,11 @@ def _scattered(words: torch.Tensor) -> torch.Tensor:
 
 
 def fingerprints(algorithm: PPO) -> dict[str, int]:
-    """Return the fingerprint of each of `learner_tensors`, by name. The numbers come to the host together."""
-    named = [(name, fingerprint(tensor)) for name, tensor in learner_tensors(algorithm)]
-    numbers = torch.stack([number.to(algorithm.device) for _, number in named])
-    return dict(zip((name for name, _ in named), numbers.tolist(), strict=True))
+    """Return the fingerprint of each of `learner_tensors`, by name. Those on a GPU are copied to the host together."""
+    numbers = {name: fingerprint(tensor) for name, tensor in learner_tensors(algorithm)}
+    there = [name for name, number in numbers.items() if number.is_cuda]
+    copied = dict(zip(there, torch.stack([numbers[name] for name in there]).tolist(), strict=True)) if there else {}
+    return {name: copied[name] if name in copied else int(number) for name, number in numbers.items()}
 
 
 def digest(held: dict[str, int]) -> str:

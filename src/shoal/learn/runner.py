@@ -311,6 +311,8 @@ class Runner(OnPolicyRunner):
         try:
             self.alg.load(state, networks | {"optimizer": not weights_only}, strict=True)
             last_done = int(state["iter"])
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, KeyError, ValueError) as error:
             message = (
                 f"The checkpoint does not fit the networks of this training ({error}). "

@@ -14,8 +14,6 @@ import functools
 import sys
 import threading
 import time
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +63,9 @@ class Torch:
         self.capturing = capturing
         self.violations: list[Violation] = []
         self.waits: collections.Counter[tuple[str, str]] = collections.Counter()
-        """Waits of the host for the device: kind, and the line of ours or of a library's that asked."""
+        """Waits of the main thread for the device: kind, and the function of ours or of a library's that asked."""
+        self.background_waits: collections.Counter[tuple[str, str]] = collections.Counter()
+        """Waits of other threads, which do not hold the training up."""
         self.collectives: list[list[Any]] = []
         """Operation, what it does, and shapes, types and devices of its tensors, in order."""
         self.backend: str | None = None
@@ -101,7 +101,8 @@ class Torch:
         if self.refuses_waits:
             message = f"called a synchronizing CUDA operation: {kind}"
             raise RuntimeError(message)
-        self.waits[kind, _line()] += 1
+        is_main = threading.current_thread() is threading.main_thread()
+        (self.waits if is_main else self.background_waits)[kind, _line()] += 1
         if self.capturing():
             self.violations.append(Violation(f"torch: {kind} inside a capture", call_stack()))
 
@@ -120,12 +121,13 @@ state: Torch
 
 
 def _line() -> str:
-    """Return the innermost line of the code that we watch, as `file:function`."""
-    for frame in reversed(traceback.extract_stack()):
-        path = frame.filename
+    """Return the innermost function of the code that we watch, as `folder/file:function`."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        path = frame.f_code.co_filename
         if "emulated_gpu" not in path and any(f"/{part}/" in path for part in _WATCHED):
-            parts = Path(path).parts
-            return f"{'/'.join(parts[-2:])}:{frame.name}"
+            return f"{'/'.join(path.split('/')[-2:])}:{frame.f_code.co_name}"
+        frame = frame.f_back
     return "?"
 
 

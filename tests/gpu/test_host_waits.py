@@ -1,0 +1,171 @@
+"""The host waits for the device only at these lines: the budget of a rollout, an update, a checkpoint and a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from support import emulated_gpu
+
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.learn.checkpoint_writer import CheckpointWriter
+from shoal.learn.checkpoints import read_checkpoint
+from shoal.learn.groups import World
+from shoal.learn.runner import Runner
+from shoal.plan.checkpoints import Keep
+from shoal.sim.isolation import isolated
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shoal.learn.checkpoints import Snapshot
+    from shoal.plan.rundir import RunDir
+
+pytestmark = pytest.mark.emulated_gpu
+
+GPU = "cuda:1"
+NUM_ENVS = 16
+
+Waits = dict[tuple[str, str], int]
+
+ROLLOUT: Waits = {("item", "learn/health.py:refuse_non_finite_rollout"): 1}
+"""Waits of one rollout: the look for NaN after its last step."""
+
+
+def update(mini_batches: int) -> Waits:
+    """Waits of one update: rsl_rl reads three losses of each mini-batch, and counts samples in two normalisers."""
+    return {
+        ("item", "algorithms/ppo.py:update"): 3 * mini_batches,
+        ("copy to the device", "modules/normalization.py:update"): 2,
+    }
+
+
+STATISTICS: Waits = {
+    ("copy to the device", "learn/statistics.py:_sum_over_ranks"): 1,
+    ("copy to the host", "learn/statistics.py:_sum_over_ranks"): 1,
+}
+AFTER_UPDATE: Waits = {
+    **STATISTICS,
+    ("item", "learn/health.py:refuse_non_finite_update"): 1,
+    ("item", "learn/runner.py:_row"): 1,
+}
+"""Waits between an update and the next rollout."""
+
+REPLICAS: Waits = {
+    ("copy to the host", "learn/replicas.py:fingerprints"): 1,
+    ("copy to the device", "learn/replicas.py:compare_replicas"): 1,
+    ("equal", "learn/replicas.py:compare_replicas"): 1,
+}
+"""Waits of a comparison of replicas: one every `--check-replicas-every` iterations, and one after the last."""
+
+SAVE: Waits = {("random state", "learn/state.py:random_state"): 1}
+"""Waits of the training for one checkpoint."""
+
+
+class Budget:
+    """Counts the waits of each part of a training."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.parts: dict[str, list[Waits]] = {"rollout": [], "update": [], "save": [], "between": []}
+        self._counted: Counter[Any] = Counter()
+        collect, learn, save = runner._collect, runner._update, runner._save_when_due
+        self._wrap(runner, "_collect", "rollout", collect)
+        self._wrap(runner, "_update", "update", learn)
+        self._wrap(runner, "_save_when_due", "save", save)
+
+    def _wrap(self, runner: Runner, name: str, part: str, function: Any) -> None:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.close("between")
+            result = function(*arguments, **named)
+            self.close(part)
+            return result
+
+        setattr(runner, name, counted)
+
+    def close(self, part: str) -> None:
+        """Book all waits since the last call on a part."""
+        tensors = emulated_gpu.machine().torch
+        assert tensors is not None
+        now = Counter(tensors.waits)
+        self.parts[part].append(dict(now - self._counted))
+        self._counted = now
+
+
+@pytest.fixture
+def on_gpu() -> Iterator[None]:
+    """This process as rank of GPU 1."""
+    with isolated(GPU):
+        yield
+
+
+def runner_of(name: str, max_iterations: int) -> Runner:
+    """A learner of a shipped task."""
+    spec = registry.resolve(name)
+    config = dataclasses.replace(spec.defaults(name), num_envs=NUM_ENVS, max_iterations=max_iterations)
+    # With a schedule rsl_rl compares the divergence with two limits: one to three more waits for each mini-batch.
+    algorithm = dataclasses.replace(config.agent.algorithm, schedule="fixed", num_learning_epochs=1, num_mini_batches=2)
+    agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm)
+    env = WarpVecEnv(spec.load_builder()(config.env, num_envs=NUM_ENVS, device=GPU, seed=0))
+    return Runner(env, dataclasses.replace(config, agent=agent), World(device=GPU))
+
+
+def train(runner: Runner, run_dir: RunDir) -> Budget:
+    """Train to the end, with checkpoints."""
+    writer = CheckpointWriter(run_dir, runner.world, Keep(last=None, every=None))
+
+    def save(snapshot: Snapshot) -> None:
+        writer.save(snapshot)
+
+    budget = Budget(runner)
+    budget.close("between")
+    budget.parts["between"].clear()
+    runner.train(on_row=lambda _: None, save=save, stop_requests=dict)
+    writer.wait()
+    return budget
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("name", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
+def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: RunDir) -> None:
+    runner = runner_of(name, max_iterations=4)
+    mini_batches = runner.alg.num_learning_epochs * runner.alg.num_mini_batches
+    parts = train(runner, run_dir).parts
+    assert parts["rollout"] == [ROLLOUT] * 4
+    assert parts["update"] == [update(mini_batches)] * 4
+    assert [each for each in parts["save"] if each] == [SAVE] * 2
+    # The names of what a task logs are new in the first iteration, which sums them apart.
+    first = dict(Counter(AFTER_UPDATE) + Counter(STATISTICS)) if runner.env.task.metrics else AFTER_UPDATE
+    expected = [first, AFTER_UPDATE, AFTER_UPDATE, AFTER_UPDATE | REPLICAS]
+    assert [each for each in parts["between"] if each] == expected
+    assert emulated_gpu.machine().violations == []
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_resumed_training_waits_no_more_than_before(run_dir: RunDir) -> None:
+    train(runner_of("Cartpole-Swingup", max_iterations=2), run_dir)
+    runner = runner_of("Cartpole-Swingup", max_iterations=4)
+    runner.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
+    steps = [state["step"].device.type for state in runner.alg.optimizer.state.values()]
+    assert set(steps) == {"cpu"}
+    mini_batches = runner.alg.num_learning_epochs * runner.alg.num_mini_batches
+    assert train(runner, run_dir).parts["update"] == [update(mini_batches)] * 2
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_gpu_out_of_memory_is_no_checkpoint_that_does_not_fit(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of("Cartpole-Swingup", max_iterations=2)
+    train(runner, run_dir)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        message = "CUDA out of memory. Tried to allocate 2.00 GiB."
+        raise torch.cuda.OutOfMemoryError(message)
+
+    monkeypatch.setattr(runner.alg, "load", refuse)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        runner.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
