@@ -368,9 +368,9 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
 @pytest.mark.parametrize(
     ("answer", "level"),
     [
-        ({"right": True, "recorded": True, "loaded_s": 1.0}, "ok"),
-        ({"right": True, "recorded": False, "loaded_s": 1.0}, "note"),
-        ({"right": False, "recorded": True, "loaded_s": 1.0}, "problem"),
+        ({"right": True, "why_not_captured": None, "loaded_s": 1.0}, "ok"),
+        ({"right": True, "why_not_captured": "no memory pools", "loaded_s": 1.0}, "problem"),
+        ({"right": False, "why_not_captured": None, "loaded_s": 1.0}, "problem"),
         ("killed by SIGSEGV", "problem"),
     ],
 )

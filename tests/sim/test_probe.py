@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_kernel_runs_and_is_recorded(device: str) -> None:
-    told = probe(device)
-    assert told["right"]
-    assert told["recorded"]
-    assert told["loaded_s"] > 0
+def test_a_kernel_runs_and_is_captured(device: str) -> None:
+    answer = probe(device)
+    assert answer["right"]
+    assert answer["why_not_captured"] is None
+    assert answer["loaded_s"] > 0
 
 
-def test_a_step_that_cannot_be_recorded_is_told(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cause_is_given_where_a_kernel_cannot_be_captured(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         message = "no capture here"
         raise RuntimeError(message)
 
     monkeypatch.setattr(graphs.wp, "ScopedCapture", refuse)
-    told = probe(device)
-    assert told["right"]
-    assert not told["recorded"]
+    answer = probe(device)
+    assert answer["right"]
+    assert answer["why_not_captured"] == "no capture here"

@@ -27,6 +27,9 @@ class EnvConfig:
     episode_length_s: float = 20.0
     """Longest time that an episode may take, in seconds of simulated time; then it is cut off (a time-out).
     The default is the one that Isaac Lab and mjlab use for locomotion."""
+    step_graph: bool = True
+    """Capture each environment step as one graph (on a GPU a CUDA graph) and replay it. Without, each kernel is
+    launched by itself, which is much slower: for debugging, or where capturing is impossible."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -103,6 +103,7 @@ def judge_kernel(device: str, answer: dict[str, Any] | str) -> Finding:
         )
     if not answer["right"]:
         return problem(topic, f"A kernel on {device} computed something wrong", "do not trust this device")
-    if not answer["recorded"]:
-        return note(topic, f"A step on {device} cannot be recorded, so training there is slower", "update the driver")
-    return ok(topic, f"ran, and was recorded; loading it took {answer['loaded_s']:.1f} s")
+    if answer["why_not_captured"]:
+        truth = f"A step on {device} cannot be captured as a graph ({answer['why_not_captured']})"
+        return problem(topic, truth, "update the driver, or train with --env.no-step-graph, which is much slower")
+    return ok(topic, f"ran, and was captured as a graph; loading it took {answer['loaded_s']:.1f} s")

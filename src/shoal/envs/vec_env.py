@@ -12,7 +12,10 @@ The contract, beyond the library's own:
   `dones`.
 - `extras["episode_sums"]` holds, where `dones` is set, what each reward term added to the return of the
   episode that ended, in the order of `episode_terms`. They add up to the return.
-- The same seed gives the same episodes for the same actions.
+- On the CPU the same seed gives the same episodes for the same actions, bit for bit. So it does on a GPU for tasks
+  without MuJoCo, whose kernels use one thread for each environment. MuJoCo Warp on a GPU numbers contacts, and adds
+  forces, in the order in which threads arrive: two runs differ by rounding first, and soon by whole trajectories. With
+  `--env.deterministic` they are equal on the same GPU.
 """
 
 from __future__ import annotations

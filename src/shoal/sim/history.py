@@ -116,7 +116,6 @@ class History:
             dim=dim,
             inputs=arguments,
             device=self._device,
-            record_tape=False,
         )
 
 

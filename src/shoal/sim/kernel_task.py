@@ -10,9 +10,9 @@ One step is, for all environments at once::
     reset()      where done: a new episode's first state                      the author's kernels
     observe()    state -> observations                                        the author's kernels
 
-It is recorded once, when the task is built, and replayed for each step (`shoal.sim.graphs`): a step runs no
+It is captured once, when the task is built, and replayed for each step (`shoal.sim.graphs`): a step runs no
 Python. So these methods may do nothing but launch kernels, and what a kernel needs to remember lives in arrays,
-not in Python attributes. `shoal.sim.rehearsal` tries the kernels out first and says what is wrong with them.
+not in Python attributes. `shoal.sim.validation` runs the kernels first, and names what is wrong with them.
 
 **Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
 mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
@@ -35,7 +35,7 @@ import warp as wp
 
 from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, UsageError
-from shoal.sim import rehearsal
+from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
 from shoal.sim.graphs import Script, Stage, torch_stream
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from shoal.sim.command import Command
     from shoal.sim.dump import Dump
+    from shoal.sim.graphs import Launch
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -82,7 +83,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     """Whether the weighted sum of the terms is the reward of a step as it is, and not a rate for each second."""
 
     def __init__(self, config: ConfigT, *, num_envs: int, device: str, seed: int) -> None:
-        """Allocate, rehearse and record the task, and begin the first episodes.
+        """Allocate, validate and capture the task, and begin the first episodes.
 
         Args:
             config: The task's configuration.
@@ -97,7 +98,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         if num_envs < 1:
             message = f"{num_envs} environments were asked for: pass --num-envs 1 or more."
             raise UsageError(message)
-        rehearsal.check_declarations(type(self), config)
+        validation.check_declarations(type(self), config)
         self.config = config
         self.num_envs = num_envs
         self.seed = seed
@@ -110,10 +111,10 @@ class KernelTask(ABC, Generic[ConfigT]):
             self._allocate_shared()
             self.allocate()
             self.settle()
-            rehearsal.rehearse(self)
-            self._scripts = [Script(self.stages(index), self.device) for index in range(2)]
-            rehearsal.compare_records(self)
-            rehearsal.check_declared(self)
+            validation.check_stages(self)
+            self._scripts = [self.capture(index) for index in range(2)]
+            validation.check_capture(self)
+            validation.check_declared(self)
         self.restart(seed)
 
     def _allocate_shared(self) -> None:
@@ -280,7 +281,6 @@ class KernelTask(ABC, Generic[ConfigT]):
             inputs=inputs,
             outputs=outputs,
             device=self.device,
-            record_tape=False,
         )
 
     # What the learner's side uses.
@@ -352,15 +352,23 @@ class KernelTask(ABC, Generic[ConfigT]):
             self.time_out.zero_()
             self.observe_into(self._newest)
 
-    # How a step is made; `shoal.sim.rehearsal` takes it apart.
+    # How a step is made; `shoal.sim.validation` takes it apart.
 
     def seed_rng(self, seed: int) -> None:
         """Give every environment a random state that follows from `seed` and its index."""
         # Warp's kernels take seeds as signed 32-bit numbers.
         self.launch(seed_environments, inputs=[seed % 2**31], outputs=[self.rng])
 
+    def capture(self, index: int) -> Script:
+        """Return a new capture of a step whose observations go to set `index`."""
+        return Script(self.stages(index), self.device, captures=self.config.step_graph)
+
+    def launches(self, index: int) -> list[Launch]:
+        """Return what `replay` launches."""
+        return self._scripts[index].launches
+
     def replay(self, index: int) -> None:
-        """Replay the record of a step whose observations go to set `index`."""
+        """Replay the captured step whose observations go to set `index`."""
         self._scripts[index].replay()
 
     def stages(self, index: int) -> list[Stage]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import warp as wp
 
+from shoal.errors import ShoalError
 from shoal.sim.graphs import Program
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
@@ -25,7 +26,7 @@ def _add_one(values: wp.array[wp.float32]) -> None:
 
 
 def probe(device: str) -> dict[str, Any]:
-    """Return how long loading the kernel took [s], whether its results are right, and whether it was recorded."""
+    """Return how long loading the kernel took [s], whether its results are right, and why it was not captured."""
     with isolated(device, threads=1), exclusive_kernel_cache():
         values = wp.zeros(_SIZE, dtype=wp.float32)
 
@@ -36,9 +37,16 @@ def probe(device: str) -> dict[str, Any]:
         launch()
         wp.synchronize_device()
         loaded_s = time.perf_counter() - started
-        program = Program(launch, wp.get_device())
-        for _ in range(_LAUNCHES):
+        why_not = None
+        try:
+            program = Program(launch, wp.get_device())
+            program.replay()
+        except (ShoalError, RuntimeError) as error:
+            why_not = str(error.__cause__ or error).strip()
+            program = Program(launch, wp.get_device(), captures=False)
+            program.replay()
+        for _ in range(_LAUNCHES - 1):
             program.replay()
         wp.synchronize_device()
         right = bool((values.numpy() == 1 + _LAUNCHES).all())
-    return {"loaded_s": loaded_s, "right": right, "recorded": program.is_recorded}
+    return {"loaded_s": loaded_s, "right": right, "why_not_captured": why_not}

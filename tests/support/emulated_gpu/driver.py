@@ -208,6 +208,10 @@ class Driver:
         operation.run()
         return True
 
+    def run_on_stream(self, stream: Any, name: str, run: Callable[[], None]) -> None:
+        """Run a function as if it were a kernel on a stream of Warp's, which may capture."""
+        self.submit(_number(stream.cuda_stream), _Operation("kernel", name, run))
+
     def uses_tiles(self, kernel: Any) -> bool:
         """Whether the threads of a block work together in a kernel, so that its CPU build needs blocks too."""
         if kernel.key not in self._uses_tiles:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import warp as wp
 from support.counting_task import (
@@ -17,6 +19,7 @@ from support.counting_task import (
 )
 
 from shoal.errors import ShoalError
+from shoal.sim import validation
 
 
 def refusal(task: type[CountingTask], device: str, config: CountingConfig | None = None) -> str:
@@ -76,9 +79,92 @@ class RemembersInPython(CountingTask):
 
 def test_a_number_that_python_changes_from_step_to_step_is_noticed(device: str) -> None:
     message = refusal(RemembersInPython, device)
-    assert "A recorded step of RemembersInPython gives other values in observations/" in message
-    assert "steps" in message
+    assert message.startswith("A step of RemembersInPython launches other kernels than when it was captured (")
+    assert re.search(r"the kernel 'add' got amount=\d+\.0 then, and \d+\.0 now", message)
     assert "must live in arrays made with self.array()" in message
+
+
+class SwapsArrays(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.others = self.array("others")
+
+    def simulate(self) -> None:
+        super().simulate()
+        self.steps, self.others = self.others, self.steps
+        self.launch(add, inputs=[1.0], outputs=[self.steps])
+
+
+def test_arrays_that_python_swaps_from_step_to_step_are_noticed(device: str) -> None:
+    message = refusal(SwapsArrays, device)
+    assert "the kernel 'count' got another array as 'steps'" in message
+
+
+class ComputesWithTorch(CountingTask):
+    def simulate(self) -> None:
+        super().simulate()
+        wp.to_torch(self.steps).add_(1.0)
+
+
+def test_work_that_is_no_kernel_launch_is_noticed(device: str) -> None:
+    message = refusal(ComputesWithTorch, device)
+    assert re.match(r"A captured step of ComputesWithTorch gives other values in .*steps", message)
+
+
+class MakesTemporaries(CountingTask):
+    def simulate(self) -> None:
+        super().simulate()
+        scratch = wp.empty(self.num_envs, dtype=wp.float32, device=self.device)
+        wp.copy(scratch, self.steps)
+        self.launch(add, inputs=[1.0], outputs=[scratch])
+
+
+def test_temporary_arrays_of_a_step_may_be_elsewhere_in_each_capture(device: str) -> None:
+    MakesTemporaries(CountingConfig(), num_envs=3, device=device, seed=0)
+
+
+def test_without_a_step_graph_each_kernel_is_launched_by_itself(device: str) -> None:
+    task = CountingTask(CountingConfig(step_graph=False), num_envs=3, device=device, seed=0)
+    assert not task.is_recorded
+    before = task.steps.numpy().copy()
+    task.step()
+    task.step()
+    np.testing.assert_array_equal(task.steps.numpy(), before + 2.0)
+
+
+def apart(*runs: float) -> list[np.ndarray]:
+    return [np.array([[run, 1.0]], dtype=np.float32) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("replayed", "plain", "is_alike"),
+    [
+        (5.0, (5.0, 5.0, 5.0), True),
+        (5.1, (5.0, 5.0, 5.0), False),
+        (5.0004, (5.0, 5.0, 5.0), True),  # The last digits of sums by atomics.
+        (5.9, (5.0, 5.1, 4.95), True),  # Within ten times the distance of the plain runs.
+        (7.0, (5.0, 5.1, 4.95), False),
+        (np.nan, (np.nan, np.nan, np.nan), True),
+        (np.nan, (5.0, 5.0, 5.0), False),
+        (5.0, (np.inf, np.inf, np.inf), False),
+    ],
+)
+def test_a_replay_may_be_ten_times_as_far_away_as_plain_runs_are_from_each_other(
+    replayed: float, plain: tuple[float, ...], is_alike: bool
+) -> None:
+    (values,) = apart(replayed)
+    assert validation._is_alike(values, apart(*plain)) is is_alike
+
+
+def test_whole_numbers_may_differ_in_ten_times_as_many_environments_as_they_do_in_plain_runs() -> None:
+    plain = [np.zeros(100, dtype=np.int32) for _ in range(3)]
+    replayed = np.zeros(100, dtype=np.int32)
+    replayed[:10] = 1
+    assert not validation._is_alike(replayed, plain)
+    plain[1][50] = 7
+    assert validation._is_alike(replayed, plain)
+    replayed[:12] = 1
+    assert not validation._is_alike(replayed, plain)
 
 
 class KeepsAnArrayToItself(CountingTask):

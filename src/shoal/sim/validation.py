@@ -1,22 +1,24 @@
-"""Tries a kernel task out while it is being built, and says what is wrong with it in words.
+"""Task validation: run the stages of a kernel task while it is built, and refuse a task with an error.
 
-A kernel that forgets to write a column trains badly and silently; here it is told apart from one that works.
-All of this happens before the first step: nothing is checked, and nothing is read back to the host, on the
-step path.
+A kernel that leaves a column unwritten trains badly without a message. All checks run before the first step; nothing is
+checked, and nothing is read back to the host, on the step path.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import combinations
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, did_you_mean
+from shoal.sim.graphs import difference, refuse_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from shoal.config.env import EnvConfig
     from shoal.sim.kernel_task import KernelTask
@@ -25,6 +27,14 @@ Snapshot = dict[str, np.ndarray]
 
 _TOLERANCE = 1e-4
 """Relative and absolute. Sums made with atomics on a GPU differ in their last digits from launch to launch."""
+_PLAIN_RUNS = 3
+"""How often a step is launched kernel by kernel from one state, to measure how far such runs are apart."""
+_NOISE = 10.0
+"""How many times that distance a replay may be away from them."""
+_ATTEMPTS = 3
+"""States from which a replay has to differ before the task is refused: a threshold may be crossed by chance in one."""
+_DEPTH = 4
+"""How deep arrays are searched for below a task: MuJoCo Warp's contacts are at task.engine._data.contact."""
 
 _HOST = "host/"
 """What the names of the simulator's own arrays begin with in a snapshot."""
@@ -56,13 +66,13 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
             raise ShoalError(message)
 
 
-def rehearse(task: KernelTask[Any]) -> None:
-    """Run every stage of a step once, on arrays filled with NaN, and look at what was written.
+def check_stages(task: KernelTask[Any]) -> None:
+    """Run every stage of a step once, on arrays filled with NaN, and check what was written.
 
-    Afterwards all arrays are as they were.
+    All arrays are restored afterwards.
 
     Raises:
-        ShoalError: If a stage left something unwritten, or touched what it must not.
+        ShoalError: A stage left a value unwritten, or wrote one that it must not.
     """
     fresh = snapshot(task)
     _check_observations(task)
@@ -111,30 +121,108 @@ def _check_terms(task: KernelTask[Any]) -> None:
         raise ShoalError(message)
 
 
-def compare_records(task: KernelTask[Any]) -> None:
-    """Compare a replay of each record of the step with the same step launched kernel by kernel.
+def check_capture(task: KernelTask[Any]) -> None:
+    """Check that a replay of the captured step does what the step does when its kernels are launched one by one.
+
+    The launches are compared exactly: the step is captured again some steps later, and has to launch the same kernels
+    with the same arguments. The numbers are compared from the beginning of an episode. MuJoCo Warp orders contacts by
+    atomic counters, so that two runs of a step on a GPU differ; plain runs show by how much.
+
+    All arrays are restored afterwards.
 
     Raises:
-        ShoalError: If they differ, as they do when a method does more than launch kernels.
+        ShoalError: A replay does something else, as it does where a method does more than launch kernels.
     """
     if not task.is_recorded:
         return
-    before = snapshot(task)
+    fresh = snapshot(task)
+    task.restart(task.seed)
+    suspects: dict[int, set[str]] = {}
+    for _ in range(_ATTEMPTS):
+        for index in range(2):
+            differing = _differing_numbers(task, index)
+            suspects[index] = suspects.get(index, differing) & differing
+        if not any(suspects.values()):
+            break
+    _compare_launches(task)
+    restore(task, fresh)
+    differing = sorted(set().union(*suspects.values()))
+    if differing:
+        message = (
+            f"A captured step of {type(task).__name__} gives other values in {', '.join(differing)} than the same step "
+            f"launched kernel by kernel: {_ONLY_LAUNCHES}"
+        )
+        raise ShoalError(message)
+
+
+_ONLY_LAUNCHES = (
+    "simulate(), reset() and observe() may only launch kernels, and what changes from step to step must live in arrays "
+    "made with self.array()."
+)
+
+
+def _compare_launches(task: KernelTask[Any]) -> None:
+    """Capture the step again, and compare its launches with those of the graphs that will be replayed.
+
+    Raises:
+        ShoalError: They differ.
+    """
+    # From the first capture to this one the stages run 11, 17 or 23 times: a task that alternates between a few sets of
+    # arrays is at another one now.
+    for _ in range(3):
+        task.run_stages(0)
+    lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     for index in range(2):
-        task.run_stages(index)
-        launched = snapshot(task)
-        restore(task, before)
-        task.replay(index)
-        replayed = snapshot(task)
-        restore(task, before)
-        differing = [name for name, values in launched.items() if not _alike(values, replayed[name])]
-        if differing:
+        found = difference(task.launches(index), task.capture(index).launches, lasting)
+        if found is not None:
             message = (
-                f"A recorded step of {type(task).__name__} gives other values in {', '.join(differing)} than the "
-                "same step launched kernel by kernel: simulate(), reset() and observe() may only launch kernels, "
-                "and what changes from step to step must live in arrays made with self.array()."
+                f"A step of {type(task).__name__} launches other kernels than when it was captured ({found}): "
+                f"{_ONLY_LAUNCHES}"
             )
             raise ShoalError(message)
+
+
+def _differing_numbers(task: KernelTask[Any], index: int) -> set[str]:
+    """Run one step several times from the present state, and go on to the next state.
+
+    Returns:
+        Names of arrays to which a replay gives other values than launches one by one, by more than the noise of these.
+    """
+    before = snapshot(task)
+    plain: list[Snapshot] = []
+    for _ in range(_PLAIN_RUNS):
+        task.run_stages(index)
+        plain.append(snapshot(task))
+        restore(task, before)
+    try:
+        task.replay(index)
+    except RuntimeError as error:  # CUDA instantiates a graph when it is launched first.
+        raise refuse_capture(task.device, error) from error
+    replayed = snapshot(task)
+    return {name for name, values in replayed.items() if not _is_alike(values, [each[name] for each in plain])}
+
+
+def _is_alike(values: np.ndarray, plain: Sequence[np.ndarray]) -> bool:
+    """Whether values are as near to the first of several plain runs as ten times the distance of these."""
+    if values.dtype.kind != "f":
+        noise = max(_count_different(one, other) for one, other in combinations(plain, 2))
+        return _count_different(values, plain[0]) <= _NOISE * noise
+    noise = np.maximum.reduce([_distance(one, other) for one, other in combinations(plain, 2)])
+    allowed = _NOISE * noise.max(initial=0.0) + _TOLERANCE * (1.0 + np.abs(np.nan_to_num(plain[0])))
+    return bool((_distance(values, plain[0]) <= allowed).all())
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the distance of each two numbers; 0 where both are the same infinity or NaN, and infinite where one is."""
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(one.astype(np.float64) - other)
+    return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
+
+def _count_different(one: np.ndarray, other: np.ndarray) -> int:
+    """Return how many environments have other values."""
+    return int((one != other).reshape(len(one), -1).any(axis=1).sum())
 
 
 def check_declared(task: KernelTask[Any]) -> None:
@@ -167,6 +255,22 @@ def _strays(task: KernelTask[Any]) -> dict[str, wp.array]:
             if isinstance(part, wp.array) and part.ptr is not None and part.ptr not in known:
                 found[name] = part
     return found
+
+
+def _arrays_below(value: object, depth: int = _DEPTH) -> Iterator[wp.array]:
+    """Yield the arrays that an object holds, in its attributes, in containers, and in objects below them."""
+    if isinstance(value, wp.array):
+        yield value
+    elif depth:
+        parts: Iterable[object] = ()
+        if isinstance(value, dict):
+            parts = value.values()
+        elif isinstance(value, list | tuple):
+            parts = value
+        elif hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
+            parts = vars(value).values()
+        for part in parts:
+            yield from _arrays_below(part, depth - 1)
 
 
 def snapshot(task: KernelTask[Any]) -> Snapshot:
@@ -209,10 +313,3 @@ def _check_mask(task: KernelTask[Any]) -> None:
                 "set: begin the kernel with `if not done[env]: return`."
             )
             raise ShoalError(message)
-
-
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays hold the same values, up to the last digits of floating-point numbers."""
-    if one.dtype.kind == "f":
-        return np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-    return one.tobytes() == other.tobytes()
