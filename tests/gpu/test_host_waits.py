@@ -102,13 +102,13 @@ def on_gpu() -> Iterator[None]:
         yield
 
 
-def runner_of(name: str, max_iterations: int) -> Runner:
+def runner_of(name: str, max_iterations: int, **changes: Any) -> Runner:
     """A learner of a shipped task."""
     spec = registry.resolve(name)
     config = dataclasses.replace(spec.defaults(name), num_envs=NUM_ENVS, max_iterations=max_iterations)
     # With a schedule rsl_rl compares the divergence with two limits: one to three more waits for each mini-batch.
     algorithm = dataclasses.replace(config.agent.algorithm, schedule="fixed", num_learning_epochs=1, num_mini_batches=2)
-    agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm)
+    agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm, **changes)
     env = WarpVecEnv(spec.load_builder()(config.env, num_envs=NUM_ENVS, device=GPU, seed=0))
     return Runner(env, dataclasses.replace(config, agent=agent), World(device=GPU))
 
@@ -142,6 +142,12 @@ def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: R
     expected = [first, AFTER_UPDATE, AFTER_UPDATE, AFTER_UPDATE | REPLICAS]
     assert [each for each in parts["between"] if each] == expected
     assert emulated_gpu.machine().violations == []
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_the_time_of_a_rollout_is_the_device_s_also_without_the_look_for_nan(run_dir: RunDir) -> None:
+    runner = runner_of("Cartpole-Swingup", max_iterations=1, check_for_nan=False)
+    assert train(runner, run_dir).parts["rollout"] == [{("device synchronize", "learn/runner.py:_collect"): 1}]
 
 
 @pytest.mark.usefixtures("on_gpu")

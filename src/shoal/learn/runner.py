@@ -193,6 +193,8 @@ class Runner(OnPolicyRunner):
             if self.config.agent.check_for_nan:
                 place = {"rank": self.world.rank, "iteration": self.iteration + 1}
                 refuse_non_finite_rollout(self.alg.storage, observations, keep_lost=keep_lost, **place)
+            elif self.world.device != "cpu":
+                torch.cuda.synchronize(self.world.device)  # Or the rollout's time is that of queueing it.
         return observations
 
     def _take_trouble(self) -> int:
