@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync settle filter hooks format check check-lock test test-spawn docs build
+.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -49,6 +49,9 @@ test:                         ## Rung 1: no processes, nothing slow.
 
 test-spawn:                   ## Rung 2: real workers.
 	$(RUN) pytest -m spawn
+
+test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or runs on any device.
+	$(RUN) python tests/support/emulated_gpu pytest
 
 docs:                         ## The pages, in docs/_build/html; a warning is a failure.
 	$(RUN) sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

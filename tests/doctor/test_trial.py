@@ -108,7 +108,7 @@ def test_who_lags_behind_is_told_from_the_steps(
 
 
 @pytest.mark.spawn
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, real="NCCL itself is tried")
 def test_two_gpus_talk_through_nccl() -> None:
     trial = run_trial(Ranks(devices=("cuda:0", "cuda:1"), backend="nccl", sizes=(2,)), Limits(progress_s=60))
     assert trial.failure is None

@@ -97,7 +97,7 @@ def test_no_rank_has_a_context_on_the_gpu_of_another(tmp_path: Path) -> None:
     assert told == {"localhost[0].log": "0", "localhost[1].log": "1"}
 
 
-@pytest.mark.gpu(count=2)
+@pytest.mark.gpu(count=2, real="NCCL's own sockets are looked at")
 def test_nccl_listens_on_loopback_only(tmp_path: Path) -> None:
     running = start((*TRAIN, "Cartpole-Swingup", *FLAGS, "--gpu-ids", "0", "1"), tmp_path)
     with Stranger(running.mark) as onlooker:

@@ -93,7 +93,7 @@ def test_torchs_own_functions_are_put_back(beat: RecordedHeartbeat) -> None:
     assert {name: getattr(dist, name) for name in _COLLECTIVES} == before
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(real="work has to queue up")
 def test_what_the_device_waits_for_is_told_from_another_thread() -> None:
     stream, told = _Stream("cuda:0"), list[bool]()
 
@@ -118,7 +118,7 @@ def test_what_the_device_waits_for_is_told_from_another_thread() -> None:
     assert told == [False, False, True, False]
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(real="its time is measured")
 @pytest.mark.usefixtures("alone")
 def test_the_time_of_a_collective_on_the_device_is_counted_when_it_is_done(beat: RecordedHeartbeat) -> None:
     spent, stream = Spent(), _Stream("cuda:0")

@@ -38,7 +38,7 @@ def test_torch_reads_every_mask_as_we_do(mask: str) -> None:
     assert ours == as_torch_reads(mask)
 
 
-@pytest.mark.gpu(count=1)
+@pytest.mark.gpu(count=1, real="torch counts GPUs itself")
 def test_torch_counts_and_names_the_gpus_of_this_machine_as_we_do() -> None:
     visible = visible_gpus()
     assert torch.cuda.device_count() == len(visible)

@@ -83,7 +83,7 @@ def test_starting_warp_greets_nobody() -> None:
 
 
 CONTEXTS = """
-import ctypes, torch
+import torch
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.sim.isolation import isolated
 from shoal.tasks.cartpole.task import Swingup
@@ -92,11 +92,8 @@ with isolated("cuda:{own}"):
     env = WarpVecEnv(Swingup(Swingup.config, num_envs=8, device="cuda:{own}", seed=0))
     env.step(torch.zeros(8, 1, device="cuda:{own}"))
     torch.cuda.synchronize("cuda:{own}")
-    cuda = ctypes.CDLL("libcuda.so.1")
     for index in range(torch.cuda.device_count()):
-        flags, active = ctypes.c_uint(), ctypes.c_int()
-        cuda.cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active))
-        if active.value:
+        if torch._C._cuda_hasPrimaryContext(index):
             print(index)
 """
 

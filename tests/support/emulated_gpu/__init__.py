@@ -131,7 +131,7 @@ def install(settings: Settings | None = None) -> None:
     def patch_tensors(_: ModuleType) -> None:
         from support.emulated_gpu import tensors
 
-        made.torch = tensors.Torch(settings, made.make_context, lambda: made.is_capturing)
+        made.torch = tensors.Torch(settings, made.contexts, made.make_context, lambda: made.is_capturing)
         tensors.patch_torch(made.torch)
 
     hooks: dict[str, Callable[[ModuleType], None]] = {
@@ -146,36 +146,41 @@ def install(settings: Settings | None = None) -> None:
 
 def _patch_nvml(module: ModuleType, settings: Settings) -> None:
     from support.fake_devices import FakeNvml, machine_of
+    from support.fake_devices import machine as fake_machine
 
-    fake = FakeNvml(machine_of(settings.count))
+    gpus = machine_of(settings.count).gpus
+    version = {"nvmlSystemGetCudaDriverVersion_v2": lambda: settings.driver_version}
+    fake = FakeNvml(fake_machine(*gpus, driver=settings.driver_release), answers=version)
     for name, value in vars(fake).items():
         if name.startswith("nvml"):
             setattr(module, name, value)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _AfterImport(importlib.abc.MetaPathFinder):
     """Calls a function right after a module was imported."""
 
     def __init__(self, hooks: dict[str, Callable[[ModuleType], None]]) -> None:
         self._hooks = hooks
-        self._specs: dict[str, ModuleSpec] = {}
+        self._searches: set[str] = set()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        if name not in self._hooks or name in self._specs:
+        """Find a module with the other finders, and let its loader call the hook."""
+        if name not in self._hooks or name in self._searches:
             return None
-        self._specs[name] = None  # pyright: ignore[reportArgumentType]  So that the search below passes it over.
-        spec = importlib.util.find_spec(name)
+        self._searches.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searches.remove(name)
         if spec is None or spec.loader is None:
             return None
-        hook, loader = self._hooks[name], spec.loader
-        execute = loader.exec_module
+        hook, execute = self._hooks[name], spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            loader.exec_module = execute
             execute(module)
             hook(module)
 
-        loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module
         return spec
 
 

@@ -62,6 +62,8 @@ class Settings:
     multiprocessors: int = 132
     driver_version: int = 13020
     """CUDA version of the driver, times 1000."""
+    driver_release: int = 595
+    """Release of the driver, as NVML returns it."""
     memory_bytes: int = 80 << 30
     """Memory of each GPU."""
     has_memory_pools: bool = True

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from support.emulated_gpu.driver import EmulationError, Settings, Violation, call_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 aten = torch.ops.aten
 
@@ -50,15 +50,23 @@ _INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, 
 class Torch:
     """What torch's side of the emulation keeps, and what was done with it."""
 
-    def __init__(self, settings: Settings, make_context: Callable[[int], Any], capturing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        contexts: Mapping[int, Any],
+        make_context: Callable[[int], Any],
+        capturing: Callable[[], bool],
+    ) -> None:
         """Begin.
 
         Args:
             settings: What the machine is like.
+            contexts: GPUs that have a context.
             make_context: Makes the context on a GPU.
             capturing: Whether a stream captures.
         """
         self.settings = settings
+        self.contexts = contexts
         self.make_context = make_context
         self.capturing = capturing
         self.violations: list[Violation] = []
@@ -576,6 +584,7 @@ def patch_torch(machine: Torch) -> None:
     }.items():
         setattr(cuda, name, value)
     torch.accelerator.current_stream = _current_stream  # pyright: ignore[reportAttributeAccessIssue]
+    torch._C._cuda_hasPrimaryContext = lambda ordinal: ordinal in machine.contexts
     torch.backends.cudnn.is_acceptable = lambda _: False
     torch._C._set_only_lift_cpu_tensors(True)  # So that `torch.tensor` asks us for a copy to the device.
     # Modules that move keep their parameters' identity, as they do where the kind of tensor stays the same.

@@ -1,0 +1,64 @@
+"""Every shipped task on a GPU: one graph launch a step, no wait of the host, the CPU's bytes, and no other GPU touched."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from support import emulated_gpu
+
+from shoal.config.env import MujocoConfig
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.sim.isolation import isolated
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from support.emulated_gpu import Machine
+
+pytestmark = pytest.mark.emulated_gpu
+
+GPU = "cuda:1"
+NUM_ENVS = 3
+STEPS = 4
+
+
+def built(name: str, device: str) -> WarpVecEnv:
+    """A shipped task, simulated by MuJoCo Warp if it has a MuJoCo model."""
+    spec = registry.resolve(name)
+    env = dataclasses.replace(spec.env, engine="warp") if isinstance(spec.env, MujocoConfig) else spec.env
+    return WarpVecEnv(spec.load_builder()(env, num_envs=NUM_ENVS, device=device, seed=0))
+
+
+def counts(machine: Machine) -> tuple[int, Any, Any]:
+    """Graph launches, and waits of Warp and of torch, so far."""
+    assert machine.driver is not None
+    assert machine.torch is not None
+    return machine.driver.graph_launches, dict(machine.driver.waits), dict(machine.torch.waits)
+
+
+@pytest.mark.parametrize("name", sorted(registry.registered()))
+def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
+    machine = emulated_gpu.machine()
+    draws = np.random.default_rng(0)
+    with isolated(GPU):
+        on_gpu = built(name, GPU)
+        assert on_gpu.task.is_recorded
+        actions = [draws.uniform(-1, 1, (NUM_ENVS, on_gpu.num_actions)).astype(np.float32) for _ in range(STEPS)]
+        there = [torch.as_tensor(each).to(GPU) for each in actions]
+        launches, *waits = counts(machine)
+        for each in there:
+            on_gpu.step(each)
+            on_gpu.get_observations()
+        assert counts(machine) == (launches + STEPS, *waits)
+        arrays = {key: array.numpy() for key, array in on_gpu.task.arrays.items()}
+    assert [(each.what, each.stack[-1]) for each in machine.violations] == []
+    assert list(machine.contexts) == [1]
+    with isolated("cpu"):
+        on_cpu = built(name, "cpu")
+        for each in actions:
+            on_cpu.step(torch.from_numpy(each))
+    differing = [key for key, array in on_cpu.task.arrays.items() if array.numpy().tobytes() != arrays[key].tobytes()]
+    assert differing == []
