@@ -62,7 +62,7 @@ def test_mujoco_warp_on_a_gpu_gives_the_numbers_of_mujoco_on_the_cpu(task: type[
     for actions in random_actions(on_cpu, steps):
         on_cpu.step(0.3 * actions)
         on_gpu.step(0.3 * actions.to(GPU))
-    # 32 bits against 64, and solvers that stop at different residuals: feet that touch down make it larger, and the edge
+    # 32 bits against 64, and solvers that stop at different residuals: feet that touch down make it larger, and an edge
     # of a stair that only one of the two hits larger still.
     apart = np.abs(there.qpos.numpy() - here.qpos.numpy())
     assert np.quantile(apart, 0.999) < 0.02

@@ -138,7 +138,8 @@ def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: R
     assert parts["update"] == [update(mini_batches)] * 4
     assert [each for each in parts["save"] if each] == [SAVE] * 2
     # The names of what a task logs are new in the first iteration, which sums them apart.
-    first = dict(Counter(AFTER_UPDATE) + Counter(STATISTICS)) if runner.env.task.metrics else AFTER_UPDATE
+    env: Any = runner.env
+    first = dict(Counter(AFTER_UPDATE) + Counter(STATISTICS)) if env.task.metrics else AFTER_UPDATE
     expected = [first, AFTER_UPDATE, AFTER_UPDATE, AFTER_UPDATE | REPLICAS]
     assert [each for each in parts["between"] if each] == expected
     assert emulated_gpu.machine().violations == []

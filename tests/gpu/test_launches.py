@@ -1,4 +1,4 @@
-"""Launches on emulated GPUs: each rank keeps to its own, all take part in the same collectives, and nothing is refused."""
+"""Launches on emulated GPUs: each rank uses its own alone, and all take part in the same collectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.commands import SMALL, TRAIN, run, torchrun
-from support.emulated_gpu import REPORTS, Settings, environment
+from support.emulated_gpu import Settings, environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Every shipped task on a GPU: one graph launch a step, no wait of the host, the CPU's bytes, and no other GPU touched."""
+"""Every shipped task on a GPU: one graph launch a step, no wait of the host, the CPU's bytes, no other GPU touched."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_work_that_is_no_kernel_launch_is_noticed(device: str) -> None:
 class MakesTemporaries(CountingTask):
     def simulate(self) -> None:
         super().simulate()
-        scratch = wp.empty(self.num_envs, dtype=wp.float32, device=self.device)
+        scratch = wp.empty_like(self.steps)
         wp.copy(scratch, self.steps)
         self.launch(add, inputs=[1.0], outputs=[scratch])
 

@@ -38,6 +38,7 @@ CHECKS: tuple[_Check, ...] = (
     software.driver,
     gpus.gpus,
     software.torch,
+    software.verified,
     gpus.links,
     gpus.kernels,
     talk.gloo,

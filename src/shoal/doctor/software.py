@@ -94,6 +94,18 @@ def driver(ask: Ask) -> Iterator[Finding]:
     yield note("driver", f"NVIDIA driver: {told}", "mend it") if wanted else ok("driver", told)
 
 
+def verified(ask: Ask) -> Iterator[Finding]:
+    """Return on which devices Shoal's own tests have run, see docs/gpu.md."""
+    if ask.devices[:1] in ((), ("cpu",)):
+        yield ok("verified", "all tests run on the CPU")
+    else:
+        truth = (
+            "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120, but no real GPU has run "
+            "them yet"
+        )
+        yield note("verified", truth, "run `make test-gpu` in a clone, and report what fails")
+
+
 def torch(ask: Ask) -> Iterator[Finding]:
     """Look whether torch can be imported, and can use what the workers need."""
     facts = ask.torch

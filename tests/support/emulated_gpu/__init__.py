@@ -1,8 +1,8 @@
 """An emulated machine with NVIDIA GPUs, for this process and all that it starts: a GPU rung of the tests without a GPU.
 
-`SHOAL_EMULATED_GPU` holds the machine's `Settings` as JSON. With `site/` on `PYTHONPATH`, a process that finds the variable
-gets emulated GPUs when it imports NVML, Warp or torch, and writes what was done with them into the directory that
-`SHOAL_EMULATED_REPORTS` names when it ends.
+`SHOAL_EMULATED_GPU` holds the machine's `Settings` as JSON. With `site/` on `PYTHONPATH`, a process that finds the
+variable gets emulated GPUs when it imports NVML, Warp or torch. When it ends, it writes what was done with them into
+the directory that `SHOAL_EMULATED_REPORTS` names.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _patch_nvml(module: ModuleType, settings: Settings) -> None:
     from support.fake_devices import machine as fake_machine
 
     gpus = machine_of(settings.count).gpus
-    version = {"nvmlSystemGetCudaDriverVersion_v2": lambda: settings.driver_version}
+    version: dict[str, Callable[..., object]] = {"nvmlSystemGetCudaDriverVersion_v2": lambda: settings.driver_version}
     fake = FakeNvml(fake_machine(*gpus, driver=settings.driver_release), answers=version)
     for name, value in vars(fake).items():
         if name.startswith("nvml"):

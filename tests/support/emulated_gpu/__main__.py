@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from support.emulated_gpu import Settings, environment  # noqa: E402
+from support.emulated_gpu import Settings, environment
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     if not args.command:
         parser.error("no command was given")
     os.environ.update(environment(Settings(count=args.count)))
-    os.execvp(args.command[0], args.command)
+    os.execvp(args.command[0], args.command)  # noqa: S606
 
 
 if __name__ == "__main__":

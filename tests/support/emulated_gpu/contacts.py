@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import warp as wp
 from mujoco_warp._src import collision_driver
-
 from support.emulated_gpu import machine
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def permuted_contacts(seed: int = 0) -> Iterator[list[int]]:
             order = rng.permutation(count)
             counts.append(count)
             for array in contacts:
-                if array is not None and len(array) >= count:
+                if len(array) >= count:
                     array[:count] = array[:count][order]
 
         driver = machine().driver
@@ -49,8 +48,8 @@ def permuted_contacts(seed: int = 0) -> Iterator[list[int]]:
         collision_driver.collision = usual
 
 
-def _on_host(array: Any) -> np.ndarray | None:
-    """Return a view of an array of an emulated GPU."""
+def _on_host(array: Any) -> np.ndarray:
+    """Return a view of an array of an emulated GPU; an empty one of what is no array."""
     if not isinstance(array, wp.array) or not array.size:
-        return None
-    return wp.array(ptr=array.ptr, dtype=array.dtype, shape=array.shape, strides=array.strides, device="cpu").numpy()
+        return np.empty(0)
+    return wp.array(ptr=array.ptr, dtype=array.dtype, shape=array.shape, device="cpu").numpy()

@@ -1,8 +1,9 @@
 """An emulated CUDA driver, at the border between Warp's Python code and its C library.
 
-Everything above the border is Warp's own code: devices, streams, the memory-pool allocator, modules (NVRTC compiles a
-real CUBIN, whose symbols are looked up), launches, captures, conditional nodes. Below it, device memory is the host's, a
-kernel runs as Warp's CPU build of it on the same arguments, and a graph is a list of operations.
+Everything above the border is Warp's own code: devices, streams, the memory-pool allocator, modules, launches,
+captures, conditional nodes. Below it, device memory is the host's, a kernel runs as Warp's CPU build of it on the same
+arguments, and a graph is a list of operations. With `Settings.compiles`, NVRTC compiles real CUBINs, whose symbols are
+looked up.
 
 The emulation refuses and counts what CUDA refuses inside a capture: synchronising, copies from pageable memory, work on
 the NULL stream, allocations in the body of a conditional node. Memory is filled with NaN when it is allocated, when it
@@ -11,9 +12,8 @@ is freed, and at each replay of an allocation node. A function of the C library 
 Not covered: asynchrony, races between the threads of a kernel, the order of atomic operations, speed.
 """
 
-# One function for each of the C library's, with its name and its arguments. Names of private parts of Warp are pinned by
-# `WARP_RELEASE`.
-# ruff: noqa: N802, ARG001, PLR0913, PLR0917, FBT003
+# One function for each of the C library's, with its name and its arguments. `WARP_RELEASE` pins them.
+# ruff: noqa: ARG002, PLR0917, FBT003
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Operation:
     kind: str
     """CUDA's name of the node."""
     name: str
-    run: Callable[[], None]
+    run: Callable[[], object]
     arguments: bytes = b""
     """Of a kernel: the values that were passed."""
 
@@ -229,17 +229,11 @@ class Driver:
     def wp_get_error_string(self) -> bytes:
         return self.error or self.library.wp_get_error_string()
 
-    def wp_cuda_driver_is_initialized(self) -> int:
-        return 1
-
     def wp_cuda_driver_version(self) -> int:
         return self.settings.driver_version
 
     def wp_cuda_device_get_count(self) -> int:
         return self.settings.count
-
-    def wp_cuda_device_get_name(self, ordinal: int) -> bytes:
-        return b"Emulated GPU"
 
     def wp_cuda_device_get_arch(self, ordinal: int) -> int:
         return self.settings.arch
@@ -251,44 +245,11 @@ class Driver:
         # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", less 1 KiB for the system.
         return {75: 65536, 80: 166912, 90: 232448, 100: 232448}.get(self.settings.arch, 101376)
 
-    def wp_cuda_device_is_uva(self, ordinal: int) -> int:
-        return 1
-
-    def wp_cuda_device_get_pageable_memory_access(self, ordinal: int) -> int:
-        return 0
-
-    def wp_cuda_device_get_direct_managed_mem_access_from_host(self, ordinal: int) -> int:
-        return 0
-
-    def wp_cuda_device_get_host_native_atomic_supported(self, ordinal: int) -> int:
-        return 0
-
-    def wp_cuda_device_get_managed_memory_supported(self, ordinal: int) -> int:
-        return 1
-
-    def wp_cuda_device_get_concurrent_managed_access_supported(self, ordinal: int) -> int:
-        return 1
-
     def wp_cuda_device_is_mempool_supported(self, ordinal: int) -> int:
         return int(self.settings.has_memory_pools)
 
-    def wp_cuda_device_is_ipc_supported(self, ordinal: int) -> int:
-        return 1
-
-    def wp_cuda_device_get_uuid(self, ordinal: int, uuid: Any) -> None:
-        pass
-
-    def wp_cuda_device_get_pci_domain_id(self, ordinal: int) -> int:
-        return 0
-
     def wp_cuda_device_get_pci_bus_id(self, ordinal: int) -> int:
         return ordinal
-
-    def wp_cuda_device_get_pci_device_id(self, ordinal: int) -> int:
-        return 0
-
-    def wp_cuda_is_peer_access_supported(self, one: int, other: int) -> int:
-        return 1
 
     def wp_cuda_device_get_memory_info(self, ordinal: int, free: Any, total: Any) -> None:
         self.make_context(ordinal)
@@ -317,9 +278,6 @@ class Driver:
         *below, self._thread.context = self._thread.below
         self._thread.below = tuple(below)
 
-    def wp_cuda_context_is_primary(self, context: Any) -> int:
-        return 1
-
     def wp_cuda_context_get_device_ordinal(self, context: Any) -> int:
         return _number(context) - FIRST_CONTEXT
 
@@ -329,9 +287,6 @@ class Driver:
     def wp_cuda_context_synchronize(self, context: Any) -> bool:
         return self.wait("context synchronize")
 
-    def wp_cuda_context_check(self, context: Any) -> int:
-        return 0
-
     def wp_cuda_stream_create(self, context: Any, priority: int) -> int:
         handle = self.handle()
         self._streams[handle] = _Stream(_number(context))
@@ -339,12 +294,6 @@ class Driver:
 
     def wp_cuda_stream_register(self, context: Any, stream: Any) -> None:
         self._streams.setdefault(_number(stream), _Stream(_number(context)))
-
-    def wp_cuda_stream_unregister(self, context: Any, stream: Any) -> None:
-        pass
-
-    def wp_cuda_stream_destroy(self, context: Any, stream: Any) -> None:
-        pass
 
     def wp_cuda_stream_is_capturing(self, stream: Any) -> int:
         info = self._streams.get(_number(stream))
@@ -354,29 +303,11 @@ class Driver:
         info = self._streams.get(_number(stream))
         return info.capture.id if info is not None and info.capture is not None else 0
 
-    def wp_cuda_stream_is_blocking(self, stream: Any) -> int:
-        return 1
-
-    def wp_cuda_stream_query(self, stream: Any) -> int:
-        return 0
-
-    def wp_cuda_stream_wait_stream(self, *arguments: Any) -> None:
-        pass
-
-    def wp_cuda_stream_wait_event(self, *arguments: Any) -> None:
-        pass
-
     def wp_cuda_stream_synchronize(self, stream: Any) -> bool:
         return self.wait("stream synchronize")
 
     def wp_cuda_event_create(self, context: Any, flags: int) -> int:
         return self.handle()
-
-    def wp_cuda_event_destroy(self, event: Any) -> None:
-        pass
-
-    def wp_cuda_event_record(self, *arguments: Any) -> None:
-        pass
 
     def wp_cuda_event_synchronize(self, event: Any) -> bool:
         return self.wait("event synchronize")
@@ -489,9 +420,6 @@ class Driver:
 
     # A kernel's CPU build runs its threads one after the other and adds at once: nothing is left to sort.
 
-    def wp_deterministic_sort_reduce_device(self, *arguments: Any) -> None:
-        pass
-
     # Modules and launches ----------------------------------------------------------------------------------------
 
     def wp_cuda_compile_program(self, source: bytes, *arguments: Any) -> int:
@@ -519,9 +447,6 @@ class Driver:
         self._modules[handle] = Path(path.decode()).read_bytes()
         return handle
 
-    def wp_cuda_unload_module(self, context: Any, module: Any) -> None:
-        pass
-
     def wp_cuda_get_kernel(self, context: Any, module: Any, name: bytes) -> int | None:
         if name not in self._modules[_number(module)]:
             self.refuse(f"the compiled module has no symbol {name.decode()}")
@@ -537,12 +462,6 @@ class Driver:
         block._obj.value = 256
         grid._obj.value = self.settings.multiprocessors * 4
         return True
-
-    def wp_cuda_get_kernel_static_shared_memory(self, context: Any, kernel: Any) -> int:
-        return 0
-
-    def wp_cuda_set_kernel_cluster_attrs(self, *arguments: Any) -> int:
-        return 1
 
     def wp_cuda_launch_kernel(
         self,
@@ -610,12 +529,6 @@ class Driver:
         self._executables[_number(executable)].run()
         return True
 
-    def wp_cuda_graph_destroy(self, context: Any, graph: Any) -> None:
-        pass
-
-    def wp_cuda_graph_exec_destroy(self, context: Any, executable: Any) -> None:
-        pass
-
     def wp_cuda_graph_insert_while(
         self, context: Any, stream: Any, arch: int, ptx: int, condition: Any, body: Any, handle: Any
     ) -> bool:
@@ -651,9 +564,6 @@ class Driver:
 
         return self.submit(_number(stream), _Operation("conditional", "if", run))
 
-    def wp_cuda_graph_set_condition(self, *arguments: Any) -> bool:
-        return True
-
     def wp_cuda_graph_pause_capture(self, context: Any, stream: Any, graph: Any) -> bool:
         graph._obj.value = self._end(stream)
         return True
@@ -671,6 +581,40 @@ class Driver:
         return True
 
 
+_CONSTANTS: dict[str, Any] = {
+    "wp_cuda_driver_is_initialized": 1,
+    "wp_cuda_device_get_name": b"Emulated GPU",
+    "wp_cuda_device_is_uva": 1,
+    "wp_cuda_device_get_pageable_memory_access": 0,
+    "wp_cuda_device_get_direct_managed_mem_access_from_host": 0,
+    "wp_cuda_device_get_host_native_atomic_supported": 0,
+    "wp_cuda_device_get_managed_memory_supported": 1,
+    "wp_cuda_device_get_concurrent_managed_access_supported": 1,
+    "wp_cuda_device_is_ipc_supported": 1,
+    "wp_cuda_device_get_uuid": None,
+    "wp_cuda_device_get_pci_domain_id": 0,
+    "wp_cuda_device_get_pci_device_id": 0,
+    "wp_cuda_is_peer_access_supported": 1,
+    "wp_cuda_context_is_primary": 1,
+    "wp_cuda_context_check": 0,
+    "wp_cuda_stream_unregister": None,
+    "wp_cuda_stream_destroy": None,
+    "wp_cuda_stream_is_blocking": 1,
+    "wp_cuda_stream_query": 0,
+    "wp_cuda_stream_wait_stream": None,
+    "wp_cuda_stream_wait_event": None,
+    "wp_cuda_event_destroy": None,
+    "wp_cuda_event_record": None,
+    "wp_deterministic_sort_reduce_device": None,
+    "wp_cuda_unload_module": None,
+    "wp_cuda_get_kernel_static_shared_memory": 0,
+    "wp_cuda_set_kernel_cluster_attrs": 1,
+    "wp_cuda_graph_destroy": None,
+    "wp_cuda_graph_exec_destroy": None,
+    "wp_cuda_graph_set_condition": True,
+}
+"""Functions that return the same whatever is asked, and do nothing."""
+
 _REAL = {f"wp_cuda_{name}" for name in ("toolkit_version", "compile_dot", "compile_fft")}
 """Functions of the C library that need no driver."""
 
@@ -684,21 +628,30 @@ class Proxy:
 
     def __getattr__(self, name: str) -> Any:
         driver: Driver = self._driver
-        if name.startswith("wp_") and hasattr(Driver, name):
-            emulated = getattr(driver, name)
-            # Warp declares the types of arguments on the functions of its library.
-            function = lambda *arguments: emulated(*arguments)  # noqa: E731
+        if name in _CONSTANTS or (name.startswith("wp_") and hasattr(Driver, name)):
+            emulated = getattr(driver, name, lambda *_: _CONSTANTS[name])
+
+            # A function of its own, since Warp declares the types of arguments on the functions of its library.
+            function: Any = _own(emulated)
             driver.declared[name] = function
         elif needs_gpu(name):
-
-            def function(*_: Any) -> Any:
-                message = f"The emulated GPU lacks {name}: add it to {__name__}."
-                raise EmulationError(message)
-
+            function = _lacking(name)
         else:
             function = getattr(driver.library, name)
         object.__setattr__(self, name, function)
         return function
+
+
+def _own(emulated: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: emulated(*arguments)  # noqa: PLW0108
+
+
+def _lacking(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        message = f"The emulated GPU lacks {name}: add it to {__name__}."
+        raise EmulationError(message)
+
+    return refuse
 
 
 def needs_gpu(name: str) -> bool:
@@ -721,7 +674,7 @@ def _launched() -> tuple[Any, list[Any]]:
         found = frame.f_locals
         if "kernel" in found and "params" in found:
             return found["kernel"], found["params"]
-        itself = found.get("self")
+        itself: Any = found.get("self")
         if hasattr(itself, "kernel") and hasattr(itself, "params"):
             return itself.kernel, itself.params
         frame = frame.f_back
@@ -756,9 +709,9 @@ def patch_warp(context: Any, settings: Settings, on_start: Callable[[Driver], No
 
     if not warp.config.version.startswith(f"{WARP_RELEASE}."):
         message = (
-            f"The emulated GPU knows Warp {WARP_RELEASE}, and this is {warp.config.version}: compare the calls into the C "
-            f"library in warp/_src/context.py with {inspect.getfile(Driver)}, run `make test-emulated`, and raise "
-            "WARP_RELEASE there."
+            f"The emulated GPU knows Warp {WARP_RELEASE}, and this is {warp.config.version}: compare the calls into "
+            f"the C library in warp/_src/context.py with {inspect.getfile(Driver)}, run `make test-emulated`, and "
+            "raise WARP_RELEASE there."
         )
         raise EmulationError(message)
     warp.config.enable_cpu_blocks = True

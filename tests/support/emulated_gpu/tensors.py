@@ -14,14 +14,15 @@ import functools
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
+from support.emulated_gpu.driver import EmulationError, Settings, Violation, call_stack
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-
-from support.emulated_gpu.driver import EmulationError, Settings, Violation, call_stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +148,7 @@ class CudaTensor(torch.Tensor):
     ordinal: int
 
     @staticmethod
-    def __new__(cls, host: torch.Tensor, ordinal: int) -> CudaTensor:
+    def __new__(cls: type[CudaTensor], host: torch.Tensor, ordinal: int) -> CudaTensor:  # noqa: PYI034
         """Make a tensor on a GPU of a tensor of the CPU, without a copy."""
         if not 0 <= ordinal < state.settings.count:
             message = f"CUDA error: invalid device ordinal (cuda:{ordinal})"
@@ -160,7 +161,7 @@ class CudaTensor(torch.Tensor):
             storage_offset=host.storage_offset(),
             dtype=host.dtype,
             layout=host.layout,
-            device="meta",
+            device=torch.device("meta"),
         )
         made.host, made.ordinal = host, ordinal
         return made
@@ -197,7 +198,7 @@ class CudaTensor(torch.Tensor):
             raise TypeError(message)
         return self.cpu().numpy()
 
-    def record_stream(self, stream: Any) -> None:
+    def record_stream(self, s: Any) -> None:
         pass
 
     def __repr__(self, *_: Any, **__: Any) -> str:
@@ -239,7 +240,7 @@ def _to(func: Any, tensor: CudaTensor, *args: Any, **kwargs: Any) -> torch.Tenso
     elif args and isinstance(args[0], torch.Tensor):
         device, dtype, non_blocking = args[0].device, args[0].dtype, False
     else:
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
     if device is not None and device.type == "cuda":
         device = torch.device("cuda", state.ordinal(device))
     stays = (device is None or device == tensor.device) and (dtype is None or dtype == tensor.dtype)
@@ -259,7 +260,7 @@ class Redirect(TorchDispatchMode):
         return _dispatch(func, args, kwargs or {})
 
 
-def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: C901, PLR0912
+def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: C901
     """Run one operation of torch on the host's memory."""
     flat, spec = tree_flatten((args, kwargs))
     ours = [each for each in flat if isinstance(each, CudaTensor)]
@@ -317,7 +318,7 @@ def _makes_view(func: Any) -> bool:
     return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 
 
-def _marked(result: Any, is_pinned: bool) -> Any:  # noqa: FBT001
+def _marked(result: Any, is_pinned: bool) -> Any:
     if is_pinned and isinstance(result, torch.Tensor):
         result._emulated_pinned = True  # pyright: ignore[reportAttributeAccessIssue]
     return result
@@ -354,7 +355,7 @@ def _note_waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any], ours: Se
             state.wait("copy to the device" if there else "copy to the host")
     elif func is aten.copy_.default:
         to, of = (isinstance(each, CudaTensor) for each in args[:2])
-        non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))  # noqa: PLR2004
+        non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
         pinned = getattr(args[0] if of else args[1], "_emulated_pinned", False)
         if to != of and not (non_blocking and pinned):
             state.wait("copy to the device" if to else "copy to the host")
@@ -436,7 +437,7 @@ class _Stream:
         state.call_runtime("stream synchronize")
         state.wait("stream synchronize")
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Self:
         streams = _streams()
         self._before = streams.get(self.device_index)
         streams[self.device_index] = self
@@ -465,7 +466,7 @@ def _current_stream(device: Any = None) -> _Stream:
 
 
 class _Event:
-    def __init__(self, enable_timing: bool = False, **_: Any) -> None:  # noqa: FBT001, FBT002
+    def __init__(self, **_: Any) -> None:
         self._recorded: float | None = None
 
     def record(self, stream: Any = None) -> None:
@@ -543,7 +544,7 @@ def _memory_info(device: Any = None) -> tuple[int, int]:
     return state.settings.memory_bytes, state.settings.memory_bytes
 
 
-def _sleep(cycles: int) -> None:
+def _sleep(_: int) -> None:
     message = "torch.cuda._sleep: the emulated GPU has no speed. Mark the test `gpu(real=...)`."
     raise EmulationError(message)
 
@@ -590,7 +591,7 @@ def patch_torch(machine: Torch) -> None:
     # Modules that move keep their parameters' identity, as they do where the kind of tensor stays the same.
     torch.__future__.set_swap_module_params_on_conversion(True)
     # On a GPU, Adam runs over all parameters at once.
-    torch.utils._foreach_utils._foreach_supported_types.append(CudaTensor)
+    _foreach_utils._foreach_supported_types.append(CudaTensor)
     _patch_functions()
     _patch_distributed()
     _enter_in_every_thread()
@@ -611,10 +612,8 @@ def _patch_functions() -> None:
             return as_tensor(data, *args, **named)
         about = data.__cuda_array_interface__
 
-        class Host:
-            __array_interface__ = {**about, "version": 3}
-
-        numbers = np.asarray(Host())
+        host = SimpleNamespace(__array_interface__={**about, "version": 3})
+        numbers = np.asarray(host)
         tensor = CudaTensor(torch.from_numpy(numbers), state.ordinal(named.get("device")))
         tensor._warp_array = data  # pyright: ignore[reportAttributeAccessIssue]  It owns the memory.
         return tensor
@@ -622,7 +621,7 @@ def _patch_functions() -> None:
     torch.load, torch.as_tensor = load_there, as_tensor_there
     group = torch._C._group_tensors_by_device_and_dtype
 
-    def grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT002
         """Group tensors as torch does, with the names of our devices."""
         found = group(lists, with_indices)
         return {
