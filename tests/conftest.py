@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", help="device of the tests that run on any: cpu or cuda:0")
     parser.addoption("--soak-kills", type=int, default=50, help="how many ranks the soak test kills")
     parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak test")
+    parser.addoption("--soak-archs", default="75,90", help="CUDA architectures that the soak test compiles for")
 
 
 def pytest_configure(config: pytest.Config) -> None:
