@@ -41,11 +41,14 @@ _NAN, _FREED = 0xFF, 0xFE
 _OUTPUT_PATH = 16
 """Place of the path among the arguments of `wp_cuda_compile_program`."""
 _MOST_ROUNDS = 100_000
+_KEPT_BYTES = 256 << 20
+"""Freed memory that is kept, so that a use after it is noticed."""
 _OWN_FRAMES = 12
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
 _libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
 
 
 class EmulationError(RuntimeError):
@@ -149,7 +152,8 @@ class Driver:
         self._executables: dict[int, _Graph] = {}
         self._modules: dict[int, bytes] = {}
         self._names: dict[int, bytes] = {}
-        self._rounds = 0
+        self._freed: collections.deque[tuple[int, int]] = collections.deque()
+        self._freed_bytes = 0
         self._uses_tiles: dict[str, bool] = {}
         self.declared: dict[str, Any] = {}
         """Functions that Warp has declared the types of."""
@@ -342,7 +346,14 @@ class Driver:
                     )
                     break
             return
-        _fill(number, count, _FREED)  # It stays allocated, so that a use after it shows.
+        # It stays allocated for a while, so that a use after it shows.
+        _fill(number, count, _FREED)
+        self._freed.append((number, count))
+        self._freed_bytes += count
+        while self._freed_bytes > _KEPT_BYTES:
+            oldest, size = self._freed.popleft()
+            self._freed_bytes -= size
+            _libc.free(oldest)
 
     def wp_alloc_device_default(self, context: Any, size: Any, tag: Any) -> int | None:
         if self.is_capturing:
