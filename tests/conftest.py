@@ -148,6 +148,13 @@ def _leaves_no_trace() -> Iterator[None]:
         pytest.fail(f"The test left a trace: {', '.join(traces)}. Undo it where it was done.")
 
 
+@pytest.fixture(autouse=True)
+def _a_new_account() -> None:
+    """Let each test look at what itself did with emulated GPUs."""
+    if _IS_EMULATED:
+        emulated_gpu.machine().forget()
+
+
 def _restore_environ(before: dict[str, str]) -> None:
     # pytest itself changes this one between the phases of a test.
     before["PYTEST_CURRENT_TEST"] = os.environ.get("PYTEST_CURRENT_TEST", "")

@@ -13,13 +13,11 @@ import pytest
 import torch
 import warp as wp
 from support import emulated_gpu
-from support.emulated_gpu.driver import WARP_RELEASE, EmulationError, Settings, patch_warp
+from support.emulated_gpu.driver import WARP_RELEASE, EmulationError, patch_warp
 
 from shoal.sim.graphs import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from support.emulated_gpu.driver import Driver
 
 pytestmark = pytest.mark.emulated_gpu
@@ -35,15 +33,12 @@ def add(amount: wp.float32, values: wp.array[wp.float32]) -> None:
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
-    """The emulated driver; its violations are forgotten afterwards."""
+def driver() -> Driver:
+    """The emulated driver."""
     wp.init()
     machine = emulated_gpu.machine()
     assert machine.driver is not None
-    assert machine.torch is not None
-    yield machine.driver
-    machine.driver.violations.clear()
-    machine.torch.violations.clear()
+    return machine.driver
 
 
 def whats() -> list[str]:
@@ -103,7 +98,7 @@ def test_tensors_of_two_devices_are_refused() -> None:
     here = torch.ones(3, device=GPU)
     for other in (torch.ones(3), torch.ones(3, device="cuda:1")):
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-            here + other
+            here.add(other)
     assert (here + torch.tensor(1.0)).tolist() == [2.0, 2.0, 2.0]  # A number may come from the host.
     with pytest.raises(TypeError, match="can't convert cuda:0"):
         here.numpy()
@@ -153,4 +148,4 @@ def test_a_function_that_is_not_emulated_is_named(driver: Driver) -> None:
 def test_another_release_of_warp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "version", "9.1.0")
     with pytest.raises(EmulationError, match=f"knows Warp {WARP_RELEASE}, and this is 9.1.0"):
-        patch_warp(wp._src.context, Settings(), lambda _: None)  # pyright: ignore[reportAttributeAccessIssue]
+        patch_warp(wp._src.context, emulated_gpu.machine().open_driver)  # pyright: ignore[reportAttributeAccessIssue]

@@ -54,8 +54,8 @@ def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
             on_gpu.get_observations()
         assert counts(machine) == (launches + STEPS, *waits)
         arrays = {key: array.numpy() for key, array in on_gpu.task.arrays.items()}
+        assert set(machine.contexts) == {1}
     assert [(each.what, each.stack[-1]) for each in machine.violations] == []
-    assert list(machine.contexts) == [1]
     with isolated("cpu"):
         on_cpu = built(name, "cpu")
         for each in actions:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from support.emulated_gpu.driver import Driver, EmulationError, Settings, patch_warp
+from support.emulated_gpu.driver import FIRST_CONTEXT, Driver, EmulationError, Settings, call_stack, patch_warp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,13 +45,27 @@ class Machine:
         self.torch: Torch | None = None
         self.contexts: dict[int, tuple[str, ...]] = {}
 
-    def make_context(self, ordinal: int) -> int:
-        """Make a context on a GPU, on torch's or on Warp's behalf."""
-        from support.emulated_gpu.driver import FIRST_CONTEXT, call_stack
+    def open_driver(self, library: Any) -> Driver:
+        """Make the driver over Warp's C library."""
+        self.driver = Driver(library, self.settings, self.make_context)
+        return self.driver
 
+    def make_context(self, ordinal: int) -> int:
+        """Return the handle of the context on a GPU, which is made if need be, on torch's or on Warp's behalf."""
+        if not 0 <= ordinal < self.settings.count:
+            message = f"GPU {ordinal} does not exist: the emulated machine has {self.settings.count}."
+            raise EmulationError(message)
         if ordinal not in self.contexts:
             self.contexts[ordinal] = call_stack(3)
         return FIRST_CONTEXT + ordinal
+
+    def forget(self) -> None:
+        """Begin the account anew."""
+        self.contexts.clear()
+        for side in (self.driver, self.torch):
+            if side is not None:
+                side.violations.clear()
+                side.waits.clear()
 
     @property
     def is_capturing(self) -> bool:
@@ -124,10 +138,6 @@ def install(settings: Settings | None = None) -> None:
     os.environ["WARP_CACHE_PATH"] = str(KERNEL_CACHE / ("compiled" if settings.compiles else "named"))
     _machine = made = Machine(settings)
 
-    def start(driver: Driver) -> None:
-        made.driver = driver
-        driver.make_context = made.make_context  # pyright: ignore[reportAttributeAccessIssue]
-
     def patch_tensors(_: ModuleType) -> None:
         from support.emulated_gpu import tensors
 
@@ -136,7 +146,7 @@ def install(settings: Settings | None = None) -> None:
 
     hooks: dict[str, Callable[[ModuleType], None]] = {
         "pynvml": lambda module: _patch_nvml(module, settings),
-        "warp._src.context": lambda module: patch_warp(module, settings, start),
+        "warp._src.context": lambda module: patch_warp(module, made.open_driver),
         "torch": patch_tensors,
     }
     sys.meta_path.insert(0, _AfterImport(hooks))

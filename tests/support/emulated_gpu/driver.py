@@ -122,18 +122,18 @@ def call_stack(skip: int = 2) -> tuple[str, ...]:
 class Driver:
     """The state of the emulated driver, and what was done with it."""
 
-    def __init__(self, library: Any, settings: Settings) -> None:
-        """Start a machine.
+    def __init__(self, library: Any, settings: Settings, make_context: Callable[[int], int]) -> None:
+        """Start it.
 
         Args:
             library: Warp's C library.
             settings: What the machine is like.
+            make_context: Returns the handle of the context on a GPU, which is made if need be.
         """
         self.library = library
         self.settings = settings
+        self.make_context = make_context
         self.error = b""
-        self.contexts: dict[int, tuple[str, ...]] = {}
-        """GPUs that have a context, with the calls that made it."""
         self.violations: list[Violation] = []
         self.waits: collections.Counter[str] = collections.Counter()
         """Calls that wait for the device, by their kind."""
@@ -168,15 +168,6 @@ class Driver:
     def is_capturing(self) -> bool:
         """Whether any stream is."""
         return any(stream.capture is not None for stream in self._streams.values())
-
-    def make_context(self, ordinal: int) -> int:
-        """Return the handle of the primary context of a GPU, which is made if need be."""
-        if not 0 <= ordinal < self.settings.count:
-            message = f"GPU {ordinal} does not exist: the emulated machine has {self.settings.count}"
-            raise EmulationError(message)
-        if ordinal not in self.contexts:
-            self.contexts[ordinal] = call_stack()
-        return FIRST_CONTEXT + ordinal
 
     def refuse(self, what: str) -> bool:
         """Note a violation. Returns False, which is CUDA's way to report it."""
@@ -708,13 +699,12 @@ def _number(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def patch_warp(context: Any, settings: Settings, on_start: Callable[[Driver], None]) -> None:
+def patch_warp(context: Any, open_driver: Callable[[Any], Driver]) -> None:
     """Let Warp start with emulated GPUs.
 
     Args:
         context: The module `warp._src.context`, just imported.
-        settings: What the machine is like.
-        on_start: Takes the driver when Warp starts.
+        open_driver: Makes the driver over Warp's C library.
     """
     import warp
 
@@ -732,8 +722,6 @@ def patch_warp(context: Any, settings: Settings, on_start: Callable[[Driver], No
         library = load_library(self, path)
         if "clang" in Path(path).name:
             return library
-        driver = Driver(library, settings)
-        on_start(driver)
-        return Proxy(driver)
+        return Proxy(open_driver(library))
 
     context.Runtime.load_dll = load_dll
