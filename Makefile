@@ -51,7 +51,7 @@ test-spawn:                   ## Rung 2: real workers.
 	$(RUN) pytest -m spawn
 
 test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or runs on any device.
-	$(RUN) python tests/support/emulated_gpu pytest
+	$(RUN) python tests/support/emulated_gpu pytest -m "not slow"
 
 test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
 	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/plan
