@@ -102,9 +102,11 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     from shoal.learn.filming import filming
     from shoal.learn.groups import World, group_timeout, process_group
     from shoal.plan.ranks import usable_threads
+    from shoal.sim.gpu_memory import translate_memory_errors
     from shoal.sim.isolation import isolated
 
     device = job.devices[rank.local_rank]
+    flag = "--num-envs" if job.config.num_envs_total is None else "--num-envs-total"
     world = World(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -114,7 +116,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
         beat=beat or Heartbeat(),
         network=network or {},
     )
-    with isolated(device, threads=usable_threads(rank)):
+    with translate_memory_errors(device, job.num_envs, flag), isolated(device, threads=usable_threads(rank)):
         env = _build_env(job, world)
         patience = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
         with (
