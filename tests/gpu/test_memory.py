@@ -1,7 +1,8 @@
-"""GPU memory: how a training ends on a GPU that is too small for it."""
+"""GPU memory: the sizes that tasks declare, as measured, and how a training ends on a GPU that is too small for it."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -10,10 +11,11 @@ import pytest
 import torch
 import warp as wp
 from support.commands import TRAIN
-from support.emulated_gpu import Settings, environment
+from support.emulated_gpu import Settings, environment, machine
 
 from shoal.errors import TrainingFailedError
 from shoal.sim.gpu_memory import translate_memory_errors
+from shoal.tasks.registry import TaskSpec, registered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +23,33 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.emulated_gpu
 
 GPU = "cuda:0"
+SMALL, LARGE = 8, 24
+"""Numbers of environments that are built. Memory is a linear function of them: so are all sizes of MuJoCo Warp's."""
+SHORTFALL = 0.03
+"""How much less than measured a declared size may be."""
+SHIPPED = [name for name, spec in registered().items() if spec.builder.startswith("shoal.tasks.")]
+
+
+def build(spec: TaskSpec, num_envs: int) -> tuple[int, int]:
+    """Build a task, and return the most memory that it took [bytes] and the numbers in an observation."""
+    gc.collect()
+    driver = machine().driver
+    assert driver is not None
+    before = driver.peak_bytes = driver.live_bytes
+    task = spec.load_builder()(spec.env, num_envs=num_envs, device=GPU, seed=0)
+    return driver.peak_bytes - before, sum(task.observations.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_task_declares_what_an_environment_takes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo leaves a log file.
+    spec = registered()[name]
+    wp.init()
+    (small, observation_size), (large, _) = build(spec, SMALL), build(spec, LARGE)
+    bytes_per_env = (large - small) / (LARGE - SMALL)
+    assert (1 - SHORTFALL) * bytes_per_env <= spec.gpu_bytes_per_env <= bytes_per_env
+    assert spec.observation_size == observation_size
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,12 @@ IDLE = GpuState(
 OTHER = Holder(pid=77, name="python", memory_bytes=3 * GIB)
 
 
-def judged(workers: int = 1, *, sure: bool = True, **state: Any) -> list[tuple[str, str, bool]]:
-    """What is found of an idle GPU with these changes, for workers whose experience takes 24 MiB."""
+def judged(
+    workers: int = 1, *, plan: TrainPlan | None = None, sure: bool = True, **state: Any
+) -> list[tuple[str, str, bool]]:
+    """What is found of an idle GPU with these changes."""
     changed = dataclasses.replace(IDLE, **state)
-    return [told(finding) for finding in preflight.judge_gpu(changed, workers, 24 * MIB, sure=sure)]
+    return [told(finding) for finding in preflight.judge_gpu(changed, workers, plan, sure=sure)]
 
 
 def test_an_idle_healthy_gpu_needs_no_word() -> None:
@@ -225,13 +227,13 @@ def test_an_idle_healthy_gpu_needs_no_word() -> None:
             ),
         ),
         (
-            {"free_bytes": 223 * MIB, "holders": (OTHER, Holder(pid=8), Holder(pid=9, memory_bytes=4 * GIB))},
+            {"free_bytes": 199 * MIB, "holders": (OTHER, Holder(pid=8), Holder(pid=9, memory_bytes=4 * GIB))},
             1,
             (
                 "problem",
                 (
-                    f"{NAME} has 223 MiB of memory free, held by process 9 (4.0 GiB), python (process 77, 3.0 GiB), "
-                    "process 8, but a worker takes at least 224 MiB: end what holds it, or pass other --gpu-ids."
+                    f"{NAME} has 199 MiB of memory free, held by process 9 (4.0 GiB), python (process 77, 3.0 GiB), "
+                    "process 8, but a worker takes at least 200 MiB: end what holds it, or pass other --gpu-ids."
                 ),
                 True,
             ),
@@ -241,10 +243,7 @@ def test_an_idle_healthy_gpu_needs_no_word() -> None:
             2,
             (
                 "problem",
-                (
-                    f"{NAME} has 300 MiB of memory free, but 2 workers take at least 448 MiB: "
-                    "end what holds it, or pass other --gpu-ids."
-                ),
+                (f"{NAME} has 300 MiB of memory free, but 2 workers take at least 400 MiB: pass other --gpu-ids."),
                 False,
             ),
         ),
@@ -287,6 +286,88 @@ def test_an_idle_healthy_gpu_needs_no_word() -> None:
 )
 def test_what_is_wrong_with_a_gpu_is_said(state: dict[str, Any], workers: int, expected: tuple[str, str, bool]) -> None:
     assert judged(workers, **state) == [expected]
+
+
+ROUGH = "Quadruped-Velocity-Rough"
+SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
+# Of each environment 836,000 bytes, and 24 steps of 330 + 7 numbers of 4 bytes: 868,352. 200 MiB are for a context.
+
+
+def plan_on_gpus(*words: str) -> TrainPlan:
+    return plan_training(parse_train([*words]), {}, seen(2))
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "state", "expected"),
+    [
+        # 65,536 * 868,352 + 200 MiB are 53.2 GiB. (23 GiB - 200 MiB) / 868,352 are 28,198.5.
+        (
+            ("--num-envs", "65536"),
+            1,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
+                "pass --num-envs 28198 or fewer."
+            ),
+        ),
+        # (11.5 GiB - 200 MiB) / 868,352 are 13,978.5.
+        (
+            ("--gpu-ids", "0", "--nproc-per-node", "2", "--num-envs", "32768"),
+            2,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but 2 workers with 32,768 environments each take at least "
+                "53.4 GiB: pass --num-envs 13978 or fewer."
+            ),
+        ),
+        (
+            ("--gpu-ids", "0", "1", "--num-envs-total", "131072"),
+            1,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
+                "pass --num-envs-total 56396 or fewer."
+            ),
+        ),
+        (
+            ("--num-envs", "65536"),
+            1,
+            {"total_bytes": 80 * GIB, "holders": (OTHER,)},
+            (
+                f"{NAME} has 23.0 GiB of memory free, held by python (process 77, 3.0 GiB), but a worker with 65,536 "
+                "environments takes at least 53.2 GiB: end what holds it, or pass --num-envs 28198 or fewer."
+            ),
+        ),
+        (
+            ("--num-envs", "1"),
+            1,
+            {"free_bytes": 200 * MIB},
+            (
+                f"{NAME} has 200 MiB of memory free, but a worker with 1 environment takes at least 201 MiB: "
+                "end what holds it, or pass other --gpu-ids."
+            ),
+        ),
+    ],
+)
+def test_more_environments_than_fit_are_refused_with_the_number_that_fits(
+    flags: tuple[str, ...], workers: int, state: dict[str, Any], expected: str
+) -> None:
+    (found,) = judged(workers, plan=plan_on_gpus(ROUGH, *flags), **(SMALL_GPU | state))
+    assert found == ("problem", expected, "end what holds it" in expected)
+
+
+def test_the_number_of_environments_that_fits_is_not_refused() -> None:
+    plan = plan_on_gpus(ROUGH, "--num-envs", "28198")
+    assert judged(plan=plan, **SMALL_GPU) == []
+    assert len(judged(plan=dataclasses.replace(plan, num_envs=28199), **SMALL_GPU)) == 1
+
+
+def test_train_refuses_more_environments_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (dataclasses.replace(IDLE, **SMALL_GPU),))
+    plan = plan_on_gpus(ROUGH, "--num-envs", "65536", "--log-root", str(tmp_path))
+    with pytest.raises(UsageError, match=r"takes at least 53\.2 GiB: pass --num-envs 28198 or fewer\.$"):
+        preflight.preflight(plan, {}, seen(2))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_worker_takes_an_exclusive_gpu_only_while_nobody_else_has_it() -> None:

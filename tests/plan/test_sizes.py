@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support import bouncing_task
 from support.fake_devices import seen
 
 from shoal.cli.parse import parse_train
 from shoal.config import AgentConfig, ModelConfig, PpoConfig
-from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes
+from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes, gpu_bytes_per_env
 from shoal.plan.training import TrainPlan, plan_training
 
 
@@ -49,7 +50,34 @@ def test_a_checkpoint_holds_weights_and_what_the_optimizer_keeps(
 
 def test_experience_grows_with_environments_and_steps() -> None:
     plan = plan_of("--num-envs", "100", "--agent.num-steps-per-env", "10")
-    assert experience_bytes(plan) == 100 * 10 * 8 * 4
+    assert experience_bytes(plan) == 100 * 10 * (5 + 7) * 4  # An observation of the cart-pole has 5 numbers.
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), 836_000 + 24 * (330 + 7) * 4),
+        (("--agent.num-steps-per-env", "10"), 836_000 + 10 * (330 + 7) * 4),
+        # Rewards, commands and the terrain's size change no array of an environment; what is kept only adds to them.
+        (("--env.push-speed", "0", "--env.terrain-levels", "3", "--env.on-nan", "stop"), 836_000 + 24 * (330 + 7) * 4),
+        # With other settings that matter, nothing is known of the environment.
+        (("--env.nconmax", "16"), 24 * (1 + 7) * 4),
+        (("--env.njmax", "4096"), 24 * (1 + 7) * 4),
+        (("--env.scan-width", "0"), 24 * (1 + 7) * 4),
+    ],
+)
+def test_the_gpu_memory_of_an_environment_is_declared_for_settings_that_leave_it_alone(
+    flags: tuple[str, ...], expected: int
+) -> None:
+    config = parse_train(["Quadruped-Velocity-Rough", "--gpu-ids", "0", *flags])
+    assert gpu_bytes_per_env(plan_training(config, {}, seen(1))) == expected
+
+
+def test_a_task_of_the_user_s_own_has_no_declared_memory() -> None:
+    config = parse_train(
+        [f"{bouncing_task.__file__}:BouncingTask", "--gpu-ids", "0", "--agent.num-steps-per-env", "10"]
+    )
+    assert gpu_bytes_per_env(plan_training(config, {}, seen(1))) == 10 * (1 + 7) * 4
 
 
 @pytest.mark.parametrize(("iterations", "interval", "count"), [(100, 50, 2), (101, 50, 3), (49, 50, 1), (50, 50, 1)])

@@ -6,7 +6,7 @@ A task adds its own settings in a subclass, beside its kernels and not here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from shoal.config.checks import above, at_least, check, one_of, within
 from shoal.errors import UsageError
@@ -23,6 +23,10 @@ class EnvConfig:
     without arguments does not work there, because a dataclass with slots is a copy of the class that was
     written. How many environments there are is not said here: it belongs to the run, not to the task.
     """
+
+    size_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that change the memory of an environment or the size of an observation: sizes that a `TaskSpec` declares
+    hold where these have the task's defaults."""
 
     episode_length_s: float = 20.0
     """Longest time that an episode may take, in seconds of simulated time; then it is cut off (a time-out).
@@ -46,6 +50,8 @@ class MujocoConfig(EnvConfig):
 
     It has no slots, so that a task which exists without MuJoCo too can inherit both configurations.
     """
+
+    size_fields: ClassVar[tuple[str, ...]] = ("nconmax", "njmax")
 
     engine: EngineName = "auto"
     """What simulates: `warp` is MuJoCo Warp, `native` MuJoCo's own C engine on the cores of this worker. `auto` is

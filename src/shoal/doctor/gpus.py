@@ -34,7 +34,7 @@ def gpus(ask: Ask) -> Iterator[Finding]:
     for state in ask.states:
         wanted = workers[f"cuda:{state.index}"]
         if wanted:
-            yield from judge_gpu(state, wanted, 0, sure=not ask.gpus.order_is_uncertain)
+            yield from judge_gpu(state, wanted, None, sure=not ask.gpus.order_is_uncertain)
         yield ok(f"GPU {state.index}", describe(state))
 
 

@@ -27,6 +27,7 @@ from shoal.plan.sizes import (
     checkpoint_bytes,
     checkpoints_to_come,
     experience_bytes,
+    gpu_bytes_per_env,
 )
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     mine = plan.devices if plan.rank is None else (plan.devices[plan.rank.local_rank],)
     for state in gpu_health.read_gpu_states(wanted_gpus(mine, gpus)):
         workers = Counter(mine)[f"cuda:{state.index}"]
-        yield from judge_gpu(state, workers, experience_bytes(plan), sure=not gpus.order_is_uncertain)
+        yield from judge_gpu(state, workers, plan, sure=not gpus.order_is_uncertain)
     for name in needed_names(plan, environ):
         yield judge_name(name, host.resolves(name))
 
@@ -285,21 +286,21 @@ def _dotted(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def judge_gpu(state: GpuState, workers: int, experience: int, *, sure: bool) -> Iterator[Finding]:
+def judge_gpu(state: GpuState, workers: int, plan: TrainPlan | None, *, sure: bool) -> Iterator[Finding]:
     """Look at one GPU that workers will use.
 
     Args:
         state: How it is.
         workers: Workers that will share it.
-        experience: What each collects before it learns [bytes].
+        plan: What they will train. None if only their contexts are judged.
         sure: Whether the driver's GPU of that index is surely CUDA's; otherwise problems are no more than notes.
     """
-    for finding in _judge_gpu(state, workers, workers * (CONTEXT_BYTES + experience)):
+    for finding in _judge_gpu(state, workers, plan):
         doubtful = finding.level == "problem" and not sure
         yield note(finding.topic, finding.truth, finding.remedy) if doubtful else finding
 
 
-def _judge_gpu(state: GpuState, workers: int, needed: int) -> Iterator[Finding]:
+def _judge_gpu(state: GpuState, workers: int, plan: TrainPlan | None) -> Iterator[Finding]:
     topic, gpu = f"GPU {state.index}", f"GPU {state.index} ({state.name})"
     held = f", held by {holders_of(state)}" if state.holders else ""
     if state.problem is not None:
@@ -319,19 +320,40 @@ def _judge_gpu(state: GpuState, workers: int, needed: int) -> Iterator[Finding]:
             f"run `nvidia-smi -i {state.uuid} -c DEFAULT` as root, or pass other --gpu-ids",
             transient=workers == 1,
         )
+    envs_bytes = plan.num_envs * gpu_bytes_per_env(plan) if plan is not None else 0
+    needed = workers * (CONTEXT_BYTES + envs_bytes)
     if state.free_bytes is not None and state.free_bytes < needed:
-        who = "a worker takes" if workers == 1 else f"{workers} workers take"
+        is_held = state.total_bytes is None or state.total_bytes >= needed
         yield problem(
             topic,
-            f"{gpu} has {size(state.free_bytes)} of memory free{held}, but {who} at least {size(needed)}",
-            "end what holds it, or pass other --gpu-ids",
-            transient=state.total_bytes is None or state.total_bytes >= needed,
+            f"{gpu} has {size(state.free_bytes)} of memory free{held}, but {_takers(workers, plan)} at least "
+            f"{size(needed)}",
+            f"{'end what holds it, or ' if is_held else ''}pass {_less_memory(state.free_bytes // workers, plan)}",
+            transient=is_held,
         )
     elif state.holders:
         yield note(
             topic, f"{gpu} is also used by {holders_of(state)}", "expect training to be slower, or pass other --gpu-ids"
         )
     yield from _judge_memory_of_gpu(state, topic, gpu)
+
+
+def _takers(workers: int, plan: TrainPlan | None) -> str:
+    """Return the workers that share a GPU, with their environments and a verb."""
+    if plan is None:
+        return "a worker takes" if workers == 1 else f"{workers} workers take"
+    envs = f"{plan.num_envs:,} environment{'' if plan.num_envs == 1 else 's'}"
+    return f"a worker with {envs} takes" if workers == 1 else f"{workers} workers with {envs} each take"
+
+
+def _less_memory(free_bytes: int, plan: TrainPlan | None) -> str:
+    """Return the flag that makes a training fit into so much memory for each worker, as far as its size is known."""
+    fit = (free_bytes - CONTEXT_BYTES) // gpu_bytes_per_env(plan) if plan is not None else 0
+    if plan is None or fit < 1:
+        return "other --gpu-ids"
+    if plan.config.num_envs_total is not None:
+        return f"--num-envs-total {fit * plan.world_size} or fewer"
+    return f"--num-envs {fit} or fewer"
 
 
 def _judge_memory_of_gpu(state: GpuState, topic: str, gpu: str) -> Iterator[Finding]:

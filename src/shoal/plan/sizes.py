@@ -1,7 +1,7 @@
-"""How large a training will be at least, from its configuration alone: checkpoints, experience, processes.
+"""How large a training will be at least, from its configuration alone: checkpoints, experience, processes, GPU memory.
 
-Lower bounds, because observation and action sizes are known only once the task is built: what is refused on their
-account could not have worked.
+Lower bounds: a task declares what an environment takes with default settings, or nothing at all (`TaskSpec`). What is
+refused on their account could not have worked.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Warp's kernels in it. Contexts of 250 MiB and more are usual."""
 _STATES_OF_OPTIMIZER = {"adam": 2, "adamw": 2, "rmsprop": 1}
 """Numbers that an optimizer keeps for each weight."""
 
-_EXPERIENCE_FLOATS = 8
-"""Numbers that rsl_rl's storage keeps of each environment step at least: an observation, and an action with mean and
-deviation, of one number each; reward, value, return, and advantage."""
+_EXPERIENCE_FLOATS = 7
+"""Numbers that rsl_rl's storage keeps of each environment step at least, beside the observation: an action with mean
+and deviation, of one number each; reward, value, return, and advantage."""
 
 
 def checkpoint_bytes(agent: AgentConfig) -> int:
@@ -49,7 +49,24 @@ def _weights(model: ModelConfig) -> int:
 
 def experience_bytes(plan: TrainPlan) -> int:
     """Return how large one worker's experience of one iteration is at least [bytes]."""
-    return FLOAT * _EXPERIENCE_FLOATS * plan.num_envs * plan.config.agent.num_steps_per_env
+    return plan.num_envs * _experience_bytes_per_env(plan)
+
+
+def _experience_bytes_per_env(plan: TrainPlan) -> int:
+    observation = plan.spec.observation_size if _has_declared_sizes(plan) else 1
+    return FLOAT * (_EXPERIENCE_FLOATS + observation) * plan.config.agent.num_steps_per_env
+
+
+def gpu_bytes_per_env(plan: TrainPlan) -> int:
+    """Return how much memory of a GPU one environment takes at least, with its experience of one iteration [bytes]."""
+    environment = plan.spec.gpu_bytes_per_env if _has_declared_sizes(plan) else 0
+    return environment + _experience_bytes_per_env(plan)
+
+
+def _has_declared_sizes(plan: TrainPlan) -> bool:
+    """Whether the settings that change sizes are the task's defaults, for which it declares its sizes."""
+    asked, usual = plan.config.env, plan.spec.env
+    return all(getattr(asked, name) == getattr(usual, name) for name in usual.size_fields)
 
 
 def checkpoints_to_come(plan: TrainPlan) -> int:

@@ -62,6 +62,11 @@ class TaskSpec:
     twin: str | None = None
     """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
     Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
+    gpu_bytes_per_env: int = 0
+    """GPU memory that MuJoCo Warp and the task's arrays take for one environment at least, with the defaults of `env`
+    [bytes]. `tests/gpu/test_memory.py` measures it. 0 where it is unknown."""
+    observation_size: int = 1
+    """Numbers in one observation, all groups together, with the defaults of `env`. 1 where it is unknown."""
     extra: str | None = None
     """The extra of Shoal without which the task cannot be built, see `require_extra`."""
 

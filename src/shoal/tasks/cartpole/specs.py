@@ -33,6 +33,8 @@ SPECS = (
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",
+        gpu_bytes_per_env=117,
+        observation_size=5,
         twin="shoal.tasks.cartpole.twin:MujocoTwin",
     ),
     TaskSpec(
@@ -43,6 +45,8 @@ SPECS = (
         num_envs=512,
         max_iterations=150,
         builder="shoal.tasks.cartpole.task:Swingup",
+        gpu_bytes_per_env=93,
+        observation_size=5,
         twin="shoal.tasks.cartpole.twin:MujocoTwin",
     ),
     TaskSpec(
@@ -53,5 +57,7 @@ SPECS = (
         num_envs=512,
         max_iterations=150,
         builder="shoal.tasks.cartpole.mujoco_task:SwingupMujoco",
+        gpu_bytes_per_env=16_300,
+        observation_size=5,
     ),
 )

@@ -66,7 +66,15 @@ class _Training:
         )
 
 
-def _spec(name: str, summary: str, env: GymnasiumConfig, training: _Training) -> TaskSpec:
+def _spec(  # noqa: PLR0913  All of it differs between the tasks.
+    name: str,
+    summary: str,
+    env: GymnasiumConfig,
+    training: _Training,
+    *,
+    gpu_bytes_per_env: int,
+    observation_size: int,
+) -> TaskSpec:
     return TaskSpec(
         name=f"{name}-v5",
         summary=f"{summary}, as in Gymnasium.",
@@ -75,6 +83,8 @@ def _spec(name: str, summary: str, env: GymnasiumConfig, training: _Training) ->
         num_envs=training.num_envs,
         max_iterations=training.max_iterations,
         builder=f"shoal.tasks.gymnasium_v5.tasks:{name}",
+        gpu_bytes_per_env=gpu_bytes_per_env,
+        observation_size=observation_size,
         extra="gymnasium",
     )
 
@@ -98,30 +108,40 @@ SPECS = (
         config.ANT,
         # An action costs half its square: a wider distribution would cost more than the reward for not falling.
         _Training(max_iterations=500, init_std=0.4, least_std=0.2, learning_rate=3e-4, schedule="fixed"),
+        gpu_bytes_per_env=32_900,
+        observation_size=105,
     ),
     _spec(
         "HalfCheetah",
         "Run with two legs in a plane",
         config.HALF_CHEETAH,
         _Training(max_iterations=600, steps=128),
+        gpu_bytes_per_env=24_800,
+        observation_size=17,
     ),
     _spec(
         "Hopper",
         "Hop on one leg in a plane",
         config.HOPPER,
         _Training(max_iterations=400, least_std=0.2),
+        gpu_bytes_per_env=20_800,
+        observation_size=11,
     ),
     _spec(
         "Humanoid",
         "Walk on two legs",
         config.HUMANOID,
         _HUMANOID,
+        gpu_bytes_per_env=46_800,
+        observation_size=348,
     ),
     _spec(
         "HumanoidStandup",
         "Stand up from lying",
         config.StandupConfig(),
         replace(_HUMANOID, max_iterations=300, lam=0.95),
+        gpu_bytes_per_env=46_600,
+        observation_size=348,
     ),
     _spec(
         "InvertedPendulum",
@@ -129,12 +149,16 @@ SPECS = (
         config.PendulumConfig(),
         # The action space is three times as wide as the others.
         _Training(max_iterations=50, width=64, init_std=1.0),
+        gpu_bytes_per_env=17_100,
+        observation_size=4,
     ),
     _spec(
         "InvertedDoublePendulum",
         "Keep a pole upright on a pole on a cart",
         config.DoublePendulumConfig(),
         _Training(max_iterations=250, width=64, least_std=0.2, gamma=0.98),
+        gpu_bytes_per_env=18_000,
+        observation_size=9,
     ),
     _spec(
         "Pusher",
@@ -142,6 +166,8 @@ SPECS = (
         config.PushConfig(),
         # Whole episodes.
         _Training(max_iterations=500, steps=100, least_std=0.1, gamma=0.98),
+        gpu_bytes_per_env=339_000,
+        observation_size=23,
     ),
     _spec(
         "Reacher",
@@ -149,6 +175,8 @@ SPECS = (
         config.ReachConfig(),
         # Whole episodes, of which what comes after twenty steps hardly depends on the present one.
         _Training(max_iterations=300, steps=50, width=64, least_std=0.1, gamma=0.95),
+        gpu_bytes_per_env=18_800,
+        observation_size=10,
     ),
     _spec(
         "Swimmer",
@@ -156,11 +184,15 @@ SPECS = (
         config.SWIMMER,
         # A stroke is paid for by what comes long after it. Discount and lambda are those of RL Baselines3 Zoo.
         _Training(max_iterations=150, num_envs=16, steps=512, width=64, init_std=1.0, gamma=0.9999, lam=0.98),
+        gpu_bytes_per_env=19_900,
+        observation_size=8,
     ),
     _spec(
         "Walker2d",
         "Walk on two legs in a plane",
         config.WALKER2D,
         _Training(max_iterations=600, least_std=0.2),
+        gpu_bytes_per_env=24_900,
+        observation_size=17,
     ),
 )

@@ -7,7 +7,7 @@ docs/tasks.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from shoal.config.checks import above, at_least, check, each, one_of, within
 from shoal.config.env import MujocoConfig
@@ -18,6 +18,8 @@ TerrainName = Literal["rough", "boxes", "hill", "pit", "stairs_down", "stairs_up
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VelocityConfig(MujocoConfig):
     """A robot that is told how fast to walk, and in which direction."""
+
+    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet")
 
     robot: str = ""
     """The robot: an MJCF file, or the name of a model of the package `mujoco-menagerie`, such as `unitree_go1`. It
@@ -127,6 +129,11 @@ class VelocityConfig(MujocoConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoughConfig(VelocityConfig):
     """The same on rough ground, which becomes harder for those who manage."""
+
+    size_fields: ClassVar[tuple[str, ...]] = (
+        *VelocityConfig.size_fields,
+        *("scan_length", "scan_width", "scan_spacing"),
+    )
 
     terrains: tuple[TerrainName, ...] = ("rough", "boxes", "hill", "pit", "stairs_down", "stairs_up")
     """Kinds of ground, each for as many environments."""

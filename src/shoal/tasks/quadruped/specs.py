@@ -49,6 +49,8 @@ SPECS = (
         num_envs=1024,
         max_iterations=600,
         builder="shoal.tasks.quadruped.task:FlatVelocity",
+        gpu_bytes_per_env=40_000,
+        observation_size=96,
         check="shoal.tasks.quadruped.specs:check_robot",
     ),
     TaskSpec(
@@ -59,6 +61,8 @@ SPECS = (
         num_envs=1024,
         max_iterations=900,
         builder="shoal.tasks.quadruped.rough:RoughVelocity",
+        gpu_bytes_per_env=836_000,
+        observation_size=330,
         check="shoal.tasks.quadruped.specs:check_robot",
     ),
 )
