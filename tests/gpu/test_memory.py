@@ -15,6 +15,7 @@ from support.emulated_gpu import Settings, environment, machine
 
 from shoal.errors import TrainingFailedError
 from shoal.sim.gpu_memory import translate_memory_errors
+from shoal.sim.graphs import refuse_capture
 from shoal.tasks.registry import TaskSpec, registered
 
 if TYPE_CHECKING:
@@ -92,3 +93,12 @@ def test_errors_of_torch_and_warp_about_gpu_memory_are_translated(error: Runtime
     ):
         raise error
     assert caught.value.__cause__ is error
+
+
+def test_a_graph_that_cuda_has_no_memory_for_is_no_failed_capture() -> None:
+    error = RuntimeError("Graph launch error: Warp CUDA error 2: out of memory (in function wp_cuda_graph_launch)")
+    with (
+        pytest.raises(TrainingFailedError, match="ran out of memory on GPU 0"),
+        translate_memory_errors(GPU, 4096, "--num-envs"),
+    ):
+        raise refuse_capture(wp.get_device(GPU), error) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import warp as wp
 
-from shoal.errors import TrainingFailedError
+from shoal.errors import ShoalError, TrainingFailedError
 from shoal.plan.findings import size
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[N
     """
     try:
         yield
-    except RuntimeError as error:  # torch.OutOfMemoryError is one.
-        if device == "cpu" or not _OUT_OF_MEMORY.search(str(error)):
+    except (RuntimeError, ShoalError) as error:  # torch.OutOfMemoryError is a RuntimeError.
+        # A graph that CUDA has no memory for is an error of Shoal's own, about the capture.
+        cause = error.__cause__ if isinstance(error, ShoalError) else error
+        if device == "cpu" or not _OUT_OF_MEMORY.search(str(cause)):
             raise
         gpu = wp.get_device(device)
         message = (
