@@ -100,8 +100,8 @@ def verified(ask: Ask) -> Iterator[Finding]:
         yield ok("verified", "all tests run on the CPU")
     else:
         truth = (
-            "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120, but no real GPU has run "
-            "them yet"
+            "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120, but no real GPU has "
+            "run them yet"
         )
         yield note("verified", truth, "run `make test-gpu` in a clone, and report what fails")
 
