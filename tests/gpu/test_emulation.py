@@ -41,7 +41,7 @@ def driver() -> Driver:
     return machine.driver
 
 
-def whats() -> list[str]:
+def refusals() -> list[str]:
     """What was refused."""
     return [each.what for each in emulated_gpu.machine().violations]
 
@@ -50,7 +50,7 @@ def test_a_read_inside_a_capture_is_refused(driver: Driver) -> None:
     values = wp.zeros(3, device=GPU)
     with pytest.raises(RuntimeError), wp.ScopedCapture(device=GPU):
         values.numpy()
-    assert any("inside a capture" in what for what in whats())
+    assert any("inside a capture" in what for what in refusals())
     assert driver.violations[0].stack
 
 
@@ -60,7 +60,7 @@ def test_torch_s_work_inside_a_capture_is_refused() -> None:
     with wp.ScopedCapture(device=GPU):
         wp.launch(add, dim=3, inputs=[1.0], outputs=[values], device=GPU)  # pyright: ignore[reportArgumentType]
         ours.add_(1.0)
-    assert whats()[0].startswith("torch: aten.add_")
+    assert refusals()[0].startswith("torch: aten.add_")
 
 
 @pytest.mark.usefixtures("driver")
@@ -113,7 +113,7 @@ def test_an_event_that_a_thread_without_a_device_waits_for_is_noted() -> None:
     thread = threading.Thread(target=event.synchronize, name="careless")
     thread.start()
     thread.join()
-    assert whats() == ["event synchronize in the thread 'careless', whose device was not set"]
+    assert refusals() == ["event synchronize in the thread 'careless', whose device was not set"]
 
 
 @pytest.mark.usefixtures("driver")

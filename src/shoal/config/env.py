@@ -70,6 +70,10 @@ class MujocoConfig(EnvConfig):
     """Contacts that MuJoCo Warp has room for, for each environment in the mean. None leaves its own guess."""
     njmax: int | None = None
     """Constraints that MuJoCo Warp has room for in each environment. None leaves its own guess."""
+    deterministic: bool = False
+    """Make MuJoCo Warp's steps bit-identical for the same seed and actions on the same kind of GPU: contacts and
+    constraints are sorted, and sums are computed in a fixed order, which takes time and memory. MuJoCo's C engine is
+    deterministic without it."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from shoal.sim.command import Command
     from shoal.sim.dump import Dump
-    from shoal.sim.graphs import Launch
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -112,7 +111,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             self.allocate()
             self.settle()
             validation.check_stages(self)
-            self._scripts = [self.capture(index) for index in range(2)]
+            self.scripts = [self.capture(index) for index in range(2)]
             validation.check_capture(self)
             validation.check_declared(self)
         self.restart(seed)
@@ -327,7 +326,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     @property
     def is_recorded(self) -> bool:
         """Whether a step costs one launch."""
-        return all(script.is_recorded for script in self._scripts)
+        return all(script.is_recorded for script in self.scripts)
 
     def step(self) -> None:
         """Advance all environments by one step with the actions in `self.actions`. A GPU is not waited for."""
@@ -363,13 +362,9 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Return a new capture of a step whose observations go to set `index`."""
         return Script(self.stages(index), self.device, captures=self.config.step_graph)
 
-    def launches(self, index: int) -> list[Launch]:
-        """Return what `replay` launches."""
-        return self._scripts[index].launches
-
     def replay(self, index: int) -> None:
         """Replay the captured step whose observations go to set `index`."""
-        self._scripts[index].replay()
+        self.scripts[index].replay()
 
     def stages(self, index: int) -> list[Stage]:
         """Return what one step does, in order, with the observations going to set `index`."""

@@ -220,4 +220,4 @@ def _open_engine(config: MujocoConfig, model: mujoco.MjModel, num_envs: int, dev
         return NativeEngine(model, **places, threads=torch.get_num_threads())
     from shoal.sim.warp_engine import WarpEngine  # It takes long to import, and the CPU does without it.
 
-    return WarpEngine(model, **places, nconmax=config.nconmax, njmax=config.njmax)
+    return WarpEngine(model, **places, nconmax=config.nconmax, njmax=config.njmax, deterministic=config.deterministic)

@@ -173,7 +173,7 @@ def _compare_launches(task: KernelTask[Any]) -> None:
         task.run_stages(0)
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     for index in range(2):
-        found = difference(task.launches(index), task.capture(index).launches, lasting)
+        found = difference(task.scripts[index].launches, task.capture(index).launches, lasting)
         if found is not None:
             message = (
                 f"A step of {type(task).__name__} launches other kernels than when it was captured ({found}): "

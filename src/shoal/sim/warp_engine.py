@@ -18,6 +18,7 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError
 from shoal.sim.bookkeeping import copy_rows_where, spread_row_where
+from shoal.sim.deterministic import make_deterministic
 from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
 from shoal.sim.graphs import Program
 
@@ -53,6 +54,7 @@ class WarpEngine(Engine):
         device: wp.Device,
         nconmax: int | None,
         njmax: int | None,
+        deterministic: bool = False,
     ) -> None:
         """Allocate.
 
@@ -63,6 +65,7 @@ class WarpEngine(Engine):
             device: A GPU, or the CPU, where it is slow.
             nconmax: Contacts for each environment; None leaves MuJoCo Warp's own guess.
             njmax: Constraints for each environment; None leaves MuJoCo Warp's own guess.
+            deterministic: Whether steps are bit-identical for the same state and controls.
 
         Raises:
             UsageError: The model asks for something that MuJoCo Warp does not have.
@@ -70,6 +73,7 @@ class WarpEngine(Engine):
         super().__init__(model, num_envs=num_envs, decimation=decimation, device=device)
         # On the CPU a record would hold on to memory that MuJoCo Warp has allocated for the time of a call.
         self.is_on_host = not device.is_cuda
+        self._is_deterministic = deterministic
         self._capacities = {"nconmax": nconmax, "njmax": njmax}
         self._copies: list[tuple[wp.array, wp.array]] = []
         """MuJoCo Warp's array and ours, of each derived field, as rows of numbers."""
@@ -116,6 +120,8 @@ class WarpEngine(Engine):
             raise _refused(error) from error
         self._model.opt.warn_overflow = 0  # `trouble` tells.
         self._model.opt.run_rne_postconstraint = bool(self.fields.keys() & AFTER_CONSTRAINTS)
+        if self._is_deterministic:
+            make_deterministic(self.model, self._model, self._data)
         self._parameter_copies = [
             (rows_of(ours), rows_of(getattr(self._model, name))) for name, ours in self.parameters.items()
         ]

@@ -40,6 +40,8 @@ _NAN, _FREED = 0xFF, 0xFE
 """Bytes that fill memory: four of either make a NaN of 32 bits."""
 _OUTPUT_PATH = 16
 """Place of the path among the arguments of `wp_cuda_compile_program`."""
+_RELAXED = 2
+"""cudaStreamCaptureModeRelaxed: streams that do not capture may be waited for during a capture."""
 _MOST_ROUNDS = 100_000
 _KEPT_BYTES = 256 << 20
 """Freed memory that is kept, so that a use after it is noticed."""
@@ -299,6 +301,9 @@ class Driver:
         return info.capture.id if info is not None and info.capture is not None else 0
 
     def wp_cuda_stream_synchronize(self, stream: Any) -> bool:
+        is_relaxed = getattr(self._thread, "capture_mode", 0) == _RELAXED
+        if is_relaxed and not self.wp_cuda_stream_is_capturing(stream):
+            return True
         return self.wait("stream synchronize")
 
     def wp_cuda_event_create(self, context: Any, flags: int) -> int:
@@ -420,7 +425,19 @@ class Driver:
     def wp_segmented_sort_pairs_float_device(self, *arguments: Any) -> bool:
         return self._as_on_host("wp_segmented_sort_pairs_float_host", *arguments)
 
-    # A kernel's CPU build runs its threads one after the other and adds at once: nothing is left to sort.
+    # A kernel's CPU build runs its threads one after the other and adds at once: nothing is left to sort. The counting
+    # pass of a kernel that uses what an atomic counter returns is not launched.
+
+    def wp_deterministic_sort_reduce_workspace_size(self, count: int, *arguments: Any) -> int:
+        return 64 * count  # At least what the keys and values of a sort that is not in place need.
+
+    def wp_deterministic_counter_scan_workspace_size(self, count: int) -> int:
+        return 64 * count
+
+    def wp_cuda_thread_exchange_capture_mode(self, mode: int) -> int:
+        previous = getattr(self._thread, "capture_mode", 0)
+        self._thread.capture_mode = mode
+        return previous
 
     # Modules and launches ----------------------------------------------------------------------------------------
 
@@ -481,7 +498,9 @@ class Driver:
     ) -> int:
         import warp._src.context as warp_context
 
-        kernel, params = _launched()
+        kernel, params, is_counting = _launched()
+        if is_counting:
+            return 0
         own = [_copy_of(value) for value in params]
         block = block_dim if block_dim > 1 and self.uses_tiles(kernel) else 1
         self.kernel_launches[kernel.key, block_dim] += 1
@@ -608,6 +627,9 @@ _CONSTANTS: dict[str, Any] = {
     "wp_cuda_event_destroy": None,
     "wp_cuda_event_record": None,
     "wp_deterministic_sort_reduce_device": None,
+    "wp_deterministic_counter_scan_device": None,
+    "wp_deterministic_counter_validate_replay_device": None,
+    "wp_deterministic_counter_writeback_device": None,
     "wp_cuda_unload_module": None,
     "wp_cuda_get_kernel_static_shared_memory": 0,
     "wp_cuda_set_kernel_cluster_attrs": 1,
@@ -669,17 +691,25 @@ def _copy_of(value: Any) -> Any:
     return type(value).from_buffer_copy(value) if isinstance(value, _PLAIN) else value
 
 
-def _launched() -> tuple[Any, list[Any]]:
-    """Return the kernel and the arguments of the launch that calls. They are locals of Warp's own function."""
-    frame = sys._getframe(2)
+def _launched() -> tuple[Any, list[Any], bool]:
+    """Return the kernel, the arguments, and whether this is the counting pass, of the launch that calls.
+
+    They are locals of Warp's own functions. A deterministic launch may have a counting pass.
+    """
+    frame, all_params = sys._getframe(2), list[Any]()
     while frame is not None:
         found = frame.f_locals
-        if "kernel" in found and "params" in found:
-            return found["kernel"], found["params"]
+        all_params = found.get("params_list", all_params)
         itself: Any = found.get("self")
-        if hasattr(itself, "kernel") and hasattr(itself, "params"):
-            return itself.kernel, itself.params
-        frame = frame.f_back
+        if "kernel" in found and "params" in found:
+            kernel, params = found["kernel"], found["params"]
+        elif hasattr(itself, "kernel") and hasattr(itself, "params"):
+            kernel, params = itself.kernel, itself.params
+        else:
+            frame = frame.f_back
+            continue
+        # The arguments of a deterministic launch go on with the pass: 0 counts, 1 computes.
+        return kernel, params, len(all_params) > len(params) and all_params[len(params)].value == 0
     message = "The caller of wp_cuda_launch_kernel has no kernel and params: look at what changed in Warp."
     raise EmulationError(message)
 
