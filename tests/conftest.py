@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from support import emulated_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ LAUNCH_VARIABLES = frozenset(
 )
 """What a launcher tells its workers. Left over, it makes every later test look like a rank."""
 
-_IS_EMULATED = emulated_gpu.is_installed()
+_IS_EMULATED = "SHOAL_EMULATED_GPU" in os.environ
 """Whether the tests run on emulated GPUs: those that need a GPU, and those that run on any device."""
 
 # Other processes share the cores of a small machine, so the time of one example says nothing.
@@ -152,6 +151,8 @@ def _leaves_no_trace() -> Iterator[None]:
 def _a_new_account() -> None:
     """Let each test look at what itself did with emulated GPUs."""
     if _IS_EMULATED:
+        from support import emulated_gpu
+
         emulated_gpu.machine().forget()
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from support.emulated_gpu.tensors import Torch
 
-__all__ = ["REPORTS", "SETTINGS", "Settings", "environment", "install", "is_installed", "machine"]
+__all__ = ["REPORTS", "SETTINGS", "Settings", "environment", "install", "machine"]
 
 SETTINGS = "SHOAL_EMULATED_GPU"
 REPORTS = "SHOAL_EMULATED_REPORTS"
@@ -94,11 +94,6 @@ class Machine:
 
 
 _machine: Machine | None = None
-
-
-def is_installed() -> bool:
-    """Whether this process has emulated GPUs."""
-    return _machine is not None
 
 
 def machine() -> Machine:
