@@ -12,6 +12,7 @@ from shoal.sim.gpu_memory import translate_memory_errors
     [
         ("cpu", "out of memory"),
         ("cuda:0", "Failed to allocate 4096 bytes on device 'cpu'"),
+        ("cuda:0", "Failed to allocate 4096 bytes on device 'cuda:0' because memory pools are not supported"),
         ("cuda:0", "CUDA error: an illegal memory access was encountered"),
     ],
 )

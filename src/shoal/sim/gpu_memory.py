@@ -17,8 +17,9 @@ from shoal.plan.findings import size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda")
-"""Matches errors of CUDA and torch, and those of Warp's allocator."""
+_OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda:\d+'\s*$")
+"""Matches errors of CUDA and torch, and those of Warp's allocator. Where it gives another reason, as that there are no
+memory pools, that follows."""
 
 
 @contextmanager
