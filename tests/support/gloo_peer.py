@@ -32,6 +32,7 @@ def main(rank: int, address: str, timeout_s: float, times: int) -> None:
         number = torch.ones(1)
         dist.all_reduce(number)
         print("sum", number.item(), "over", way_to_the_peer(), flush=True)  # noqa: T201
+        dist.barrier()  # No rank closes the connection before the other has looked at it.
         for _ in range(times):
             dist.all_reduce(number)
     except RuntimeError as error:
