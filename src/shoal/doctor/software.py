@@ -90,8 +90,8 @@ def driver(ask: Ask) -> Iterator[Finding]:
     if found is not None:
         yield judge_driver(found, read_built_with(), wanted=wanted)
         return
-    told = f"none ({ask.gpus.problem})" if ask.gpus.problem else "none"
-    yield note("driver", f"NVIDIA driver: {told}", "mend it") if wanted else ok("driver", told)
+    none = f"none ({ask.gpus.problem})" if ask.gpus.problem else "none"
+    yield note("driver", f"NVIDIA driver: {none}", "mend it") if wanted else ok("driver", none)
 
 
 def verified(ask: Ask) -> Iterator[Finding]:

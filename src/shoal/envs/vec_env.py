@@ -15,7 +15,7 @@ The contract, beyond the library's own:
 - On the CPU the same seed gives the same episodes for the same actions, bit for bit. So it does on a GPU for tasks
   without MuJoCo, whose kernels use one thread for each environment. MuJoCo Warp on a GPU numbers contacts, and adds
   forces, in the order in which threads arrive: two runs differ by rounding first, and soon by whole trajectories. With
-  `--env.deterministic` they are equal on the same GPU.
+  `--env.deterministic` they are equal on an emulated GPU; no real one has shown it yet.
 """
 
 from __future__ import annotations

@@ -252,9 +252,9 @@ def judge_driver(driver: Driver, built_with: Mapping[str, Version], *, wanted: b
         built_with: The CUDA version of each package.
         wanted: Whether GPUs will be used. If not, a driver that is too old is a note.
     """
-    topic, told = "driver", driver.release
+    topic, release = "driver", driver.release
     if driver.cuda is not None:
-        told += f", which supports CUDA {_dotted(driver.cuda)}"
+        release += f", which supports CUDA {_dotted(driver.cuda)}"
     unsupported = {name: version for name, version in built_with.items() if not _supports(driver, version[0])}
     if unsupported:
         major = max(unsupported.values())[0]
@@ -262,17 +262,17 @@ def judge_driver(driver: Driver, built_with: Mapping[str, Version], *, wanted: b
         newer = f"driver {FIRST_DRIVER[major]} or newer" if major in FIRST_DRIVER else "a newer driver"
         finding = problem(
             topic,
-            f"The NVIDIA driver is {told}, but CUDA {major} is needed by {builds}",
+            f"The NVIDIA driver is {release}, but CUDA {major} is needed by {builds}",
             f"install {newer}, or pass --gpu-ids None to use the CPU",
         )
         return finding if wanted else note(topic, finding.truth, finding.remedy)
     if driver.cuda is not None and driver.cuda < GRAPH_CUDA:
         return note(
             topic,
-            f"The NVIDIA driver is {told}, and before CUDA 12.4 some steps cannot be recorded as graphs",
+            f"The NVIDIA driver is {release}, and before CUDA 12.4 some steps cannot be recorded as graphs",
             "expect them to be slower, or update the driver",
         )
-    return ok(topic, told)
+    return ok(topic, release)
 
 
 def _supports(driver: Driver, major: int) -> bool:
