@@ -77,13 +77,13 @@ def test_everything_is_looked_at(report: dict[str, Any]) -> None:
     assert list(dict.fromkeys(topics)) == [
         *("python", "packages", "locale", "environment", "cores", "open files", "task", "kernel cache"),
         *("temporary files", "disk", "memory", "loopback", "host name", "driver", "devices", "GPUs", "torch"),
-        *("kernel on cpu", "gloo, 2 ranks", "gloo, 3 ranks"),
+        *("verified", "kernel on cpu", "gloo, 2 ranks", "gloo, 3 ranks"),
     ] or any(topic.startswith("GPU ") for topic in topics)  # On a machine with GPUs, each has its line.
 
 
-def test_a_kernel_ran_and_was_recorded(report: dict[str, Any]) -> None:
+def test_a_kernel_ran_and_was_captured(report: dict[str, Any]) -> None:
     (told,) = [finding["truth"] for finding in report["findings"] if finding["topic"] == "kernel on cpu"]
-    assert told.startswith("ran, and was recorded; ")
+    assert told.startswith("ran, and was captured as a graph; ")
 
 
 def test_all_reduce_was_timed_at_each_number_of_ranks(report: dict[str, Any]) -> None:

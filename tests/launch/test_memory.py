@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import contextmanager
@@ -70,6 +71,18 @@ def test_where_the_kernel_tells_nothing_it_is_a_guess(tmp_path: Path) -> None:
 MOUNTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
+def remove_group(group: Path) -> None:
+    """Remove it as soon as the kernel has taken the last ended process out of it."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
 @contextmanager
 def control_group() -> Iterator[Path]:
     """A new control group whose memory can be limited, where this machine lets us make one."""
@@ -84,7 +97,7 @@ def control_group() -> Iterator[Path]:
                 yield group
                 return
         finally:
-            group.rmdir()
+            remove_group(group)
     pytest.skip("this machine does not let us make a control group")
 
 
