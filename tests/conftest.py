@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-kills", type=int, default=50, help="how many ranks the soak test kills")
     parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak test")
     parser.addoption("--soak-archs", default="75,90", help="CUDA architectures that the soak test compiles for")
+    parser.addoption("--soak-tasks", default="InvertedPendulum-v5", help="tasks that the soak test trains, or all")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,6 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if _runs_on_a_gpu(item)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+    # Files that start processes first: the short ones then fill the time in which the last long ones end.
+    spawning = {item.path for item in items if item.get_closest_marker("spawn")}
+    items.sort(key=lambda item: item.path not in spawning)
     needs = [(item, marker.kwargs) for item in items if (marker := item.get_closest_marker("gpu"))]
     visible = _visible_gpu_count() if needs else 0
     for item, need in needs:

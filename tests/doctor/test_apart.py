@@ -86,6 +86,7 @@ def test_machines_on_a_long_cable_are_found_apart(pair: Machines) -> None:
     assert list((pair.shared / "logs").glob("*")) == []
 
 
+@pytest.mark.soak
 @pytest.mark.spawn
 @pytest.mark.slow
 @needs_machines

@@ -47,6 +47,7 @@ def filming(where: Path, words: tuple[str, ...]) -> tuple[Running, Path]:
     return running, videos
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_killed_training_takes_its_film_along(tmp_path: Path) -> None:
     running, videos = filming(tmp_path, (*SWINGUP, *LONG, *SPAWNED))
@@ -56,6 +57,7 @@ def test_a_killed_training_takes_its_film_along(tmp_path: Path) -> None:
     assert list(videos.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_a_training_that_is_told_to_end_waits_for_no_film(tmp_path: Path) -> None:
     running, videos = filming(tmp_path, (*SWINGUP, *LONG))
     running.signal_itself(signal.SIGTERM)

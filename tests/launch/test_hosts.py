@@ -101,6 +101,7 @@ def test_nothing_is_left_on_any_machine(apart: tuple[Ended, Machines]) -> None:
     assert_nothing_is_left(made)
 
 
+@pytest.mark.soak
 def test_four_workers_on_two_machines_that_have_the_new_protocol_only(tmp_path: Path) -> None:
     with machines(tmp_path, "a", "b", versions=(6,)) as made:
         words = (*SWINGUP, "--max-iterations", "2", "--hosts", made["a"].address6, "b", "--nproc-per-node", "2")
@@ -114,6 +115,7 @@ def test_four_workers_on_two_machines_that_have_the_new_protocol_only(tmp_path: 
         assert_nothing_is_left(made)
 
 
+@pytest.mark.soak
 def test_one_worker_on_one_other_machine_learns_what_it_would_here(tmp_path: Path) -> None:
     words = (*SWINGUP, "--max-iterations", "2")
     here = run(words, tmp_path / "here")
@@ -414,6 +416,7 @@ def test_machines_that_cannot_reach_each_other_are_refused(pair: Machines) -> No
     assert all(address in line for address in (pair["a"].address, pair["a"].address6))
 
 
+@pytest.mark.soak
 def test_a_machine_that_accepts_and_then_says_nothing_is_not_waited_for_for_ever(pair: Machines) -> None:
     pair["b"].stop_server()
     code, line = refused(pair)

@@ -107,6 +107,7 @@ def digest_of(run_dir: Path) -> str:
 # Trainings that end well ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_machines_with_disks_of_their_own_learn_what_one_machine_learns_and_go_on(pair: Machines, digest: str) -> None:
     for ended in both(*(typed(pair, number, *LENGTH, where=OF_ITS_OWN) for number in (1, 0))):
         assert ended.code == 0, ended.stdout + ended.stderr
@@ -125,6 +126,7 @@ def test_machines_with_disks_of_their_own_learn_what_one_machine_learns_and_go_o
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("debian", "versions"), [(True, (4,)), (False, (6,))], ids=["Debian", "IPv6"])
 def test_torchrun_on_machines_that_know_themselves_as_others_do_not(
     debian: bool, versions: tuple[Any, ...], tmp_path: Path, digest: str
@@ -257,6 +259,7 @@ def test_a_machine_that_does_not_come_is_waited_for_and_no_longer(pair: Machines
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_an_interface_that_a_machine_does_not_have_ends_all(pair: Machines) -> None:
     alpha, beta = both(typed(pair, 0, *LENGTH), typed(pair, 1, *LENGTH, "--interface", "eth7"))
     assert (alpha.code, beta.code) == (2, 2), alpha.stderr + beta.stderr

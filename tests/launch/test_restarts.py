@@ -61,6 +61,7 @@ def test_a_training_that_loses_workers_goes_on_from_its_checkpoints_to_its_end(t
     assert ended.stdout.count("Starting again in 1 s from iteration ") == 2
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_lost_again_and_again_gives_up_its_place(tmp_path: Path) -> None:
     limits = ("--max-restarts", "2", "--min-workers", "1", "--num-envs-total", "32", "--max-iterations", "3")
     ended = run((*TRAIN, f"{FAULTY}:Dies", "--gpu-ids", "None", *QUICK, "--nproc-per-node", "2", *limits), tmp_path)

@@ -90,7 +90,13 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 # What a learner remembers is saved by each rank alike, and two workers share normalisers besides: they alone are tried.
 @pytest.mark.parametrize(
     ("case", "workers"),
-    [("kernels", "1"), ("kernels", "2"), ("mujoco", "1"), ("mujoco", "2"), ("recurrent", "2"), ("curious", "2")],
+    [
+        *(("kernels", "1"), ("mujoco", "2")),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in [("kernels", "2"), ("mujoco", "1"), ("recurrent", "2"), ("curious", "2")]
+        ),
+    ],
 )
 def test_a_resumed_training_is_the_one_that_never_stopped(case: str, workers: str, tmp_path: Path) -> None:
     flags = ("--nproc-per-node", workers)

@@ -92,6 +92,7 @@ def test_tasks_that_cannot_meet_say_so(tmp_path: Path) -> None:
     assert ended.runs == []
 
 
+@pytest.mark.soak
 @needs_machines
 def test_tasks_dealt_out_in_turn_to_two_machines_learn_what_they_would_on_one(tmp_path: Path) -> None:
     """Ranks 0 and 2 are on one machine, 1 and 3 on the other."""

@@ -33,6 +33,7 @@ def assert_ended_well(ended: Ended, code: int = 0) -> None:
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [(), SPAWNED], ids=["in process", "spawned"])
 def test_a_resumed_training_goes_on_in_the_same_run(tmp_path: Path, workers: tuple[str, ...]) -> None:
     ended = run((*SWINGUP, *workers, "--max-iterations", "4"), tmp_path, OFFLINE)
@@ -70,6 +71,7 @@ def test_a_server_gets_the_rows_of_all_launches_and_loses_none(tmp_path: Path) -
     assert [file for file in ended.run.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()] == []
 
 
+@pytest.mark.soak
 def test_a_training_from_a_checkpoint_is_a_run_of_its_own(tmp_path: Path) -> None:
     ended = run((*SWINGUP, "--max-iterations", "2"), tmp_path, OFFLINE)
     assert_ended_well(ended)
@@ -80,6 +82,7 @@ def test_a_training_from_a_checkpoint_is_a_run_of_its_own(tmp_path: Path) -> Non
     assert first.name != second.name
 
 
+@pytest.mark.soak
 def test_a_training_that_starts_again_goes_on_in_the_same_run(tmp_path: Path) -> None:
     words = (*SWINGUP, *SPAWNED, "--max-iterations", "12", "--max-restarts", "1")
     killer = Killer(start(words, tmp_path, OFFLINE), 2, random.Random(2))  # noqa: S311  To be repeated.
@@ -92,6 +95,7 @@ def test_a_training_that_starts_again_goes_on_in_the_same_run(tmp_path: Path) ->
     assert launches_in(ended.run)[-1].rows[-1]["iteration"] == 12
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("workers", [(), SPAWNED], ids=["in process", "spawned"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "SIGKILL"])
 def test_a_training_that_is_ended_leaves_nothing_of_wandb(

@@ -89,6 +89,7 @@ def test_pause_stops_them_and_step_moves_them_once(viewer: tuple[Running, Page])
     assert wait_until(lambda: int(read(page, "Step")) > 1, timeout=10.0)
 
 
+@pytest.mark.soak
 @needs_chromium
 def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page], where: Path) -> None:
     _, page = viewer
@@ -124,6 +125,7 @@ def test_a_signal_ends_it_and_nothing_is_left(where: Path, number: signal.Signal
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.soak
 def test_a_taken_port_is_passed_over(where: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FLAGS = ("--gpu-ids", "None", "--nproc-per-node", "2", "--num-envs", "256", "--max-iterations", "30", "--no-export")
 
 
+@pytest.mark.soak
 @pytest.mark.spawn
 @pytest.mark.slow
 def test_two_workers_learn_to_follow_commands(tmp_path: Path) -> None:
