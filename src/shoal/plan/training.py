@@ -208,6 +208,7 @@ def plan_training(
         notes=(
             *workers.notes,
             *([stale] if stale else []),
+            *([spec.note] if spec.note else []),
             *passed_over,
             *changes_since(config, start, world_size, num_envs),
         ),

@@ -69,6 +69,8 @@ class TaskSpec:
     """Numbers in one observation, all groups together, with the defaults of `env`. 1 where it is unknown."""
     extra: str | None = None
     """The extra of Shoal without which the task cannot be built, see `require_extra`."""
+    note: str | None = None
+    """A sentence about these defaults that is printed before a training."""
 
     @property
     def experiment(self) -> str:
@@ -169,14 +171,23 @@ def _from_file(task: str) -> TaskSpec:
         )
         raise UsageError(message)
     author = getattr(module, attribute)
+    builders = {spec.builder: spec for spec in registered().values()}
+    bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in author.__mro__]
+    base = next((spec for _, spec in bases if spec), None)  # A registered task of which this one is a subclass.
+    declares = next((base.__name__ for base, _ in bases if "agent" in vars(base)), base and base.name)
+    note = f"{attribute} learns with the defaults of {declares}."
+    if declares is None:
+        note = f"{attribute} learns with rsl_rl's defaults, since it declares no `agent`."
     return TaskSpec(
         name=attribute,
         summary=(author.__doc__ or "").strip().partition("\n")[0],
         env=author.config,
-        agent=getattr(author, "agent", AgentConfig()),
-        num_envs=getattr(author, "num_envs", 1024),
-        max_iterations=getattr(author, "max_iterations", 300),
+        agent=getattr(author, "agent", base.agent if base else AgentConfig()),
+        num_envs=getattr(author, "num_envs", base.num_envs if base else 1024),
+        max_iterations=getattr(author, "max_iterations", base.max_iterations if base else 300),
         builder=f"{path}:{attribute}",
+        check=base and base.check,
+        note=None if declares == attribute else note,
     )
 
 
