@@ -56,6 +56,8 @@ class MujocoConfig(EnvConfig):
     engine: EngineName = "auto"
     """What simulates: `warp` is MuJoCo Warp, `native` MuJoCo's own C engine on the cores of this worker. `auto` is
     `warp` on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
+    physics_dt: float | None = None
+    """Time step of the physics [s], whatever the model's file says. None leaves it to the file."""
     decimation: int = 4
     """Physics steps for each action."""
     on_nan: OnNan = "reset"
@@ -79,6 +81,7 @@ class MujocoConfig(EnvConfig):
         """Refuse values out of range."""
         EnvConfig.__post_init__(self)
         check(self, "env.", {"engine": one_of(EngineName), "on_nan": one_of(OnNan)})
+        check(self, "env.", {"physics_dt": above(0)})
         check(self, "env.", dict.fromkeys(("decimation", "replay_steps", "nconmax", "njmax"), at_least(1)))
         check(self, "env.", {"lost_limit": within(0, 1)})
 

@@ -115,6 +115,8 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         """Build the model and choose the engine."""
         config = replace(self.config, engine=self.config.engine_on(self.device.alias))
         self.model = self.build_model(config)
+        if config.physics_dt is not None:
+            self.model.opt.timestep = config.physics_dt
         self.engine = _open_engine(config, self.model, self.num_envs, self.device)
         self.resets_lost = self.config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))

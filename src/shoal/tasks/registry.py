@@ -58,7 +58,8 @@ class TaskSpec:
     `builder(config, num_envs=..., device=..., seed=...)`."""
     check: str | None = None
     """What looks at the environment's configuration before anything is started, `module:function`. Called with the
-    configuration; raises a `UsageError` where the task could not be built. Quick where nothing unusual is asked."""
+    configuration; returns sentences that the user should read, and raises a `UsageError` where the task could not be
+    built. Quick where nothing unusual is asked."""
     twin: str | None = None
     """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
     Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
@@ -91,16 +92,15 @@ class TaskSpec:
         """Import the task's module, simulator and all, and return its builder."""
         return _load(self.builder)
 
-    def check_env(self, config: EnvConfig) -> None:
-        """See that the task can be built.
+    def check_env(self, config: EnvConfig) -> tuple[str, ...]:
+        """See that the task can be built, and return sentences that the user should read.
 
         Raises:
             UsageError: What it needs is not installed, or what was asked for does not exist.
         """
         if self.extra is not None:
             require_extra(self.extra)
-        if self.check is not None:
-            _load(self.check)(config)
+        return _load(self.check)(config) or () if self.check else ()
 
     def load_twin(self) -> Callable[..., Any] | None:
         """Import the task's twin, if it has one."""
