@@ -136,6 +136,13 @@ class RunRecord:
         except OSError as error:  # Why it ended matters more than that nobody can write it down.
             logger.warning("%s does not tell how this launch ended (%s).", self.run.run_json, error.strerror)
 
+    def remove_unlearned(self) -> bool:
+        """Remove the run directory unless something was learned; return whether it was removed."""
+        if self.run.metrics_jsonl.exists() or any(self.run.checkpoints_dir.iterdir()):
+            return False
+        shutil.rmtree(self.run.path, ignore_errors=True)
+        return not self.run.path.exists()
+
     def _earlier_launches(self) -> list[dict[str, Any]]:
         """Return the entries of launches before this one, when a run is continued."""
         if not self.run.run_json.is_file():
