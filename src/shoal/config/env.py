@@ -27,6 +27,8 @@ class EnvConfig:
     size_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that change the memory of an environment or the size of an observation: sizes that a `TaskSpec` declares
     hold where these have the task's defaults."""
+    model_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that name MJCF files: a run keeps a copy of each, with all that it refers to."""
 
     episode_length_s: float = 20.0
     """Longest time that an episode may take, in seconds of simulated time; then it is cut off (a time-out).

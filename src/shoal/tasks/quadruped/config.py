@@ -20,6 +20,7 @@ class VelocityConfig(MujocoConfig):
     """A robot that is told how fast to walk, and in which direction."""
 
     size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet")
+    model_fields: ClassVar[tuple[str, ...]] = ("robot",)
 
     robot: str = ""
     """The robot: an MJCF file, or the name of a model of the package `mujoco-menagerie`, such as `unitree_go1`. It
