@@ -91,13 +91,13 @@ def train(plan: TrainPlan, view: View) -> Outcome | None:
     with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
         while True:
             try:
-                with _told_to(record):
+                with _told_to(record, plan, view):
                     restarts.pause(run, stop)
                     base = plan.log_base(run, os.environ)
                     reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
                 break
             except WorkerLostError as lost:
-                with _told_to(record):  # Again: the last loss is told with the reason why it was the last.
+                with _told_to(record, plan, view):  # Again: the last loss is told with the reason why it was the last.
                     plan = restarts.after(lost, run, view, stop)
                 record = RunRecord(run, plan)
         if record is not None:
@@ -106,11 +106,17 @@ def train(plan: TrainPlan, view: View) -> Outcome | None:
 
 
 @contextmanager
-def _told_to(record: RunRecord | None) -> Iterator[None]:
-    """Write down how a launch ended that did not succeed, on the process that keeps the record."""
+def _told_to(record: RunRecord | None, plan: TrainPlan, view: View) -> Iterator[None]:
+    """Write down how a launch ended that did not succeed, on the process that keeps the record.
+
+    A new run of what cannot be done is removed, unless other launchers' ranks may still write into it.
+    """
     try:
         yield
     except BaseException as error:
-        if record is not None:
+        is_new = plan.continued is None and plan.rank is None
+        if record is not None and is_new and isinstance(error, UsageError) and record.remove_unlearned():
+            view.on_line(f"{record.run.path} was removed: nothing was learned.")
+        elif record is not None:
             record.end(error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
         raise

@@ -132,13 +132,13 @@ def _build_env(job: Job, world: World) -> WarpVecEnv:
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.sim.kernel_cache import exclusive_kernel_cache
 
-    builder = registry.resolve(job.config.task).load_builder()
+    spec = registry.resolve(job.config.task)
     seed = job.config.seed + world.rank
     _seed_everything(seed)
     world.beat.enter("queue")
     with exclusive_kernel_cache():
         world.beat.enter("compile")
-        task = builder(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
+        task = spec.build(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
         env = WarpVecEnv(task)
     world.beat.enter("startup")
     return env

@@ -70,6 +70,21 @@ def test_what_a_task_refuses_keeps_its_exit_code(log_root: Path, listener: Liste
     assert error.exit_code == end_in(run)["exit_code"] == 2
 
 
+def test_a_build_that_fails_leaves_no_run_directory(log_root: Path, listener: Listener, tmp_path: Path) -> None:
+    file = tmp_path / "misspelt.py"
+    file.write_text(
+        "from shoal.tasks.cartpole.task import Swingup\n\nclass Misspelt(Swingup):\n    def allocate(self):\n"
+        "        super().allocate()\n        self.config.forse_limit\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(
+        UsageError, match=rf"line 6 of {file}, in allocate.*forse_limit'\. Did you mean 'force_limit'\?"
+    ):
+        carry_out(log_root, f"{file}:Misspelt", listener=listener)
+    assert list(log_root.glob("*/*")) == []
+    assert listener.lines[-1].endswith("was removed: nothing was learned.")
+
+
 @pytest.mark.parametrize(
     ("task", "kind", "name"),
     [

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from support.stories import plan_of
 
+from shoal.cli.parse import parse_play, parse_train
 from shoal.errors import UsageError
 from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
+from shoal.plan.rundir import RunDir
+from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.robot import SHIPPED
+from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +49,44 @@ def test_a_run_directory_that_cannot_be_written_is_refused(log_root: Path) -> No
     run.params_dir.write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match=r"cannot be written \(File exists\)"):
         RunRecord(run, plan)
+
+
+def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robots = tmp_path / "robots"
+    (robots / "dog").mkdir(parents=True)
+    (robots / "meshes").mkdir()
+    tetrahedron = "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    (robots / "meshes" / "horn.obj").write_text(tetrahedron, encoding="utf-8")
+    (robots / "dog" / "horn.xml").write_text(
+        '<mujoco><asset><mesh file="horn.obj"/></asset></mujoco>', encoding="utf-8"
+    )
+    text = SHIPPED.read_text(encoding="utf-8")
+    text = text.replace("<worldbody>", '<compiler meshdir="../meshes"/><include file="horn.xml"/><worldbody>', 1)
+    (robots / "dog" / "dog.xml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(robots)
+    plan = plan_of(log_root, "Quadruped-Velocity-Flat", "--env.robot", "dog/dog.xml")
+    run = make_run_dir(plan)
+    RunRecord(run, plan)
+    moved = RunDir(run.path.rename(tmp_path / "elsewhere"))
+    shutil.rmtree(robots / "dog")
+    monkeypatch.chdir(tmp_path)
+    model = moved.checkpoint_dir(1) / "model.pt"
+    model.parent.mkdir()
+    model.touch()
+    played = parse_play(["Quadruped-Velocity-Flat", "--checkpoint", str(model)], program="play").env
+    again = parse_train(["--config", str(moved.train_yaml)])
+    for env in (played, again.env):
+        assert isinstance(env, VelocityConfig)
+        assert FlatVelocity.build_model(env).mesh("horn").id == 0
+    # A training that goes on with it keeps it, and a flag wins over it.
+    plan = plan_of(log_root, "--config", str(moved.env_yaml))
+    RunRecord(moved, replace(plan, continued=moved))
+    assert moved.saved_model("robot") == moved.path / "models" / "robot" / "dog" / "model.xml"
+    asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
+    assert isinstance(asked, VelocityConfig)
+    assert asked.robot == "cat.xml"
 
 
 def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:

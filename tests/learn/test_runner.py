@@ -14,6 +14,7 @@ from support.tiny_env import TinyEnv
 
 from shoal.config import ModelConfig, MujocoConfig, PpoConfig, RndConfig
 from shoal.errors import TrainingFailedError
+from shoal.heartbeat import Heartbeat
 from shoal.learn.groups import World
 from shoal.learn.replicas import fingerprints
 from shoal.learn.runner import Totals
@@ -27,6 +28,17 @@ SAMPLES = NUM_STEPS * NUM_ENVS
 
 
 # Counting, saving and stopping
+
+
+def test_a_single_worker_marks_each_mini_batch_as_progress() -> None:
+    beat = Heartbeat()
+    agent = tiny_agent(algorithm=PpoConfig(num_learning_epochs=3, num_mini_batches=2))
+    runner = tiny_runner(tiny_config(max_iterations=1, agent=agent), world=World(beat=beat))
+    marks: list[int] = []
+    update = runner.alg.update
+    runner.alg.update = lambda: (marks.append(beat.marks), update(), marks.append(beat.marks))[1]
+    train(runner)
+    assert marks[1] - marks[0] == 3 * 2
 
 
 def test_every_iteration_is_told_once() -> None:

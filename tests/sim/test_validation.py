@@ -1,5 +1,8 @@
 """Mistakes that a task's author can make are named while the task is built."""
 
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
+# pyright: reportIndexIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,6 +23,31 @@ from support.counting_task import (
 
 from shoal.errors import ShoalError
 from shoal.sim import validation
+
+
+@wp.kernel(enable_backward=False)
+def keep_action(actions: wp.array2d[wp.float32], last: wp.array[wp.float32]) -> None:
+    env = wp.tid()
+    last[env] = actions[env, 0]
+
+
+@wp.kernel(enable_backward=False)
+def add_array(amounts: wp.array[wp.float32], steps: wp.array[wp.float32]) -> None:
+    env = wp.tid()
+    steps[env] = steps[env] + amounts[env]
+
+
+@wp.kernel(enable_backward=False)
+def show_third(steps: wp.array[wp.float32], observation: wp.array2d[wp.float32]) -> None:
+    env = wp.tid()
+    observation[env, 2] = steps[env] + 5.0
+
+
+@wp.kernel(enable_backward=False)
+def show_pushed(actions: wp.array2d[wp.float32], terms: wp.array2d[wp.float32]) -> None:
+    env = wp.tid()
+    if env == 1 and actions[env, 0] != 0.0:
+        terms[env, 2] = 5.0
 
 
 def refusal(task: type[CountingTask], device: str, config: CountingConfig | None = None) -> str:
@@ -181,6 +209,98 @@ class KeepsAnArrayToItself(CountingTask):
 def test_an_array_that_no_checkpoint_would_hold_is_named(device: str) -> None:
     message = refusal(KeepsAnArrayToItself, device)
     assert message.startswith("The kernels of KeepsAnArrayToItself write to self.secrets, which no checkpoint would")
+
+
+class KeepsActions:
+    """What a user's own object may hold."""
+
+    def __init__(self, task: CountingTask) -> None:
+        self.last = wp.zeros(task.num_envs, device=task.device)
+        self.other = wp.zeros(task.num_envs, device=task.device)
+
+
+class KeepsActionsInAnObject(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.kept = KeepsActions(self)
+
+    def simulate(self) -> None:
+        super().simulate()
+        self.launch(keep_action, inputs=[self.actions], outputs=[self.kept.last])
+
+
+class KeepsActionsFirstInAList(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.kept = [KeepsActions(self).last, KeepsActions(self).other]
+
+    def simulate(self) -> None:
+        super().simulate()
+        wp.copy(self.kept[0], self.actions.reshape(self.num_envs))
+
+
+class CountsInAnArrayOfItsOwn(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.mine = wp.zeros(self.num_envs, device=self.device)
+
+    def simulate(self) -> None:
+        super().simulate()
+        self.launch(add, inputs=[1.0], outputs=[self.mine])
+        self.launch(add_array, inputs=[self.mine], outputs=[self.steps])
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        (KeepsActionsInAnObject, "'last' of the kernel 'keep_action'"),
+        (KeepsActionsFirstInAList, "self.kept"),
+        (CountsInAnArrayOfItsOwn, "self.mine"),
+    ],
+)
+def test_an_array_is_named_wherever_it_is_and_before_the_captured_step_is_blamed(
+    task: type[CountingTask], named: str, device: str
+) -> None:
+    message = refusal(task, device)
+    assert message.startswith(f"The kernels of {task.__name__} write to {named}, which no checkpoint would hold")
+
+
+class WritesBehindItsRows(CountingTask):
+    def observe(self) -> None:
+        super().observe()
+        self.launch(show_third, inputs=[self.steps], outputs=[self.obs["policy"]])
+
+
+class WritesBehindItsArray(CountingTask):
+    def simulate(self) -> None:
+        super().simulate()
+        self.launch(add, inputs=[1.0], outputs=[self.steps], dim=self.num_envs + 1)
+
+
+class WritesBehindItsRowsWhereItIsPushed(CountingTask):
+    def simulate(self) -> None:
+        super().simulate()
+        self.launch(show_pushed, inputs=[self.actions], outputs=[self.terms])
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            WritesBehindItsRows,
+            "The kernel 'show_third' of WritesBehindItsRows writes observation[0, 2], outside the shape (3, 2)",
+        ),
+        (WritesBehindItsArray, "The kernel 'add' of WritesBehindItsArray writes steps[3], outside the shape (3,)"),
+        (
+            WritesBehindItsRowsWhereItIsPushed,
+            "The kernel 'show_pushed' of WritesBehindItsRowsWhereItIsPushed writes terms[1, 2], outside",
+        ),
+    ],
+)
+def test_a_kernel_that_writes_past_its_columns_or_rows_is_named(
+    task: type[CountingTask], said: str, device: str
+) -> None:
+    assert refusal(task, device).startswith(said)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
     spec = registry.resolve(task)
     with isolated(device, threads=threads):
-        env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=num_envs, device=device, seed=0))
+        env = WarpVecEnv(spec.build(spec.env, num_envs=num_envs, device=device, seed=0))
         actions = torch.rand(num_envs, env.num_actions, device=device) * 2 - 1
         contestants: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(actions)}
         for _ in range(_WARM_UP):

@@ -19,6 +19,7 @@ from shoal.config import (
     CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
+    EnvConfig,
     ExportConfig,
     PlayConfig,
     ReplayConfig,
@@ -28,13 +29,15 @@ from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
+from shoal.plan.rundir import RunDir
 from shoal.plan.starts import find_model, run_to_continue
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
+EnvT = TypeVar("EnvT", bound=EnvConfig)
 PolicyT = TypeVar("PolicyT", PlayConfig, ExportConfig)
 
 
@@ -240,7 +243,15 @@ def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
         except UsageError as error:
             message = f"In {file}: {error}"
             raise UsageError(message) from error
+        config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
     return config
+
+
+def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
+    """Return a configuration that was read from `layer`, a file of a run, with the run's own copies of models."""
+    asked = [field for field in env.model_fields if layer.get("env", {}).get(field)]
+    found = {field: str(file.absolute()) for field in asked if (file := run.saved_model(field))}
+    return replace(env, **found)
 
 
 def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:

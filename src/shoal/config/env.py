@@ -27,6 +27,8 @@ class EnvConfig:
     size_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that change the memory of an environment or the size of an observation: sizes that a `TaskSpec` declares
     hold where these have the task's defaults."""
+    model_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that name MJCF files: a run keeps a copy of each, with all that it refers to."""
 
     episode_length_s: float = 20.0
     """Longest time that an episode may take, in seconds of simulated time; then it is cut off (a time-out).
@@ -56,6 +58,8 @@ class MujocoConfig(EnvConfig):
     engine: EngineName = "auto"
     """What simulates: `warp` is MuJoCo Warp, `native` MuJoCo's own C engine on the cores of this worker. `auto` is
     `warp` on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
+    physics_dt: float | None = None
+    """Time step of the physics [s], whatever the model's file says. None leaves it to the file."""
     decimation: int = 4
     """Physics steps for each action."""
     on_nan: OnNan = "reset"
@@ -79,6 +83,7 @@ class MujocoConfig(EnvConfig):
         """Refuse values out of range."""
         EnvConfig.__post_init__(self)
         check(self, "env.", {"engine": one_of(EngineName), "on_nan": one_of(OnNan)})
+        check(self, "env.", {"physics_dt": above(0)})
         check(self, "env.", dict.fromkeys(("decimation", "replay_steps", "nconmax", "njmax"), at_least(1)))
         check(self, "env.", {"lost_limit": within(0, 1)})
 

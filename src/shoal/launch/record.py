@@ -13,6 +13,7 @@ import platform
 import shutil
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -22,12 +23,10 @@ from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
 from shoal.launch.notes import clear_notes
-from shoal.plan.rundir import RunDir, experiment_dir, launch_stamp, run_names
+from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, launch_stamp, run_names
 from shoal.provenance import git_state, now, versions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
 
@@ -104,6 +103,7 @@ class RunRecord:
 
     def _begin(self, plan: TrainPlan) -> None:
         self._write_params(plan)
+        self._keep_models(plan)
         _sweep(self.run)
         if plan.continued is not None:
             _forget_iterations_after(plan.start_iteration, self.run)
@@ -136,6 +136,13 @@ class RunRecord:
         except OSError as error:  # Why it ended matters more than that nobody can write it down.
             logger.warning("%s does not tell how this launch ended (%s).", self.run.run_json, error.strerror)
 
+    def remove_unlearned(self) -> bool:
+        """Remove the run directory unless something was learned; return whether it was removed."""
+        if self.run.metrics_jsonl.exists() or any(self.run.checkpoints_dir.iterdir()):
+            return False
+        shutil.rmtree(self.run.path, ignore_errors=True)
+        return not self.run.path.exists()
+
     def _earlier_launches(self) -> list[dict[str, Any]]:
         """Return the entries of launches before this one, when a run is continued."""
         if not self.run.run_json.is_file():
@@ -152,6 +159,15 @@ class RunRecord:
         _dump(self.run.train_yaml, plain)
         _dump(self.run.env_yaml, {"task": plain["task"], "env": plain["env"]})
         _dump(self.run.agent_yaml, {"task": plain["task"], "agent": plain["agent"]})
+
+    def _keep_models(self, plan: TrainPlan) -> None:
+        """Copy the MJCF files that the environment is made of, unless they are this run's copies already."""
+        for field in plan.config.env.model_fields:
+            file = Path(getattr(plan.config.env, field) or "").expanduser()
+            if file.is_file() and not file.resolve().is_relative_to(self.run.models_dir.resolve()):
+                from shoal.sim.model_files import copy_model
+
+                copy_model(file, self.run.models_dir / field, MODEL_FILE)
 
 
 def record_end(run: RunDir, error: ShoalError) -> None:

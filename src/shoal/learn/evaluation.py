@@ -73,7 +73,7 @@ def _build_env(
 ) -> WarpVecEnv:
     torch.manual_seed(seed)
     with exclusive_kernel_cache():
-        return WarpVecEnv(spec.load_builder()(config.env, num_envs=num_envs, device=device, seed=seed))
+        return WarpVecEnv(spec.build(config.env, num_envs=num_envs, device=device, seed=seed))
 
 
 def _build_runner(env: WarpVecEnv, config: PlayConfig | ExportConfig) -> Runner:

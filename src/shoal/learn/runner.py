@@ -81,6 +81,8 @@ class Runner(OnPolicyRunner):
             library_config["algorithm"]["class_name"] = PPO
         with _library_prints_to_log():
             super().__init__(env, library_config, log_dir=None, device=world.device)
+        # Each mini-batch is progress: an update of many samples takes longer than a hang may.
+        self.alg.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
 
     def _configure_multi_gpu(self) -> None:
         """Tell the algorithm about the other ranks: the library's own version insists on NCCL and on `cuda:<rank>`."""
@@ -218,6 +220,7 @@ class Runner(OnPolicyRunner):
         """Learn from the rollout, which `observations` follow on, and return mean losses."""
         with torch.inference_mode():
             self.alg.compute_returns(observations)
+        self.world.beat.mark()
         try:
             return self.alg.update()
         except RuntimeError:  # torch refuses to draw from a policy whose weights are NaN, in words that blame the draw.

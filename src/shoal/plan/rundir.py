@@ -19,6 +19,9 @@ from shoal.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+MODEL_FILE = "model.xml"
+"""What the copy of an MJCF file is called."""
+
 _STAMP_FORMAT = "%Y-%m-%d_%H-%M-%S"
 _RUN = re.compile(
     r"(?P<stamp>[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2})"
@@ -64,6 +67,15 @@ class RunDir:
     def train_yaml(self) -> Path:
         """Everything else that was asked."""
         return self.params_dir / "train.yaml"
+
+    @property
+    def models_dir(self) -> Path:
+        """Copies of the MJCF files that the environment's configuration names, by the field."""
+        return self.path / "models"
+
+    def saved_model(self, field: str) -> Path | None:
+        """Return the copy of the MJCF file that a field of the environment names, if there is one."""
+        return next((self.models_dir / field).rglob(MODEL_FILE), None)
 
     @property
     def metrics_jsonl(self) -> Path:

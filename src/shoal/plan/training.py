@@ -121,6 +121,7 @@ class TrainPlan:
             **self._machines_to_plain(),
             "backend": self.backend,
             "world_size": self.world_size,
+            **self._rates_to_plain(),
             "num_envs": self.num_envs,
             "num_envs_total": self.num_envs * self.world_size,
             "samples_per_iteration": self.samples_per_iteration,
@@ -130,6 +131,15 @@ class TrainPlan:
             "start": self.start.model if self.start else None,
             "start_iteration": self.start_iteration,
         }
+
+    def _rates_to_plain(self) -> dict[str, Any]:
+        """Return how often physics and policy run, where the configuration says it."""
+        env = self.config.env
+        physics_dt = getattr(env, "physics_dt", None)
+        if physics_dt is None:
+            return {}
+        physics_hz = 1 / physics_dt
+        return {"physics_hz": round(physics_hz, 3), "control_hz": round(physics_hz / getattr(env, "decimation", 1), 3)}
 
     def _machines_to_plain(self) -> dict[str, Any]:
         """Return what there is to tell of several machines."""
@@ -184,7 +194,7 @@ def plan_training(
         config.env.engine_on(workers.devices[0])
     # Where a run goes on, and from what, rank 0 tells the others, whose disks may be their own.
     continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
-    spec.check_env(config.env)
+    env_notes = spec.check_env(config.env)
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
     else:
@@ -208,6 +218,8 @@ def plan_training(
         notes=(
             *workers.notes,
             *([stale] if stale else []),
+            *([spec.note] if spec.note else []),
+            *env_notes,
             *passed_over,
             *changes_since(config, start, world_size, num_envs),
         ),

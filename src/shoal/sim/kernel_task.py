@@ -111,9 +111,9 @@ class KernelTask(ABC, Generic[ConfigT]):
             self.allocate()
             self.settle()
             validation.check_stages(self)
+            validation.check_declared(self)
             self.scripts = [self.capture(index) for index in range(2)]
             validation.check_capture(self)
-            validation.check_declared(self)
         self.restart(seed)
 
     def _allocate_shared(self) -> None:

@@ -28,6 +28,7 @@ import torch
 import warp as wp
 
 from shoal.config.env import MujocoConfig
+from shoal.errors import ShoalError
 from shoal.sim.bookkeeping import find_lost
 from shoal.sim.engine import LARGEST, rows_of
 from shoal.sim.graphs import HostCall, Stage, torch_stream
@@ -112,9 +113,21 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         return self.engine.parameter(name)
 
     def open(self) -> None:
-        """Build the model and choose the engine."""
+        """Build the model and choose the engine.
+
+        Raises:
+            ShoalError: The configuration is not that of a task with a MuJoCo model.
+        """
+        if not isinstance(self.config, MujocoConfig):
+            message = (
+                f"The config of {type(self).__name__} is a {type(self.config).__name__}, but a MujocoTask needs a "
+                "MujocoConfig: make its class a subclass of that."
+            )
+            raise ShoalError(message)
         config = replace(self.config, engine=self.config.engine_on(self.device.alias))
         self.model = self.build_model(config)
+        if config.physics_dt is not None:
+            self.model.opt.timestep = config.physics_dt
         self.engine = _open_engine(config, self.model, self.num_envs, self.device)
         self.resets_lost = self.config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))

@@ -15,12 +15,14 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, did_you_mean
+from shoal.sim.bounds import checked_launches
 from shoal.sim.graphs import difference, refuse_capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from shoal.config.env import EnvConfig
+    from shoal.sim.bounds import Arguments
     from shoal.sim.kernel_task import KernelTask
 
 Snapshot = dict[str, np.ndarray]
@@ -33,6 +35,10 @@ _NOISE = 10.0
 """How many times that distance a replay may be away from them."""
 _ATTEMPTS = 3
 """States from which a replay has to differ before the task is refused: a threshold may be crossed by chance in one."""
+_STEPS = 6
+"""How many steps are made to see which arrays change."""
+_SHALLOW = 2
+"""How deep lists and tuples of a task are searched for arrays that its kernels write to."""
 _DEPTH = 4
 """How deep arrays are searched for below a task: MuJoCo Warp's contacts are at task.engine._data.contact."""
 
@@ -67,7 +73,7 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
 
 
 def check_stages(task: KernelTask[Any]) -> None:
-    """Run every stage of a step once, on arrays filled with NaN, and check what was written.
+    """Run every stage of a step once, with random actions and on arrays filled with NaN, and check what was written.
 
     All arrays are restored afterwards.
 
@@ -75,10 +81,17 @@ def check_stages(task: KernelTask[Any]) -> None:
         ShoalError: A stage left a value unwritten, or wrote one that it must not.
     """
     fresh = snapshot(task)
-    _check_observations(task)
-    _check_terms(task)
-    _check_mask(task)
+    _act(task, np.random.default_rng(0))
+    with checked_launches(type(task).__name__):
+        _check_observations(task)
+        _check_terms(task)
+        _check_mask(task)
     restore(task, fresh)
+
+
+def _act(task: KernelTask[Any], rng: np.random.Generator) -> None:
+    """Draw actions as an untrained policy does."""
+    task.actions.assign(rng.standard_normal(task.actions.shape, dtype=np.float32))
 
 
 def _check_observations(task: KernelTask[Any]) -> None:
@@ -137,6 +150,7 @@ def check_capture(task: KernelTask[Any]) -> None:
         return
     fresh = snapshot(task)
     task.restart(task.seed)
+    _act(task, np.random.default_rng(1))
     suspects: dict[int, set[str]] = {}
     for _ in range(_ATTEMPTS):
         for index in range(2):
@@ -226,35 +240,46 @@ def _count_different(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def check_declared(task: KernelTask[Any]) -> None:
-    """Step once, and see that nothing changes which the task does not know: a checkpoint would go on without it.
+    """Make some steps, and see that nothing changes which the task does not know: a checkpoint would go on without it.
+
+    All arrays are restored afterwards.
 
     Raises:
-        ShoalError: If an array does that was not made with `self.array`.
+        ShoalError: If an array does that was not made with `self.array`, or a kernel writes outside an array.
     """
-    before, strays = snapshot(task), _strays(task)
-    values = {name: array.numpy().copy() for name, array in strays.items()}
-    for index in range(2):
-        task.run_stages(index)
-    changed = sorted(name for name, array in strays.items() if array.numpy().tobytes() != values[name].tobytes())
+    before, rng = snapshot(task), np.random.default_rng(2)
+    task.restart(task.seed)
+    _act(task, rng)
+    with checked_launches(type(task).__name__) as arguments:
+        task.run_stages(0)
+    strays = _strays(task, arguments)
+    values = [array.numpy().copy() for _, array in strays]
+    for step in range(_STEPS):
+        _act(task, rng)
+        task.run_stages(step % 2)
+    changed = [
+        name for (name, array), old in zip(strays, values, strict=True) if array.numpy().tobytes() != old.tobytes()
+    ]
     restore(task, before)
     if changed:
         message = (
-            f"The kernels of {type(task).__name__} write to self.{changed[0]}, which no checkpoint would hold: make it "
-            f"with self.array('{changed[0]}', ...), one row for each environment."
+            f"The kernels of {type(task).__name__} write to {changed[0]}, which no checkpoint would hold: make it with "
+            "self.array(...), one row for each environment."
         )
         raise ShoalError(message)
 
 
-def _strays(task: KernelTask[Any]) -> dict[str, wp.array]:
-    """Return the arrays among a task's attributes that are none of its declared ones, by the attribute's name."""
-    known = {array.ptr for array in task.arrays.values()}
-    found: dict[str, wp.array] = {}
-    for name, value in vars(task).items():
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        for part in parts:
-            if isinstance(part, wp.array) and part.ptr is not None and part.ptr not in known:
-                found[name] = part
-    return found
+def _strays(task: KernelTask[Any], arguments: Arguments) -> list[tuple[str, wp.array]]:
+    """Return the arrays that are no part of declared ones: a task's attributes first, then its kernels' arguments."""
+    known = [array for array in task.arrays.values() if array.ptr is not None]
+    held = [(name, value) for name, value in vars(task).items() if isinstance(value, wp.array | dict | list | tuple)]
+    named = [(f"self.{name}", array) for name, value in held for array in _arrays_below(value, _SHALLOW)]
+    named += [(name, array) for name, reference in arguments.items() if (array := reference()) is not None]
+    return [
+        (name, array)
+        for name, array in named
+        if array.ptr is not None and not any(0 <= array.ptr - one.ptr < one.capacity for one in known)
+    ]
 
 
 def _arrays_below(value: object, depth: int = _DEPTH) -> Iterator[wp.array]:

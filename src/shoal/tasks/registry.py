@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
+import textwrap
+import traceback
 import zlib
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.config import AgentConfig, EnvConfig, TrainConfig
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +35,9 @@ _SHIPPED = (
     "shoal.tasks.gymnasium_v5.specs:SPECS",
 )
 """Tasks of this package. Named, not imported: the families stand on a higher floor."""
+
+_LONGEST = 400
+"""So many characters of another library's error are shown: MuJoCo lists all names that a model has."""
 
 _PACKAGES = {"gymnasium": "gymnasium"}
 """What is imported of each extra that tasks need."""
@@ -58,7 +64,8 @@ class TaskSpec:
     `builder(config, num_envs=..., device=..., seed=...)`."""
     check: str | None = None
     """What looks at the environment's configuration before anything is started, `module:function`. Called with the
-    configuration; raises a `UsageError` where the task could not be built. Quick where nothing unusual is asked."""
+    configuration; returns sentences that the user should read, and raises a `UsageError` where the task could not be
+    built. Quick where nothing unusual is asked."""
     twin: str | None = None
     """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
     Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
@@ -69,6 +76,8 @@ class TaskSpec:
     """Numbers in one observation, all groups together, with the defaults of `env`. 1 where it is unknown."""
     extra: str | None = None
     """The extra of Shoal without which the task cannot be built, see `require_extra`."""
+    note: str | None = None
+    """A sentence about these defaults that is printed before a training."""
 
     @property
     def experiment(self) -> str:
@@ -89,16 +98,34 @@ class TaskSpec:
         """Import the task's module, simulator and all, and return its builder."""
         return _load(self.builder)
 
-    def check_env(self, config: EnvConfig) -> None:
-        """See that the task can be built.
+    def build(self, config: EnvConfig, *, num_envs: int, device: str, seed: int) -> Any:  # noqa: ANN401  The task.
+        """Build the task's environments.
+
+        Raises:
+            UsageError: The task's own code, or its model, is at fault.
+        """
+        builder = self.load_builder()
+        try:
+            return builder(config, num_envs=num_envs, device=device, seed=seed)
+        except (ShoalError, AttributeError, LookupError, NameError, TypeError, ValueError, FileNotFoundError) as error:
+            where = _place_of(error, builder)
+            if where is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
+                raise
+            if isinstance(error, ShoalError):
+                message = f"{error} Look at {where}."
+                raise UsageError(message) from error.__cause__
+            message = f"The task {self.name} cannot be built, see {where}: {_described(error)}"
+            raise UsageError(message) from error
+
+    def check_env(self, config: EnvConfig) -> tuple[str, ...]:
+        """See that the task can be built, and return sentences that the user should read.
 
         Raises:
             UsageError: What it needs is not installed, or what was asked for does not exist.
         """
         if self.extra is not None:
             require_extra(self.extra)
-        if self.check is not None:
-            _load(self.check)(config)
+        return _load(self.check)(config) or () if self.check else ()
 
     def load_twin(self) -> Callable[..., Any] | None:
         """Import the task's twin, if it has one."""
@@ -169,15 +196,48 @@ def _from_file(task: str) -> TaskSpec:
         )
         raise UsageError(message)
     author = getattr(module, attribute)
+    builders = {spec.builder: spec for spec in registered().values()}
+    bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in author.__mro__]
+    base = next((spec for _, spec in bases if spec), None)  # A registered task of which this one is a subclass.
+    declares = next((base.__name__ for base, _ in bases if "agent" in vars(base)), base and base.name)
+    note = f"{attribute} learns with the defaults of {declares}."
+    if declares is None:
+        note = f"{attribute} learns with rsl_rl's defaults, since it declares no `agent`."
     return TaskSpec(
         name=attribute,
         summary=(author.__doc__ or "").strip().partition("\n")[0],
         env=author.config,
-        agent=getattr(author, "agent", AgentConfig()),
-        num_envs=getattr(author, "num_envs", 1024),
-        max_iterations=getattr(author, "max_iterations", 300),
+        agent=getattr(author, "agent", base.agent if base else AgentConfig()),
+        num_envs=getattr(author, "num_envs", base.num_envs if base else 1024),
+        max_iterations=getattr(author, "max_iterations", base.max_iterations if base else 300),
         builder=f"{path}:{attribute}",
+        check=base and base.check,
+        note=None if declares == attribute else note,
     )
+
+
+def _place_of(error: Exception, builder: Any) -> str | None:  # noqa: ANN401  A class or a function.
+    """Return the innermost line of a task's author that an error passed, or else that of the class; None for ours."""
+    file = Path(inspect.getsourcefile(builder) or "")
+    if file.is_relative_to(Path(__file__).parent):
+        return None
+    place = f"line {inspect.getsourcelines(builder)[1]} of {file}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).parent == file.parent:
+            place = f"line {frame.lineno} of {frame.filename}, in {frame.name}()"
+    return place
+
+
+def _described(error: Exception) -> str:
+    """Return an error's own words, with the nearest of the names that would have worked."""
+    said = " ".join(str(error.args[0] if isinstance(error, LookupError) and error.args else error).split())
+    if isinstance(error, AttributeError):
+        hint = did_you_mean(error.name or "", dir(error.obj))
+    else:
+        asked, *known = [*re.findall(r"'([^']+)'", said), ""]
+        file = Path(asked)
+        hint = did_you_mean(asked, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
+    return f"{type(error).__name__}: {textwrap.shorten(said, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
 
 
 def _is_task(value: object, module: ModuleType) -> bool:

@@ -43,7 +43,9 @@ def test_all_of_the_suite_is_registered() -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_episodes_are_as_long_as_gymnasiums(spec: TaskSpec) -> None:
-    assert build(spec).max_episode_length == gymnasium.spec(spec.name).max_episode_steps
+    task = build(spec)
+    assert task.max_episode_length == gymnasium.spec(spec.name).max_episode_steps
+    assert task.config.physics_dt == task.build_model(task.config).opt.timestep
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

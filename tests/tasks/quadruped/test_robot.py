@@ -12,6 +12,7 @@ import pytest
 from shoal.errors import UsageError
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED
+from shoal.tasks.quadruped.specs import check_robot
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
@@ -52,6 +53,18 @@ def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
     task.step()
     assert task.gainprm.numpy()[0, 0, 0] == 60.0
     assert len(task.robot.feet) == 4
+
+
+def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -> None:
+    silent = changed(tmp_path, ('timestep="0.005" ', ""))  # MuJoCo's own default is 0.002 s.
+    (note,) = check_robot(VelocityConfig(robot=silent))
+    assert note == (
+        f"--env.robot {silent} has a time step of 0.002 s, but the task's is 0.005 s: pass --env.physics-dt 0.002 "
+        "--env.decimation 10 for the robot's own, at the same control rate."
+    )
+    assert FlatVelocity(VelocityConfig(robot=silent), num_envs=1, device="cpu", seed=0).step_dt == pytest.approx(0.02)
+    own = VelocityConfig(robot=silent, physics_dt=0.002, decimation=10)
+    assert check_robot(own) == ()
 
 
 def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Settings of Gymnasium's MuJoCo tasks. The defaults are those of Gymnasium 1.4; units are SI.
 
-An instance for each task stands below the classes, and `shoal.tasks.gymnasium_v5.specs` names them. The time step is
-the model's: `episode_length_s` is the number of steps that Gymnasium registers, in seconds.
+An instance for each task stands below the classes, and `shoal.tasks.gymnasium_v5.specs` names them. Time steps
+are the models': `episode_length_s` is the number of steps that Gymnasium registers, in seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _RANGE = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
 class GymnasiumConfig(MujocoConfig):
     """What all eleven can be told."""
 
+    physics_dt: float | None = 0.01
     reset_position_noise: float
     """First positions [m, rad] are at most this far from the model's own, each number of a quaternion too. Of an arm,
     the joints alone."""
@@ -36,6 +37,7 @@ class GymnasiumConfig(MujocoConfig):
 class PendulumConfig(GymnasiumConfig):
     """`InvertedPendulum-v5`."""
 
+    physics_dt: float | None = 0.02
     decimation: int = 2
     episode_length_s: float = 40.0  # 1,000 steps of 0.04 s.
     reward_survive_weight: float = 1.0
@@ -157,6 +159,7 @@ class TouchConfig(WalkConfig):
 class StandupConfig(GymnasiumConfig):
     """`HumanoidStandup-v5`."""
 
+    physics_dt: float | None = 0.003
     decimation: int = 5
     episode_length_s: float = 15.0  # 1,000 steps of 0.015 s.
     reward_linup_weight: float = 1.0
@@ -192,6 +195,7 @@ HALF_CHEETAH = RunConfig(
     decimation=5, episode_length_s=50.0, reward_ctrl_weight=0.1, reset_position_noise=0.1, reset_speed_noise=0.1
 )
 HOPPER = PlanarConfig(
+    physics_dt=0.002,
     decimation=4,
     episode_length_s=8.0,
     reward_ctrl_weight=1e-3,
@@ -202,6 +206,7 @@ HOPPER = PlanarConfig(
     reset_speed_noise=5e-3,
 )
 HUMANOID = TouchConfig(
+    physics_dt=0.003,
     decimation=5,
     episode_length_s=15.0,
     reward_forward_weight=1.25,
@@ -217,6 +222,7 @@ SWIMMER = RunConfig(
     decimation=4, episode_length_s=40.0, reward_ctrl_weight=1e-4, reset_position_noise=0.1, reset_speed_noise=0.1
 )
 WALKER2D = PlanarConfig(
+    physics_dt=0.002,
     decimation=4,
     episode_length_s=8.0,
     reward_ctrl_weight=1e-3,

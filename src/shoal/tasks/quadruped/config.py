@@ -20,6 +20,7 @@ class VelocityConfig(MujocoConfig):
     """A robot that is told how fast to walk, and in which direction."""
 
     size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet")
+    model_fields: ClassVar[tuple[str, ...]] = ("robot",)
 
     robot: str = ""
     """The robot: an MJCF file, or the name of a model of the package `mujoco-menagerie`, such as `unitree_go1`. It
@@ -29,8 +30,9 @@ class VelocityConfig(MujocoConfig):
     """The keyframe in which the robot begins, and around which it acts."""
     feet: str = "(FR|FL|RR|RL)(_foot)?"
     """Pattern of the names of the geoms that are feet."""
+    physics_dt: float | None = 0.005
     decimation: int = 4
-    """Physics steps for each action: of 5 ms each, so 50 actions a second."""
+    """Physics steps for each action. The defaults give 50 actions a second."""
     action_scale: float = 0.3
     """What an action of 1 adds to the angle of a joint that is asked for [rad]."""
 

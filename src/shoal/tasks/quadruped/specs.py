@@ -10,17 +10,28 @@ from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
 from shoal.tasks.registry import TaskSpec
 
 
-def check_robot(config: VelocityConfig) -> None:
-    """See that a robot of the user's own can walk. The one that ships is not looked at.
+def check_robot(config: VelocityConfig) -> tuple[str, ...]:
+    """See that a robot of the user's own can walk, and compare time steps. The one that ships is not looked at.
 
     Raises:
         UsageError: It cannot.
     """
     usual = VelocityConfig()
-    if (config.robot, config.keyframe, config.feet) != (usual.robot, usual.keyframe, usual.feet):
-        from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
+    if (config.robot, config.keyframe, config.feet) == (usual.robot, usual.keyframe, usual.feet):
+        return ()
+    from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
 
-        read_robot(build_on_a_plane(config), config)
+    model = build_on_a_plane(config)
+    read_robot(model, config)
+    own, ours = model.opt.timestep, config.physics_dt
+    if ours in (None, own):
+        return ()
+    decimation = max(1, round(config.decimation * ours / own))
+    note = (
+        f"--env.robot {config.robot} has a time step of {own:g} s, but the task's is {ours:g} s: pass --env.physics-dt "
+        f"{own:g} --env.decimation {decimation} for the robot's own, at the same control rate."
+    )
+    return (note,)
 
 
 def _agent(hidden: tuple[int, ...]) -> AgentConfig:
