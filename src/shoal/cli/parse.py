@@ -146,9 +146,9 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
 
 
 def _follows(asked: TrainConfig) -> bool:
-    """Whether this process, or its workers, take the configuration of a run that goes on from rank 0."""
+    """Whether this process, or its workers, may not see the run that goes on, and take it from rank 0."""
     rank = joined_rank()
-    return bool(asked.node_rank) if rank is None else rank.rank > 0
+    return bool(asked.node_rank) if rank is None else rank.rank > 0 and rank.local_world_size < rank.world_size
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
