@@ -60,8 +60,14 @@ def test_variables_that_numbers_depend_on_cross_and_those_of_one_machine_do_not(
         ],
         "x",
     )
-    crossing = "PATH PYTHONPATH CUDA_DEVICE_ORDER NCCL_DEBUG OMP_NUM_THREADS MUJOCO_GL WANDB_API_KEY"
-    assert forwarded(environ).keys() == set(crossing.split())
+    crossing = {"PATH", "PYTHONPATH", "CUDA_DEVICE_ORDER", "NCCL_DEBUG", "OMP_NUM_THREADS", "MUJOCO_GL"}
+    assert forwarded(environ).keys() == crossing
+
+
+def test_the_key_of_w_and_b_crosses_to_the_machine_of_rank_0_alone() -> None:
+    environ = {"WANDB_API_KEY": "x", "WANDB_IDENTITY_TOKEN_FILE": "x", "WANDB_MODE": "online"}
+    assert forwarded(environ).keys() == {"WANDB_MODE"}
+    assert forwarded(environ, writes_run=True) == environ
 
 
 def test_without_ssh_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

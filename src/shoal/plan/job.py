@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.config.checks import is_custom
+from shoal.config.checks import other_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.machines import MachinePlan
@@ -16,8 +15,6 @@ from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shoal.config import TrainConfig
 
 
@@ -83,7 +80,13 @@ class Job:
         """
         data: dict[str, Any] = json.loads(text)
         if own is not None:
-            _refuse_other_code(to_plain(own), data["config"])
+            found = other_code(to_plain(own), data["config"])
+            if found is not None:
+                message = (
+                    f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
+                    "command for every rank, with the task and the classes of the run that goes on."
+                )
+                raise UsageError(message)
         task: str = data["config"]["task"]
         config = from_plain(own or registry.resolve(task).defaults(task), data.pop("config"))
         start = data.pop("start")
@@ -95,29 +98,3 @@ class Job:
             machines=tuple(map(MachinePlan.from_plain, data.pop("machines"))),
             **data,
         )
-
-
-def _refuse_other_code(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Refuse a configuration that would import what this process was not asked to import."""
-    known = set(_names_of_code(own))
-    for field, name in _names_of_code(other):
-        if (field, name) not in known:
-            message = (
-                f"Rank 0 would import '{name}' ({field}), which this rank was not asked for: type the same command for "
-                "every rank, with the task and the classes of the run that goes on."
-            )
-            raise UsageError(message)
-
-
-def _names_of_code(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the field and the value of each name that is imported: the task, and what points into a module."""
-    if isinstance(value, Mapping):
-        for name, each in cast("Mapping[str, object]", value).items():
-            yield from _names_of_code(each, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        for each in cast("list[object]", value):
-            yield from _names_of_code(each, path)
-    elif isinstance(value, str):
-        section = path.partition(".")[0]
-        if section == "task" or (section == "agent" and is_custom(value)) or (section == "env" and ":" in value):
-            yield path, value
