@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documented import ROOT
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.launch import ssh
@@ -90,3 +91,8 @@ def test_what_runs_there_first_is_one_word_to_any_shell(shell: str) -> None:
         (shell, "-c", f"exec {command}"), input=b"%08d" % len(header) + header, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (91, b"No such file or directory")
+
+
+def test_the_page_about_security_lists_each_variable_that_goes_to_other_machines() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    assert [name for name in (*ssh.FORWARDED, *ssh.OF_RANK_0) if f"`{name}`" not in page] == []
