@@ -9,8 +9,10 @@ RUN ?= uv run
 
 setup: filter sync            ## Once in each clone.
 
-sync:                         ## Install everything; completes the committed lock in the work tree.
-	uv sync
+sync:                         ## Install the files that the committed lock pins; completes it in the work tree.
+	uv lock
+	git show :uv.lock | python3 .ci/neutral_lock.py --known uv.lock
+	uv sync --frozen
 	$(MAKE) --quiet settle
 
 # Git takes a file of another size for changed until `git add` compares contents. Adding the same contents
@@ -37,7 +39,7 @@ check: check-lock             ## Lock, format, lint, types, import contracts, sp
 	$(RUN) lint-imports --no-cache --no-logo
 	$(RUN) codespell
 
-# The last line tells a committed lock that lags behind pyproject.toml. It skips the revision of uv's format,
+# The last line tells a committed lock that lags behind pyproject.toml, and files that are not those it pins. It skips the revision of uv's format,
 # which a newer uv raises.
 check-lock:                   ## The lock that git holds names no index and pins what is installed.
 	git show :uv.lock | python3 .ci/neutral_lock.py --check

@@ -14,7 +14,9 @@ from support.stories import carry_out
 from tensordict import TensorDict
 
 from shoal.cli.parse import parse_export
-from shoal.export import Exported, export
+from shoal.config import ExportConfig
+from shoal.errors import UsageError
+from shoal.export import Exported, _onnx_file, export
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import rebuild
 from shoal.sim.isolation import isolated
@@ -108,3 +110,11 @@ def test_a_failed_export_costs_one_warning(log_root: Path, caplog: pytest.LogCap
 
 def test_no_export_leaves_no_export(log_root: Path) -> None:
     assert not carry_out(log_root, TASK, "--max-iterations", "1").run.exports_dir.exists()
+
+
+def test_a_run_whose_exports_lie_elsewhere_by_a_link_is_refused(run_dir: RunDir, tmp_path: Path) -> None:
+    run_dir.params_dir.mkdir()
+    run_dir.train_yaml.touch()
+    run_dir.exports_dir.symlink_to(tmp_path)
+    with pytest.raises(UsageError, match=r"exports is a link to .*, and what is written there would land elsewhere"):
+        _onnx_file(ExportConfig(task="Cartpole-Swingup"), run_dir.checkpoint_dir(1) / "model.pt")

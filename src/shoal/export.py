@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
+from shoal.plan.rundir import refuse_links
 from shoal.plan.starts import find_model
 from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
@@ -55,6 +56,8 @@ def _onnx_file(config: ExportConfig, model: Path) -> Path:
     run = run_of(model)
     default = run.policy_onnx if run else model.with_suffix(".onnx")
     file = default if config.out is None else Path(config.out)
+    if run and config.out is None:
+        refuse_links(run)
     if file.is_dir():
         message = f"--out asks for {file}, which is a directory: pass a file, such as {file / 'policy.onnx'}."
         raise UsageError(message)

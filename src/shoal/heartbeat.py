@@ -256,7 +256,7 @@ def _opened(file: Path) -> int | None:
     """Make the file, with its owner in it; None where that cannot be done, and the rank works on unseen."""
     owner = _OWNER.pack(os.getpid(), started_at(os.getpid()), _host().encode()[:63])
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError:
         return None
     with contextlib.suppress(OSError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import UsageError
 from shoal.plan.films import choose_gl, refuse_no_film
 from shoal.plan.training import refuse_unwritable
+from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from shoal.sim.dump import Dump, LostEnv
     from shoal.sim.replay import Replay
 
+_MOST_S = 120.0
+"""How long a replay may take [s]. It takes seconds."""
 _FILM_SIZE = (1280, 720)
 _FRAMES_A_SECOND = 30
 """Of the film. Each physics step is a frame: what is lost, is lost within milliseconds."""
@@ -54,15 +59,34 @@ def replay(config: ReplayConfig) -> Replayed:
     dump = read_dump(file)
     lost = dump.find(config.env)
 
-    from shoal.sim.replay import replay as step_again
-
-    result = step_again(dump, lost)
+    result = _step_again(file, lost)
     if config.video is not None:
         if not len(result.positions):
             message = f"Environment {lost.env} was lost before anything moved, so there is no film: leave --video out."
             raise UsageError(message)
         _film(dump.scene, result.positions, Path(config.video))
     return Replayed(dump=dump, lost=lost, replay=result, video=config.video)
+
+
+def _step_again(file: Path, lost: LostEnv) -> Replay:
+    """Replay in a process of its own, which a file that was made to do harm may crash or never let end.
+
+    Raises:
+        UsageError: It has not replayed it.
+    """
+    from shoal.sim.replay import Replay
+
+    words = [sys.executable, "-m", "shoal.sim.replay", str(file), str(lost.env)]
+    try:
+        ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
+        if ended.returncode == 0:
+            return Replay.from_json(ended.stdout.decode())
+        said = ended.stderr.decode(errors="replace").strip().splitlines()
+        why = how_it_ended(ended.returncode) if ended.returncode < 0 or not said else said[-1]
+    except subprocess.TimeoutExpired:
+        why = f"it took longer than {_MOST_S:.0f} s"
+    message = f"{file} could not be replayed ({why}): copy it once more, and replay only files whose origin you know."
+    raise UsageError(message)
 
 
 def _film(scene: np.ndarray, positions: np.ndarray, target: Path) -> None:

@@ -58,7 +58,7 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         plan = plan_training(config, os.environ, gpus, partial(survey, os.environ, config) if config.hosts else None)
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
-        decline(os.environ, error)
+        decline(os.environ, config.log_root, error)
         raise
     return plan if again is None else replace(plan, continued=again)
 

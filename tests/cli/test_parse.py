@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support.fake_devices import machine, mig_gpu, seen
 
-from shoal.cli.parse import parse_bench, parse_play, parse_train, split_task
+from shoal.cli.parse import parse_bench, parse_export, parse_play, parse_train, split_task
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.plan.visibility import resolve
 from shoal.tasks.registry import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.config import ExportConfig, PlayConfig
 
 TASK = "Cartpole-Swingup"
 
@@ -218,3 +225,48 @@ def test_actions_without_a_policy_ask_for_no_checkpoint(kind: str, tmp_path: Pat
     asked = parse_play(words, program="play")
     assert asked.agent_kind == kind
     assert getattr(asked.env, "pole_mass") == 0.3  # noqa: B009  A field of this task's own.
+
+
+# The run of another
+
+
+@pytest.fixture
+def another_s(tmp_path: Path) -> Path:
+    """A checkpoint of a run that names a class to import."""
+    run = RunDir(tmp_path / "theirs" / "2026-01-01_00-00-00")
+    run.params_dir.mkdir(parents=True)
+    run.train_yaml.write_text("agent: {actor: {class_name: 'evil:Model'}}\n", encoding="utf-8")
+    checkpoint = run.checkpoint_dir(100)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.pt").touch()
+    (checkpoint / "manifest.json").write_text('{"files": {}}', encoding="utf-8")
+    return checkpoint / "model.pt"
+
+
+@pytest.mark.parametrize("parse", [partial(parse_play, program="play"), parse_export])
+def test_a_class_of_another_s_run_is_imported_only_when_its_user_trusts_it(
+    another_s: Path, tmp_path: Path, parse: Callable[[list[str]], PlayConfig | ExportConfig]
+) -> None:
+    words = [TASK, "--checkpoint", str(another_s), "--log-root", str(tmp_path / "mine")]
+    with pytest.raises(UsageError, match=r"would import 'evil:Model' \(agent.actor.class_name\).* pass --trust-run"):
+        parse(words)
+    assert parse([*words, "--trust-run"]).agent.actor.class_name == "evil:Model"
+    assert parse([*words[:-1], str(tmp_path)]).agent.actor.class_name == "evil:Model"
+
+
+def test_a_link_below_the_log_root_does_not_make_another_s_run_one_s_own(another_s: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "theirs").symlink_to(tmp_path / "theirs")
+    linked = tmp_path / "mine" / another_s.relative_to(tmp_path)
+    with pytest.raises(UsageError, match="pass --trust-run"):
+        parse_play([TASK, "--checkpoint", str(linked), "--log-root", str(tmp_path / "mine")], program="play")
+
+
+def test_a_run_of_another_is_resumed_only_with_the_configuration_that_its_user_names(
+    another_s: Path, tmp_path: Path
+) -> None:
+    run = RunDir(another_s.parents[2])
+    words = [TASK, "--resume", str(run.path), "--log-root", str(tmp_path / "mine")]
+    with pytest.raises(UsageError, match=r"would import 'evil:Model'.* pass --config .*train.yaml"):
+        parse_train(words)
+    assert parse_train([*words, "--config", str(run.train_yaml)]).agent.actor.class_name == "evil:Model"

@@ -13,6 +13,7 @@ from torch.distributed import HashStore
 from shoal.heartbeat import Beat
 from shoal.launch.board import StoreBoard
 from shoal.launch.notes import Note, note_path
+from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 
@@ -43,7 +44,7 @@ def boards(tmp_path: Path) -> Iterator[Callable[..., list[StoreBoard]]]:
                 run = RunDir(tmp_path / str(number))
                 run.ranks_dir.mkdir(parents=True)
                 rank = Rank(rank=number, local_rank=0, world_size=2, local_world_size=1)
-                made.append(stack.enter_context(closing(StoreBoard(run, rank, connect))))
+                made.append(stack.enter_context(closing(StoreBoard(run, rank, lambda: SignedStore(connect(), None)))))
             return made
 
         yield make

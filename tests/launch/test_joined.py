@@ -10,12 +10,13 @@ from torch.distributed import HashStore
 
 from shoal.errors import UsageError
 from shoal.launch.joined import share_run_dir
+from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
 
 
 def all_ranks(make: object) -> list[Path | Exception]:
     """What each of two ranks learns, when rank 0 makes the directory by `make`; rank 1 comes first."""
-    store, told = HashStore(), dict[int, Path | Exception]()
+    store, told = SignedStore(HashStore(), None), dict[int, Path | Exception]()
 
     def be(number: int) -> None:
         rank = Rank(rank=number, local_rank=number, world_size=2, local_world_size=2)

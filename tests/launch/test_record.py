@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from support.saved import write_checkpoint
 from support.stories import plan_of
 
 from shoal.cli.parse import parse_play, parse_train
@@ -118,6 +120,47 @@ def test_the_record_is_replaced_whole(log_root: Path) -> None:
     record.end(0, "finished", {0: "0123456789abcdef"})
     assert run.run_json.stat().st_ino != first
     assert not list(run.path.glob("*.unfinished"))
+
+
+def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    run.params_dir.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("mine", encoding="utf-8")
+    names = ("run.unfinished", f"run.{os.getpid()}", "params/env.yaml", f"params/env.{os.getpid()}")
+    for name in names:
+        (run.path / name).symlink_to(victim)
+    RunRecord(run, plan).end(0, "finished")
+    assert victim.read_text(encoding="utf-8") == "mine"
+    assert run.env_yaml.is_file()
+    assert not run.env_yaml.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "params",
+        "models",
+        "checkpoints",
+        "ranks",
+        "exports",
+        "videos",
+        "torchrunx",
+        "wandb",
+        "wandb_run_id",
+        "metrics.jsonl",
+    ],
+)
+def test_a_link_in_a_run_that_goes_on_is_refused_by_name(log_root: Path, tmp_path: Path, name: str) -> None:
+    run = make_run_dir(plan_of(log_root, TASK))
+    write_checkpoint(run, 5, {}, 1)
+    elsewhere = tmp_path / "elsewhere"
+    if (run.path / name).exists():
+        (run.path / name).rename(elsewhere)
+    (run.path / name).symlink_to(elsewhere)
+    with pytest.raises(UsageError, match=f"{run.path / name} is a link to {elsewhere}, and what is written there"):
+        plan_of(log_root, TASK, "--resume", str(run.path))
 
 
 def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documented import ROOT
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.launch import ssh
@@ -60,8 +61,14 @@ def test_variables_that_numbers_depend_on_cross_and_those_of_one_machine_do_not(
         ],
         "x",
     )
-    crossing = "PATH PYTHONPATH CUDA_DEVICE_ORDER NCCL_DEBUG OMP_NUM_THREADS MUJOCO_GL WANDB_API_KEY"
-    assert forwarded(environ).keys() == set(crossing.split())
+    crossing = {"PATH", "PYTHONPATH", "CUDA_DEVICE_ORDER", "NCCL_DEBUG", "OMP_NUM_THREADS", "MUJOCO_GL"}
+    assert forwarded(environ).keys() == crossing
+
+
+def test_the_key_of_w_and_b_crosses_to_the_machine_of_rank_0_alone() -> None:
+    environ = {"WANDB_API_KEY": "x", "WANDB_IDENTITY_TOKEN_FILE": "x", "WANDB_MODE": "online"}
+    assert forwarded(environ).keys() == {"WANDB_MODE"}
+    assert forwarded(environ, writes_run=True) == environ
 
 
 def test_without_ssh_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,3 +91,8 @@ def test_what_runs_there_first_is_one_word_to_any_shell(shell: str) -> None:
         (shell, "-c", f"exec {command}"), input=b"%08d" % len(header) + header, capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (91, b"No such file or directory")
+
+
+def test_the_page_about_security_lists_each_variable_that_goes_to_other_machines() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    assert [name for name in (*ssh.FORWARDED, *ssh.OF_RANK_0) if f"`{name}`" not in page] == []

@@ -10,7 +10,9 @@ import pytest
 from support.limits import files_of_at_most
 from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 
+from shoal.cli import main
 from shoal.errors import UsageError
+from shoal.sim.clip import load_scene, save_scene
 from shoal.sim.dump import read_dump, write_dump
 
 if TYPE_CHECKING:
@@ -113,3 +115,40 @@ def test_an_environment_that_is_not_there_is_refused(dump: Dump) -> None:
     assert dump.find(None) is dump.find(1) is dump.envs[0]
     with pytest.raises(UsageError, match=r"--env 0 was asked for, but the file has the environments 1: pass one"):
         dump.find(0)
+
+
+# A file that was made to do harm
+
+
+def replayed_by_command(dump: Dump, directory: Path) -> None:
+    """Run `shoal replay` of a file in this process."""
+    write_dump(dump, directory / "rank_00000.lost.npz")
+    main._shoal(["replay", str(directory / "rank_00000.lost.npz")])
+
+
+def test_a_model_that_breaks_mujoco_ends_in_a_sentence(dump: Dump, tmp_path: Path) -> None:
+    model = load_scene(dump.model)
+    model.body_treeid[...] = 1 << 27  # MuJoCo does not check it, and looks far outside of its memory.
+    with pytest.raises(UsageError, match=r"lost\.npz could not be replayed \(killed by SIG(SEGV|BUS)\)"):
+        replayed_by_command(replace(dump, model=save_scene(model)), tmp_path)
+
+
+def test_a_model_that_mujoco_refuses_is_refused(dump: Dump, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"could not be replayed \(ValueError: .*mj_loadModel"):
+        replayed_by_command(replace(dump, model=dump.model[: len(dump.model) // 2]), tmp_path)
+
+
+def test_a_replay_that_does_not_end_is_ended(dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.replay._MOST_S", 0.1)
+    with pytest.raises(UsageError, match=r"could not be replayed \(it took longer than 0 s\)"):
+        replayed_by_command(dump, tmp_path)
+
+
+def test_what_would_command_a_terminal_is_printed_escaped(
+    dump: Dump, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = replace(dump.about, task="\x1b]0;owned\x07\u202eRobot")
+    replayed_by_command(replace(dump, about=about), tmp_path)
+    printed = capsys.readouterr().out
+    assert r"\x1b]0;owned\x07\u202eRobot, simulated by" in printed
+    assert "\x1b" not in printed

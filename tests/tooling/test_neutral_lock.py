@@ -86,6 +86,8 @@ prerelease-mode = "allow"
 name = "one-line"
 version = "1.0"
 source = { registry = "." }
+# sha256:00
+# sha256:01
 
 [package.optional-dependencies]
 extra = [
@@ -109,6 +111,8 @@ dev = [
 name = "wheels"
 version = "2.0"
 source = { registry = "." }
+# sha256:02
+# sha256:03
 """
 
 
@@ -133,7 +137,7 @@ def versions(lock: str) -> dict[str, set[str]]:
     return found
 
 
-def test_addresses_and_metadata_go_and_all_else_stays() -> None:
+def test_addresses_and_metadata_go_and_hashes_stay() -> None:
     assert neutral(COMPLETED) == NEUTRAL
 
 
@@ -169,6 +173,31 @@ def test_check_passes_a_neutral_lock() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def restricted(tmp_path: Path, completed: str) -> tuple[int, str, str]:
+    """What set-up makes of a lock that an index has completed, given that NEUTRAL is committed: code, lock, errors."""
+    lock = tmp_path / "uv.lock"
+    lock.write_text(completed)
+    done = run_script("--known", str(lock), stdin=NEUTRAL)
+    return done.returncode, lock.read_text(), done.stderr
+
+
+def test_a_package_that_differs_is_refused(tmp_path: Path) -> None:
+    code, _, said = restricted(tmp_path, COMPLETED.replace("sha256:03", "sha256:66"))
+    assert code == 1
+    assert said.startswith("wheels 2.0: the index does not have the file with sha256:03")
+
+
+def test_a_file_that_an_index_has_more_is_not_installed(tmp_path: Path) -> None:
+    more = COMPLETED.replace("    { url = ", '    { url = "more", hash = "sha256:66" },\n    { url = ', 1)
+    assert more.count("sha256:66") == 1
+    assert restricted(tmp_path, more) == (0, COMPLETED, "")
+
+
+def test_files_of_a_version_that_is_new_here_are_left(tmp_path: Path) -> None:
+    newer = COMPLETED.replace('version = "2.0"', 'version = "2.1"').replace("sha256:03", "sha256:66")
+    assert restricted(tmp_path, newer) == (0, newer, "")
+
+
 def lock_with_uv(project: Path) -> None:
     """Complete the lock of `project`, from uv's cache if that suffices, else from the index."""
     uv = os.environ.get("UV") or shutil.which("uv")
@@ -190,6 +219,9 @@ def test_uv_completes_our_neutral_lock_to_the_same_versions(tmp_path: Path) -> N
     lock_with_uv(tmp_path)
     completed = (tmp_path / "uv.lock").read_text()
     assert "://" in completed
+    done = run_script("--known", str(tmp_path / "uv.lock"), stdin=neutral(ours))
+    assert (done.returncode, done.stderr) == (0, "")
+    completed = (tmp_path / "uv.lock").read_text()
     assert versions(completed) == versions(ours)
     # Byte for byte, except that another uv may write another revision of its format.
     assert without_revision(neutral(completed)) == without_revision(neutral(ours))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.output import printable
 from shoal.cli.report import say
 from shoal.plan.findings import size
 
@@ -43,7 +44,7 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
 
 def _state(each: Verified, verified: VerifiedRun) -> Text:
     if each.damage is not None:
-        return Text(f"damaged: {each.damage}", style="bold red")
+        return Text(printable(f"damaged: {each.damage}"), style="bold red")
     marks = [name for name, marked in (("newest", verified.newest), ("best", verified.best)) if each is marked]
     return Text(", ".join(["whole", *marks]), style="green")
 

@@ -62,3 +62,10 @@ class _Stream:
         os.close(nowhere)
         if answer is not signal.SIG_IGN:
             os.kill(os.getpid(), signal.SIGHUP)
+
+
+def printable(text: str) -> str:
+    """Return `text` with everything escaped that a terminal would act on, but for line ends and tabs."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )

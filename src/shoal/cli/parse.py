@@ -25,7 +25,8 @@ from shoal.config import (
     ReplayConfig,
     TrainConfig,
 )
-from shoal.config.plain import from_plain
+from shoal.config.checks import other_code
+from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
@@ -35,6 +36,7 @@ from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
 
 T = TypeVar("T")
 EnvT = TypeVar("EnvT", bound=EnvConfig)
@@ -143,15 +145,15 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
         run, _damaged = run_to_continue(asked, registry.resolve(asked.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
-            default = _defaults(task, [train_yaml])
+            default = _of_run(task, run, asked.log_root, trust=f"--config {train_yaml}")
             asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
     return _only_one_number_of_envs(asked, words)
 
 
 def _follows(asked: TrainConfig) -> bool:
-    """Whether this process, or its workers, take the configuration of a run that goes on from rank 0."""
+    """Whether this process, or its workers, may not see the run that goes on, and take it from rank 0."""
     rank = joined_rank()
-    return bool(asked.node_rank) if rank is None else rank.rank > 0
+    return bool(asked.node_rank) if rank is None else rank.rank > 0 and rank.local_world_size < rank.world_size
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
@@ -185,7 +187,7 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
         return asked
     run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
     if run is not None:
-        trained = _defaults(task, [run.train_yaml])
+        trained = _of_run(task, run, asked.log_root, trust=None if asked.trust_run else "--trust-run")
         default = replace(default, env=trained.env.in_play(), agent=trained.agent)
     return parse_flags(default, words, program=f"{program} {task}", about=about)
 
@@ -252,6 +254,30 @@ def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
     asked = [field for field in env.model_fields if layer.get("env", {}).get(field)]
     found = {field: str(file.absolute()) for field in asked if (file := run.saved_model(field))}
     return replace(env, **found)
+
+
+def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) -> TrainConfig:
+    """Return what a run was trained with.
+
+    Args:
+        task: What was named in this command.
+        run: The run.
+        log_root: Below it are this user's own runs.
+        trust: What to pass for a run of another user; None where it was passed.
+
+    Raises:
+        UsageError: It is another's, and names code.
+    """
+    config = _defaults(task, [run.train_yaml])
+    if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
+        found = other_code(to_plain(_defaults(task, [])), to_plain(config))
+        if found is not None:
+            message = (
+                f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
+                f"read that code, and pass {trust} if you trust it."
+            )
+            raise UsageError(message)
+    return config
 
 
 def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:

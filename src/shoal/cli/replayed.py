@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.output import printable
 from shoal.cli.report import say
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _print_steps(steps: Sequence[Step]) -> None:
     for step in steps:
         largest = [f"{value:.3g}" for value in (step.qpos, step.qvel, step.qacc, step.ctrl)]
         touching = [str(step.contacts), f"{step.penetration:.3g}" if step.contacts else "-"]
-        table.add_row(f"{step.number:,}", *largest, *touching, Text(step.fastest), " ".join(step.warnings))
+        table.add_row(f"{step.number:,}", *largest, *touching, Text(printable(step.fastest)), " ".join(step.warnings))
     console = Console(highlight=False)
     console.width = max(console.width, _WIDTH)
     console.print(table)

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.output import printable
 from shoal.plan.ranks import RANK_VARIABLES
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -61,20 +62,20 @@ def _out() -> Console:
 
 def say(text: str) -> None:
     """Print one plain line."""
-    _out().print(text, markup=False)
+    _out().print(printable(text), markup=False)
 
 
 def say_aside(text: str) -> None:
     """Print one plain line that is no part of the result."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(printable(text), markup=False)
 
 
 def print_error(error: ShoalError) -> None:
     """Print what is known of an error, and its message as the last line."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if error.details:
-        console.print(error.details.rstrip(), markup=False)
-    console.print(Text("Error: ", style="bold red") + Text(str(error)))
+        console.print(printable(error.details.rstrip()), markup=False)
+    console.print(Text("Error: ", style="bold red") + Text(printable(str(error))))
 
 
 def _leave_with(error: ShoalError) -> NoReturn:
@@ -117,7 +118,7 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
     for name, value in plan.to_plain().items():
         table.add_row(name.replace("_", " "), Text(_plain(value)))
     run = plan.continued or RunDir(Path(_planned_directory(plan)))
-    table.add_row("run directory", Text(f"{run.path}{' (continued)' if plan.continued else ''}"))
+    table.add_row("run directory", Text(printable(f"{run.path}{' (continued)' if plan.continued else ''}")))
     table.add_row("rank files", Text(_plain(plan.log_base(run, environ))))
     for name in (*_TOLD_VARIABLES, *(RANK_VARIABLES if plan.rank else ())):
         if name in environ:
@@ -127,8 +128,8 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
 
 def _plain(value: object) -> str:
     if isinstance(value, list):
-        return ", ".join(str(each) for each in cast("list[object]", value))
-    return "-" if value is None else str(value)
+        return printable(", ".join(str(each) for each in cast("list[object]", value)))
+    return "-" if value is None else printable(str(value))
 
 
 def _planned_directory(plan: TrainPlan) -> str:
@@ -349,7 +350,7 @@ def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in diagnosis.findings:
-        told = Text(finding.truth)
+        told = Text(printable(finding.truth))
         if finding.remedy:
             told.append(f"\n-> {finding.remedy}", style="bold")
         table.add_row(Text(finding.level, style=_LEVEL_STYLES[finding.level]), Text(finding.topic), told)

@@ -7,14 +7,14 @@ is not checked here: the command line and `shoal.config.plain` do that, where va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from shoal.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from _typeshed import DataclassInstance
 
@@ -140,6 +140,31 @@ def check_class(
 def is_custom(class_name: str) -> bool:
     """Whether a class name points into a module, and so does not name one of rsl_rl's own classes."""
     return ":" in class_name or "." in class_name
+
+
+def other_code(own: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return field and name of something that `other` would import and `own` would not, if there is any.
+
+    Args:
+        own: A configuration of plain values.
+        other: The same from elsewhere.
+    """
+    known = set(_names_of_code(own, ""))
+    return next((each for each in _names_of_code(other, "") if each not in known), None)
+
+
+def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
+    """Yield field and value of each name that is imported: the task, and what points into a module."""
+    if isinstance(value, Mapping):
+        for name, each in cast("Mapping[str, object]", value).items():
+            yield from _names_of_code(each, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from _names_of_code(each, path)
+    elif isinstance(value, str):
+        section = path.partition(".")[0]
+        if section == "task" or (section == "agent" and is_custom(value)) or (section == "env" and ":" in value):
+            yield path, value
 
 
 def is_given(value: object) -> bool:

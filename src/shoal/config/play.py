@@ -51,6 +51,8 @@ class PlayConfig:
     `auto` is GPU 0 if one is visible, else the CPU."""
     log_root: str = "logs"
     """Directory of all experiments, where `latest` and `best` are looked for."""
+    trust_run: bool = False
+    """Import the classes that the policy's run names, also where the run is not below `log_root`."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment; by default as it was in training."""
     agent: AgentConfig = field(default_factory=AgentConfig)

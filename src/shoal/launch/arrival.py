@@ -25,8 +25,7 @@ from shoal.plan.sameness import Fingerprint, code_of, fingerprint, refuse_differ
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch.distributed import Store
-
+    from shoal.launch.signed_store import SignedStore
     from shoal.plan.ranks import Rank
     from shoal.plan.training import TrainPlan
 
@@ -37,7 +36,7 @@ _DECLINE_S = 5.0
 """How long a rank that refuses looks for the others to tell them, where rank 0 keeps the store [s]."""
 
 
-def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
+def arrive(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
     """Tell the others that this rank is there, and wait until all are.
 
     Args:
@@ -71,15 +70,17 @@ def arrive(store: Store, rank: Rank, plan: TrainPlan) -> str:
     return "gloo" if any(each["backend"] == "gloo" for each in told) else "nccl"
 
 
-def decline(environ: Mapping[str, str], error: UsageError) -> None:
+def decline(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
     """Tell the ranks on other machines, if there are any, that this one refuses: they would wait for it."""
     rank = joined_rank(environ)
     if rank is not None and rank.local_world_size < rank.world_size:
         refusal = {"host": platform.node(), "refusal": str(error)}
         with suppress(ShoalError, RuntimeError):  # Nobody to be told has come, or not yet.
-            store = Meeting.of(rank, environ).open(rank, _DECLINE_S)
+            meeting = Meeting.of(rank, log_root, environ)
+            store = meeting.open(rank, _DECLINE_S)
             store.set(_key(rank.rank), json.dumps(refusal))
             let_all_hear(store, rank, "arrivals")
+            meeting.forget_secret(rank)
 
 
 def _told(plan: TrainPlan) -> dict[str, Any] | None:
@@ -89,7 +90,7 @@ def _told(plan: TrainPlan) -> dict[str, Any] | None:
     return {name: value for name, value in to_plain(plan.config).items() if name not in _MAY_DIFFER}
 
 
-def _wait_for_all(store: Store, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
+def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
     """Return what each rank has told, by rank."""
     patience = startup_timeout or math.inf
     missing = list(range(rank.world_size))

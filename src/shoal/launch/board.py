@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from torch.distributed import Store
-
+    from shoal.launch.signed_store import SignedStore
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
 
@@ -107,7 +106,7 @@ class FileBoard:
 class StoreBoard:
     """For ranks of several machines. Notes are left in the run directory too, as far as this machine has it."""
 
-    def __init__(self, run: RunDir, rank: Rank, connect: Callable[[], Store]) -> None:
+    def __init__(self, run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> None:
         """Begin to visit the store.
 
         Args:
@@ -118,7 +117,7 @@ class StoreBoard:
         self._run = run
         self._rank = rank
         self._connect = connect
-        self._store: Store | None = None
+        self._store: SignedStore | None = None
         self._told: Beat | None = None
         self._curious = False
         self._to_leave: queue.SimpleQueue[Note] = queue.SimpleQueue()
@@ -200,7 +199,7 @@ class StoreBoard:
             self._due.wait(_TICK_S)
             self._due.clear()
 
-    def _visit(self, store: Store, *, curious: bool) -> None:
+    def _visit(self, store: SignedStore, *, curious: bool) -> None:
         """Tell what is to be told, make sure that the store is there, and look at what the others told."""
         own = self._key("beat", self._rank.rank)
         store.set(own, json.dumps(asdict(self._told)) if self._told else "")
@@ -215,7 +214,7 @@ class StoreBoard:
         if curious or store.check([_ALARM]):
             self._look(store)
 
-    def _look(self, store: Store) -> None:
+    def _look(self, store: SignedStore) -> None:
         now = time.monotonic()
         for rank in range(self._rank.world_size):
             told = self._read(store, self._key("beat", rank))
@@ -228,7 +227,7 @@ class StoreBoard:
                 if self._rank.rank == 0 and rank != 0:  # The run, which is here, shall tell what became of all.
                     write_note(self._run, note)
 
-    def _read(self, store: Store, key: str) -> dict[str, Any]:
+    def _read(self, store: SignedStore, key: str) -> dict[str, Any]:
         text = store.get(key) if store.check([key]) else b""
         return json.loads(text) if text else {}
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from shoal.launch.meeting import Meeting
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
     from shoal.plan.job import Job
+    from shoal.plan.ranks import Rank
     from shoal.plan.training import TrainPlan
     from shoal.worker import WorkerReport
 
@@ -42,12 +44,15 @@ def open_door(plan: TrainPlan) -> Door:
         from shoal.launch.joined import run_joined, share_run_dir
         from shoal.launch.meeting import Meeting
 
-        meeting = Meeting.of(plan.rank)
+        meeting = Meeting.of(plan.rank, plan.config.log_root)
         store = meeting.open(plan.rank, plan.config.startup_timeout)
         several = plan.rank.local_world_size < plan.rank.world_size
-        backend = arrive(store, plan.rank, plan) if several else plan.backend
+        try:
+            backend = arrive(store, plan.rank, plan) if several else plan.backend
+        finally:
+            meeting.forget_secret(plan.rank)
         run = partial(run_joined, rank=plan.rank, meeting=meeting, store=store, backend=backend)
-        return Door(partial(share_run_dir, store, plan.rank), _listen_patiently, run)
+        return Door(partial(share_run_dir, store, plan.rank), partial(_listen_until_left, meeting, plan.rank), run)
     if plan.door == "spawned":
         from shoal.launch.spawned import run_spawned
 
@@ -74,6 +79,16 @@ def _make_it_here(make: Callable[[], Path]) -> Path:
 def _listen_patiently(_view: View) -> AbstractContextManager[StopRequests]:
     """Only count signals: launchers repeat them, and torchrun sends one to every rank as soon as another has failed."""
     return stop_requests(insist=False)
+
+
+@contextmanager
+def _listen_until_left(meeting: Meeting, rank: Rank, _view: View) -> Iterator[StopRequests]:
+    """Listen patiently, and remove what the ranks have met by."""
+    with _listen_patiently(_view) as stop:
+        try:
+            yield stop
+        finally:
+            meeting.close(rank)
 
 
 @contextmanager

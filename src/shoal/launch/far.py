@@ -86,7 +86,7 @@ class FarSite:
 
     def start(self) -> None:
         """Connect, and have the agent started."""
-        login = Login(self._machine.host, self._job.config.ssh_config, self._take)
+        login = Login(self._machine.host, self._job.config.ssh_config, self._take, writes_run=0 in self.ranks)
         login.line.say(
             "launch",
             {

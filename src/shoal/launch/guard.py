@@ -44,7 +44,7 @@ def guarded_scratch() -> Iterator[Path]:
     """Make the scratch directory of a launch, under guard; remove it at the end, and see the guard out."""
     sweep_abandoned(Path(tempfile.gettempdir()))
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    owner = _own(scratch)
+    owner = own_scratch(scratch)
     end_to_read, end_to_hold = os.pipe()
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(scratch)],
@@ -117,11 +117,12 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _own(scratch: Path) -> int:
-    """Lock the owner's file of a new scratch directory. It gets its name when it is locked: a sweep sees no other."""
+def own_scratch(scratch: Path) -> int:
+    """Lock the owner's file, with its process id, in a new directory. Named once locked: a sweep sees no other."""
     nameless = scratch / f".{_OWNER}"
     descriptor = os.open(nameless, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, str(os.getpid()).encode())
     nameless.rename(scratch / _OWNER)
     return descriptor
 

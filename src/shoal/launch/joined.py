@@ -12,6 +12,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +34,10 @@ from shoal.worker import WorkerReport, run_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch.distributed import Store
-
     from shoal.launch.board import Board
     from shoal.launch.meeting import Meeting
     from shoal.launch.signals import StopRequests
+    from shoal.launch.signed_store import SignedStore
     from shoal.launch.view import View
     from shoal.plan.ranks import Rank
 
@@ -50,7 +50,7 @@ _ECHO_WAIT_S = 2.5
 """How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
 
 
-def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
+def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> Path:
     """Let rank 0 make the run directory, and tell all ranks where it is.
 
     Raises:
@@ -80,7 +80,7 @@ def share_run_dir(store: Store, rank: Rank, make: Callable[[], Path]) -> Path:
 
 
 def run_joined(  # noqa: PLR0913  Some of them are the door's own.
-    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: Store, backend: str | None
+    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: SignedStore, backend: str | None
 ) -> list[WorkerReport]:
     """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
 
@@ -91,25 +91,25 @@ def run_joined(  # noqa: PLR0913  Some of them are the door's own.
     interface = job.config.interface  # Each machine's own.
     job = _share_job(store, rank, replace(job, backend=backend))
     network = find_network(meeting, store, rank, interface)
-    with _open_board(job.run, rank, meeting) as board:
+    with _open_board(job.run, rank, partial(meeting.connect, store.secret)) as board:
         return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
 
 
-def _share_job(store: Store, rank: Rank, job: Job) -> Job:
-    """Take rank 0's job: it knows where a run goes on, and with what. Devices are each machine's own."""
+def _share_job(store: SignedStore, rank: Rank, job: Job) -> Job:
+    """Take rank 0's job: it knows where a run goes on, and with what. Devices and code are each rank's own."""
     if rank.rank == 0:
         store.set(_JOB, job.to_json())
         return job
-    return replace(Job.from_json(store.get(_JOB).decode()), devices=job.devices)
+    return replace(Job.from_json(store.get(_JOB).decode(), own=job.config), devices=job.devices)
 
 
 @contextmanager
-def _open_board(run: RunDir, rank: Rank, meeting: Meeting) -> Iterator[Board]:
+def _open_board(run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> Iterator[Board]:
     """Open what the ranks tell each other by: files on one machine, the store on several."""
     if rank.local_world_size == rank.world_size:
         yield FileBoard(run, run.ranks_dir, rank.world_size)
         return
-    with closing(StoreBoard(run, rank, meeting.connect)) as board:
+    with closing(StoreBoard(run, rank, connect)) as board:
         yield board
 
 
@@ -119,7 +119,7 @@ def _run(  # noqa: PLR0913
     stop: StopRequests,
     *,
     rank: Rank,
-    store: Store,
+    store: SignedStore,
     network: Mapping[str, str],
     board: Board,
 ) -> list[WorkerReport]:
@@ -135,7 +135,7 @@ def _run(  # noqa: PLR0913
         with watched(job.run, rank, limits, give_up=give_up, board=board) as beat:
             try:
                 done = run_worker(
-                    job, rank, stop=stop, store=lambda: store, on_row=view.on_row, beat=beat, network=network
+                    job, rank, stop=stop, store=lambda: store.raw, on_row=view.on_row, beat=beat, network=network
                 )
                 beat.enter("collective")
                 reports = _gather(store, rank, done.report)
@@ -159,7 +159,7 @@ def _run(  # noqa: PLR0913
     return reports
 
 
-def _gather(store: Store, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
+def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
     """Return the reports of all ranks on rank 0, which tells of the run, and its own on every other rank."""
     store.set(f"{_REPORT}/{rank.rank}", json.dumps(report.to_plain()))
     if rank.rank != 0:

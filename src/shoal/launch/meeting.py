@@ -5,13 +5,23 @@ from __future__ import annotations
 import os
 import queue
 import socket
+import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError, WorkerLostError
+from shoal.launch.signed_store import (
+    SECRET,
+    SignedStore,
+    join_directory,
+    leave_directory,
+    make_secret,
+    read_secret,
+)
 from shoal.plan.launchers import launcher_of
 from shoal.plan.network import route_to, through
 from shoal.plan.srun import read_task
@@ -47,17 +57,24 @@ class Meeting:
     """Unlike that of any other set of ranks which has met here."""
     keeper: Literal["torchrun", "rank 0"] = "torchrun"
     """Who has the store."""
+    log_root: str = ""
+    """Where rank 0 leaves the secret of its store."""
+    directory: Path | None = None
+    """Where a file is the store, on one machine: it has no port."""
 
     @classmethod
-    def of(cls, rank: Rank, environ: Mapping[str, str] = os.environ) -> Meeting:
+    def of(cls, rank: Rank, log_root: str, environ: Mapping[str, str] = os.environ) -> Meeting:
         """Return where the ranks of whatever has started this process meet."""
-        return cls.of_srun(environ) if launcher_of(environ) == "srun" else cls.of_torchrun(rank)
+        return cls.of_srun(log_root, environ) if launcher_of(environ) == "srun" else cls.of_torchrun(rank)
 
     @classmethod
-    def of_srun(cls, environ: Mapping[str, str]) -> Meeting:
+    def of_srun(cls, log_root: str, environ: Mapping[str, str]) -> Meeting:
         """Return where the tasks of a step meet. SLURM keeps no store for them, so rank 0 does."""
         task = read_task(environ)
-        return cls(task.host, task.port, f"srun/{task.attempt}", "rank 0")
+        attempt = f"srun/{task.attempt}"
+        alone = task.local_world_size == task.world_size
+        directory = Path(tempfile.gettempdir(), f"shoal-{attempt.replace('/', '-')}") if alone else None
+        return cls(task.host, task.port, attempt, "rank 0", log_root, directory)
 
     @classmethod
     def of_torchrun(cls, rank: Rank) -> Meeting:
@@ -70,7 +87,7 @@ class Meeting:
         count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
         return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
-    def open(self, rank: Rank, patience: float) -> Store:
+    def open(self, rank: Rank, patience: float) -> SignedStore:
         """Connect this process to the store in which the ranks meet.
 
         Args:
@@ -78,15 +95,39 @@ class Meeting:
             patience: How long rank 0 may take to come, where it keeps the store [s]; 0 for ever.
 
         Raises:
-            UsageError: The port is not free.
+            UsageError: The port is not free, or the ranks share no secret.
             WorkerLostError: Rank 0 does not come.
         """
-        from torch.distributed import PrefixStore, rendezvous
+        from torch.distributed import FileStore, PrefixStore, rendezvous
 
-        if self.keeper == "rank 0":
-            return PrefixStore(f"shoal/{self.attempt}", self._keep() if rank.rank == 0 else self._find(patience))
-        store, _rank, _world_size = next(iter(rendezvous("env://")))
-        return PrefixStore(f"shoal/{self.attempt}", store)
+        is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
+        if self.directory is not None:
+            join_directory(self.directory, make=is_first, patience=patience or _FOREVER_S)
+            store, secret = FileStore(str(self.directory / "store"), rank.world_size), None
+            store.set_timeout(_LONG)
+        elif self.keeper == "rank 0":
+            if is_first:
+                secret = secret or make_secret(self._secret_file)
+            store = self._keep() if is_first else self._find(patience)
+            secret = secret or read_secret(self._secret_file)
+        else:
+            store, _rank, _world_size = next(iter(rendezvous("env://")))
+        return SignedStore(PrefixStore(f"shoal/{self.attempt}", store), secret)
+
+    def close(self, rank: Rank) -> None:
+        """Remove what the ranks have met by, once this one needs it no more."""
+        if self.directory is not None:
+            leave_directory(self.directory, made=rank.rank == 0)
+
+    def forget_secret(self, rank: Rank) -> None:
+        """Remove the file with the secret, once all have read it."""
+        if rank.rank == 0 and self.keeper == "rank 0":
+            with suppress(OSError):  # As where the environment has it.
+                self._secret_file.unlink()
+
+    @property
+    def _secret_file(self) -> Path:
+        return Path(self.log_root, f".secret-{self.attempt.replace('/', '-')}")
 
     def _keep(self) -> Store:
         from torch.distributed import TCPStore
@@ -145,16 +186,15 @@ class Meeting:
         store.set_timeout(_LONG)
         return store
 
-    def connect(self) -> Store:
+    def connect(self, secret: str | None) -> SignedStore:
         """Open one more connection, on which whoever watches waits for no answer for long."""
         from torch.distributed import PrefixStore, TCPStore
 
-        return PrefixStore(
-            f"shoal/watch/{self.attempt}", TCPStore(self.host, self.port, is_master=False, timeout=_ANSWER)
-        )
+        store = TCPStore(self.host, self.port, is_master=False, timeout=_ANSWER)
+        return SignedStore(PrefixStore(f"shoal/watch/{self.attempt}", store), secret)
 
 
-def let_all_hear(store: Store, rank: Rank, what: str) -> None:
+def let_all_hear(store: SignedStore, rank: Rank, what: str) -> None:
     """Tell that this rank has heard what may end all; rank 0, which may keep the store, waits for the others."""
     with suppress(RuntimeError):  # Whoever is gone needs to hear no more.
         store.set(f"{_HEARD}/{what}/{rank.rank}", "")
@@ -162,7 +202,7 @@ def let_all_hear(store: Store, rank: Rank, what: str) -> None:
             store.wait([f"{_HEARD}/{what}/{each}" for each in range(rank.world_size)], _HEARING)
 
 
-def find_network(meeting: Meeting, store: Store, rank: Rank, interface: str | None) -> dict[str, str]:
+def find_network(meeting: Meeting, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
     """Return the variables that let gloo and NCCL find the other machines; none where there is one machine.
 
     Ranks on other machines than the store's take the way that leads there. Those beside it, to whom its address may be

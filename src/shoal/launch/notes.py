@@ -6,11 +6,9 @@ or crashed. A peer whose collective broke also writes a note, so the first cause
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
-import os
 import platform
 import time
 import traceback
@@ -25,6 +23,7 @@ from shoal.errors import (
     UsageError,
     WorkerLostError,
 )
+from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
 
 if TYPE_CHECKING:
@@ -115,15 +114,11 @@ def write_note(run: RunDir, note: Note, *, spare: Path | None = None) -> None:
         if directory is None:
             continue
         final = note_path(directory, note.rank)
-        unfinished = final.with_suffix(f".{os.getpid()}")
         try:
             if note.is_echo and final.exists():
                 return  # This rank's watchdog knows more than that a connection broke.
-            unfinished.write_text(json.dumps(asdict(note), indent=2), encoding="utf-8")
-            unfinished.rename(final)
+            write_whole(final, json.dumps(asdict(note), indent=2))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             logger.warning("Rank %d cannot leave a note in %s (%s).", note.rank, final, error.strerror)
         else:
             return

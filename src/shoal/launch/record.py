@@ -22,6 +22,7 @@ from shoal import __version__
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
+from shoal.files import write_whole
 from shoal.launch.notes import clear_notes
 from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, launch_stamp, run_names
 from shoal.provenance import git_state, now, versions
@@ -151,7 +152,7 @@ class RunRecord:
 
     def _write(self) -> None:
         text = json.dumps({"shoal": __version__, "launches": self._launches}, indent=2)
-        _write_whole(self.run.run_json, text)
+        write_whole(self.run.run_json, text)
 
     def _write_params(self, plan: TrainPlan) -> None:
         """Write the configuration as `train --config` reads it: whole in train.yaml, its two big parts beside it."""
@@ -175,7 +176,7 @@ def record_end(run: RunDir, error: ShoalError) -> None:
     try:
         told = json.loads(run.run_json.read_text(encoding="utf-8"))
         told["launches"][-1]["ended"] = _ending(error.exit_code, str(error), {})
-        _write_whole(run.run_json, json.dumps(told, indent=2))
+        write_whole(run.run_json, json.dumps(told, indent=2))
     except (OSError, ValueError) as failure:
         logger.warning("%s does not tell how this launch ended (%s).", run.run_json, failure)
 
@@ -202,15 +203,8 @@ def _forget_iterations_after(iteration: int, run: RunDir) -> None:
     # A line without its end is the last of a process that was killed.
     kept = [line for line in lines if line.endswith("\n") and json.loads(line)["iteration"] <= iteration]
     if len(kept) < len(lines):
-        _write_whole(run.metrics_jsonl, "".join(kept))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Replace a file at once, so that nobody ever reads half of it."""
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.rename(path)
+        write_whole(run.metrics_jsonl, "".join(kept))
 
 
 def _dump(path: Path, data: dict[str, Any]) -> None:
-    path.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110), encoding="utf-8")
+    write_whole(path, yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))

@@ -10,6 +10,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from shoal.files import write_whole
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,9 +31,7 @@ def meeting_port(scratch: Path) -> int | None:
 
 def write_meeting_port(scratch: Path, port: int) -> None:
     """Let the ranks of this machine know the port."""
-    unfinished = scratch / f".{_FILE}"
-    unfinished.write_text(str(port), encoding="utf-8")
-    unfinished.rename(scratch / _FILE)
+    write_whole(scratch / _FILE, str(port))
 
 
 def open_meeting(scratch: Path, rank: Rank, address: str) -> Store:

@@ -35,9 +35,11 @@ FORWARDED = (
 """Patterns of environment variables that other machines get."""
 NOT_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*"),
-    *("SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE", "SHOAL_PLACE"),
+    *("SHOAL_SECRET", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE", "SHOAL_PLACE"),
 )
 """Exceptions: what is true of one machine, or of one process, only."""
+OF_RANK_0 = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+"""What only the machine of rank 0 gets, which writes the run."""
 CONNECT_S = 15
 """How long a machine may take to answer [s]."""
 _ALIVE_S = 5
@@ -70,13 +72,21 @@ _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
 class Login:
     """A warden on another machine, and the line to it."""
 
-    def __init__(self, host: str, ssh_config: str | None, on_message: Callable[[Message | None], None]) -> None:
+    def __init__(
+        self,
+        host: str,
+        ssh_config: str | None,
+        on_message: Callable[[Message | None], None],
+        *,
+        writes_run: bool = False,
+    ) -> None:
         """Start to connect. Whatever goes wrong ends the line.
 
         Args:
             host: The machine, as ssh knows it.
             ssh_config: A configuration file instead of the user's own.
             on_message: See `Line`.
+            writes_run: Whether rank 0 will run there.
         """
         self.host = host
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
@@ -95,7 +105,7 @@ class Login:
         )
         os.close(to_read)
         os.close(to_write)
-        header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ)}).encode()
+        header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ, writes_run=writes_run)}).encode()
         self.line = Line(answers, orders, on_message, begins_with=b"%08d" % len(header) + header)
 
     def error(self) -> ShoalError:
@@ -142,13 +152,10 @@ def _options() -> tuple[str, ...]:
     )
 
 
-def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that other machines get."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if _matches(name, FORWARDED) and not _matches(name, NOT_FORWARDED)
-    }
+def forwarded(environ: Mapping[str, str], *, writes_run: bool = False) -> dict[str, str]:
+    """Return the variables that another machine gets, where rank 0 will run there or not."""
+    kept = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
+    return {name: value for name, value in environ.items() if _matches(name, FORWARDED) and not _matches(name, kept)}
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from shoal.errors import TrainingFailedError
 from shoal.plan.checkpoints import MODEL
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ def at_hand(model: Path, world: World) -> Iterator[Path]:
         copies = Path(scratch) / model.parent.name
         copies.mkdir()
         for name in world.gather_strings(names)[0]:
+            if name in {"", ".."} or "/" in name:
+                message = (
+                    f"Rank 0 has sent {name!r} as part of a checkpoint, which is no name of a file: see what it is."
+                )
+                raise TrainingFailedError(message)
             _broadcast_file(model.with_name(name), None if here else copies / name, world)
         yield model if here else copies / model.name
 

@@ -10,7 +10,6 @@ import contextlib
 import io
 import json
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from tensordict import TensorDict
 
 from shoal import __version__
 from shoal.errors import ShoalError, UsageError
+from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import rebuild
 from shoal.sim.isolation import isolated
@@ -209,15 +209,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Write a file under a temporary name, and rename it."""
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    """Write a file, whole or not at all."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(data)
-        unfinished.rename(file)
+        write_whole(file, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         message = (
             f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another --out."
         )

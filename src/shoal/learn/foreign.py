@@ -5,9 +5,7 @@ What their entries are called is `shoal.learn.layouts`; Shoal's own checkpoints 
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import re
 import warnings
 from numbers import Integral, Real
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.errors import ShoalError, UsageError
+from shoal.files import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,14 +88,10 @@ def write_plain(state: dict[str, Any], file: Path) -> list[str]:
     dropped: list[str] = []
     buffer = io.BytesIO()
     torch.save({"iter": 0, "infos": None} | _plain(state, "", dropped), buffer)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(buffer.getbuffer())
-        unfinished.rename(file)
+        write_whole(file, buffer.getbuffer())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         message = f"{file} could not be written ({error.strerror or error}): make room, or pass another --output."
         raise ShoalError(message) from error
     return dropped

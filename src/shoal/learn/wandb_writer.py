@@ -12,6 +12,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from shoal.config.plain import to_plain
+from shoal.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +71,7 @@ class WandbWriter:
             settings=_settings(self._wandb, config),
         )
         if not (known or begun.disabled):
-            run.wandb_run_id.write_text(f"{begun.id}\n", encoding="utf-8")
+            write_whole(run.wandb_run_id, f"{begun.id}\n")
         return begun
 
     def write(self, row: Mapping[str, float]) -> None:

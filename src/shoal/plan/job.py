@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoal.config.checks import other_code
 from shoal.config.plain import from_plain, to_plain
+from shoal.errors import UsageError
 from shoal.plan.machines import MachinePlan
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -66,11 +68,27 @@ class Job:
         return json.dumps(data)
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
-        """Return the job that `to_json` made into a string. The task it names must be found here too."""
+    def from_json(cls, text: str, own: TrainConfig | None = None) -> Job:
+        """Return the job that `to_json` made into a string. The task it names must be found here too.
+
+        Args:
+            text: The string.
+            own: What this process itself was asked, where the string is from a process that it cannot be sure of.
+
+        Raises:
+            UsageError: The string names code that `own` does not name.
+        """
         data: dict[str, Any] = json.loads(text)
+        if own is not None:
+            found = other_code(to_plain(own), data["config"])
+            if found is not None:
+                message = (
+                    f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
+                    "command for every rank, with the task and the classes of the run that goes on."
+                )
+                raise UsageError(message)
         task: str = data["config"]["task"]
-        config = from_plain(registry.resolve(task).defaults(task), data.pop("config"))
+        config = from_plain(own or registry.resolve(task).defaults(task), data.pop("config"))
         start = data.pop("start")
         return cls(
             config=config,

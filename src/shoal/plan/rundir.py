@@ -139,6 +139,23 @@ class RunDir:
         return self.ranks_dir / f"rank_{rank:05d}.lost.npz"
 
 
+def refuse_links(run: RunDir) -> None:
+    """Refuse a run in which a link stands where a training writes.
+
+    Raises:
+        UsageError: Names it: what is written there would land elsewhere.
+    """
+    written = (run.params_dir, run.models_dir, run.checkpoints_dir, run.ranks_dir, run.exports_dir, run.torchrunx_dir)
+    films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
+    for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, *films):
+        if path.is_symlink():
+            message = (
+                f"{path} is a link to {path.readlink()}, and what is written there would land elsewhere: put what it "
+                "leads to in its place, or take another run."
+            )
+            raise UsageError(message)
+
+
 def experiment_dir(log_root: str | Path, experiment: str) -> Path:
     """Return the directory that holds the runs of an experiment.
 

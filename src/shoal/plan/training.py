@@ -23,6 +23,7 @@ from shoal.plan.rundir import (
     RunDir,
     experiment_dir,
     rank_log_name,
+    refuse_links,
     torchrunx_log_dir,
     validate_run_name,
 )
@@ -198,6 +199,7 @@ def plan_training(
     if continued is None:
         refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
     else:
+        refuse_links(continued)
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
     spawned = world_size > 1 or config.max_restarts or machines.machines

@@ -6,8 +6,8 @@ version that has saved it reads it again.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,13 +114,9 @@ def write_dump(dump: Dump, file: Path) -> None:
     for each in dump.envs:
         own = {"states": each.states, "begins": each.begins, **each.parameters}
         arrays |= {f"{each.env}/{name}": values for name, values in own.items()}
-    unfinished = file.with_suffix(f".{os.getpid()}")
-    try:
-        with unfinished.open("wb") as out:
-            np.savez_compressed(out, **arrays)
-        unfinished.rename(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    write_whole(file, out.getbuffer())
 
 
 def read_dump(file: Path) -> Dump:

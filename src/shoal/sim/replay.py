@@ -1,18 +1,24 @@
 """Steps one lost environment again, with MuJoCo's C engine, and looks at every physics step.
 
+It is also the program `python -m shoal.sim.replay FILE ENV`: MuJoCo does not check the model in a file, and may crash.
+
 Each step starts from the recorded state, so that what an engine does otherwise does not add up. Where both engines
 are MuJoCo's own, the recorded states come out to the last bit, and then it is the whole trajectory that does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 
 from shoal.sim.clip import load_scene
+from shoal.sim.dump import read_dump
 
 if TYPE_CHECKING:
     from shoal.sim.dump import Dump, LostEnv
@@ -78,6 +84,18 @@ class Replay:
     """The largest difference that was found, measured so."""
     differs_in: int | None
     """The first step that led elsewhere than it was recorded to, if one did."""
+
+    def to_json(self) -> str:
+        """Return it as a string."""
+        return json.dumps(asdict(self) | {"positions": self.positions.tolist()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Replay:
+        """Return what `to_json` made into a string."""
+        told = json.loads(text)
+        told["steps"] = tuple(Step(**each) for each in told["steps"])
+        told["wrong"] = told["wrong"] and Wrong(**told["wrong"])
+        return cls(**told | {"positions": np.array(told["positions"])})
 
 
 def replay(dump: Dump, lost: LostEnv) -> Replay:
@@ -205,3 +223,8 @@ def _joint(model: mujoco.MjModel, joint: int, component: int) -> str:
     body = model.body(int(model.jnt_bodyid[joint])).name
     told = f"joint '{named.name}'" if named.name else f"the joint of body '{body}'"
     return told if named.qpos0.size == 1 else f"{told}, number {component}"
+
+
+if __name__ == "__main__":
+    _dump = read_dump(Path(sys.argv[1]))
+    sys.stdout.write(replay(_dump, _dump.find(int(sys.argv[2]))).to_json())

@@ -1,0 +1,187 @@
+"""Secrets of a step: a store whose values are signed, and files and directories that only one user can enter.
+
+torch's store asks no password: all that reach its port can write into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import shutil
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError, WorkerLostError
+from shoal.launch.guard import locked_by, own_scratch, sweep_abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+    from pathlib import Path
+
+    from torch.distributed import Store
+
+SECRET = "SHOAL_SECRET"  # noqa: S105  The variable's name.
+"""Environment variable that signs what ranks exchange, where it is set for all of them."""
+_DIGITS = 64
+_OWNER = "owner"
+_SHARED_S = 10.0
+"""How long a file of another machine may take to be seen here [s]: network file systems remember what was not there."""
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStore:
+    """A store whose values begin with their HMAC, so that only those who know the secret can write them."""
+
+    raw: Store
+    """The store itself, for torch's process group."""
+    secret: str | None
+    """None where nobody else can write into the store, or where ranks share no secret: values are then as they are."""
+
+    def set(self, key: str, value: str) -> None:
+        """Sign a value and write it."""
+        self.raw.set(key, value if self.secret is None else self._sign(self.secret, key, value) + value)
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and return it.
+
+        Raises:
+            UsageError: It is not signed with this secret.
+        """
+        value = self.raw.get(key)
+        if self.secret is None:
+            return value
+        signature, text = value[:_DIGITS], value[_DIGITS:]
+        if not hmac.compare_digest(signature, self._sign(self.secret, key, text.decode(errors="replace")).encode()):
+            message = (
+                f"The store in which the ranks meet holds a '{key}' that none of them has signed: another program "
+                f"writes into it, or not all ranks have the same {SECRET}. Start all of them again, with another "
+                "MASTER_PORT."
+            )
+            raise UsageError(message)
+        return text
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether the store has all of these keys, whoever wrote them."""
+        return self.raw.check(list(keys))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        """Wait until it has."""
+        self.raw.wait(list(keys), timeout)
+
+    @staticmethod
+    def _sign(secret: str, key: str, value: str) -> str:
+        return hmac.new(secret.encode(), f"{key}\0{value}".encode(), hashlib.sha256).hexdigest()
+
+
+def make_secret(file: Path) -> str:
+    """Write a new secret into a file that only this user can read.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    secret = os.urandom(_DIGITS // 2).hex()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            file.unlink()  # Of a task that was killed.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            opened.write(secret)
+    except OSError as error:
+        message = (
+            f"The secret of this step cannot be written to {file} ({error.strerror}): pass a --log-root that you can "
+            f"write to, or export {SECRET} before srun."
+        )
+        raise UsageError(message) from error
+    return secret
+
+
+def read_secret(file: Path) -> str:
+    """Return the secret that rank 0 has written, on a disk that both machines share.
+
+    Raises:
+        UsageError: It is not there, or others could have written it.
+    """
+    give_up = time.monotonic() + _SHARED_S
+    while True:
+        with suppress(OSError):
+            list(file.parent.iterdir())  # Makes a network file system look again.
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(descriptor, encoding="ascii") as opened:
+                _refuse_not_private(file, os.fstat(descriptor))
+                if secret := opened.read():
+                    return secret
+        if time.monotonic() > give_up:
+            message = (
+                f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root "
+                f"on a disk that all machines share, or export {SECRET} before srun, as `openssl rand -hex 32` makes "
+                "it."
+            )
+            raise UsageError(message)
+        time.sleep(_POLL_S)
+
+
+def join_directory(directory: Path, *, make: bool, patience: float) -> None:
+    """Make a directory that only this user can enter, or wait until it is there.
+
+    Args:
+        directory: On a disk of this machine.
+        make: Whether this rank makes it, and keeps it as long as it lives; others wait for that.
+        patience: How long they wait [s].
+
+    Raises:
+        UsageError: It cannot be made, or others can enter it.
+        WorkerLostError: It was not made.
+    """
+    if make:
+        sweep_abandoned(directory.parent)
+        try:
+            directory.mkdir(mode=0o700)
+        except OSError as error:
+            message = (
+                f"The directory {directory}, in which the tasks of srun would meet, cannot be made "
+                f"({error.strerror}): export TMPDIR before srun, with a directory of yours on each machine."
+            )
+            raise UsageError(message) from error
+        own_scratch(directory)
+        return
+    give_up = time.monotonic() + patience
+    while True:
+        with suppress(FileNotFoundError):
+            _refuse_not_private(directory, directory.lstat())
+            if locked_by(directory / _OWNER):
+                return
+        if time.monotonic() > give_up:
+            message = (
+                f"Rank 0 has not made {directory} within {patience:.0f} s, where the tasks of srun meet: see whether "
+                "it was started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
+            )
+            raise WorkerLostError(message)
+        time.sleep(_POLL_S)
+
+
+def leave_directory(directory: Path, *, made: bool) -> None:
+    """Remove it: on the rank that has made it, and on others once that one is gone."""
+    if made:
+        shutil.rmtree(directory, ignore_errors=True)
+    sweep_abandoned(directory.parent)
+
+
+def _refuse_not_private(path: Path, status: os.stat_result) -> None:
+    """Refuse what another user owns or can write.
+
+    Raises:
+        UsageError: Then it may be a trap.
+    """
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        message = (
+            f"{path}, by which the tasks of srun would meet, is a link, or another user owns it or can enter it: "
+            f"remove it; or export TMPDIR, on one machine, or {SECRET}, on several, before srun."
+        )
+        raise UsageError(message)
