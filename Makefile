@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated test-gpu docs build
+.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated test-chaos test-gpu docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -52,6 +52,9 @@ test-spawn:                   ## Rung 2: real workers.
 
 test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or runs on any device.
 	$(RUN) python tests/support/emulated_gpu pytest -m "not slow"
+
+test-chaos:                   ## What breaks a command as a user's machine would, all of it: a quarter of an hour.
+	$(RUN) pytest -m "chaos and (soak or not soak)" tests/chaos
 
 test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
 	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/plan
