@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import hanging_up
+from shoal.cli.start import ENDING
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.launch.again import attempts, lasting_failures
 from shoal.logs import configure_logging
@@ -28,24 +29,9 @@ if TYPE_CHECKING:
     _Command = Callable[[Sequence[str]], None]
 
 
-def shoal() -> NoReturn:
-    """Run `shoal COMMAND ...`."""
-    _leave_with(_shoal, sys.argv[1:])
-
-
-def train() -> NoReturn:
-    """Run `train TASK ...`."""
-    _leave_with(_COMMANDS["train"][1], sys.argv[1:])
-
-
-def play() -> NoReturn:
-    """Run `play TASK ...`."""
-    _leave_with(_COMMANDS["play"][1], sys.argv[1:])
-
-
-def evaluate() -> NoReturn:
-    """Run `evaluate TASK ...`."""
-    _leave_with(_COMMANDS["evaluate"][1], sys.argv[1:])
+def run(name: str) -> NoReturn:
+    """Run an installed command: `shoal`, or one of its commands that is installed by its own name."""
+    _leave_with(_shoal if name == "shoal" else _COMMANDS[name][1], sys.argv[1:])
 
 
 def _shoal(words: Sequence[str]) -> None:
@@ -261,17 +247,17 @@ class _Ended(KeyboardInterrupt):
 
 
 def _end_in_order() -> None:
-    """Let SIGTERM and SIGHUP unwind this command as Ctrl-C does, so that it ends what it has started.
+    """Let signals unwind this command as Ctrl-C does, so that it ends what it has started.
 
-    A training listens in its own way as soon as it has begun. A SIGHUP that is ignored stays ignored.
+    A training listens in its own way as soon as it has begun. A signal that is ignored stays ignored.
     """
 
     def end(number: int, _frame: object) -> None:
         raise _Ended(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else end)
 
 
 def _leave(code: int) -> NoReturn:
