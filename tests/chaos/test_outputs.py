@@ -1,4 +1,4 @@
-"""Outputs that are closed, full, limited to ASCII, or not read, as a user's shell makes them."""
+"""Outputs that are closed, full, limited to ASCII, narrow, or not read, as a user's shell makes them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def answer(words: tuple[str, ...], redirection: str, environ: dict[str, str]) ->
             id="full",
         ),
         pytest.param("", {"PYTHONIOENCODING": "ascii"}, 0, "", id="ASCII"),
+        pytest.param("", {"COLUMNS": "1"}, 0, "", id="1 column"),
+        pytest.param("", {"COLUMNS": "0"}, 0, "", id="0 columns", marks=pytest.mark.soak),
     ],
 )
 def test_a_command_answers_in_a_line_or_goes_on(

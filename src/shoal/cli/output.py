@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -19,13 +20,15 @@ LAST_PATIENCE_S = 3.0
 """How long each stream gets at the end of the command [s]."""
 _MOST_TEXTS = 1000
 """So many texts wait to be written; beyond that the newest are kept."""
+_LEAST_COLUMNS = 40
+"""For narrower terminals, tyro takes minutes and gigabytes to lay out its help."""
 _NOBODY_READS = (errno.EPIPE, errno.EIO)
 """What writing to a pipe without a reader answers, and to a terminal that is gone."""
 _LEFT_OUT = "(Output is missing here: it was not read in time, or could not be written.)\n"
 
 
 def mend_streams() -> None:
-    """Point closed standard streams at the null device, and escape what an encoding lacks."""
+    """Point closed standard streams at the null device, escape what an encoding lacks, and widen narrow terminals."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004  Standard error.
         os.set_inheritable(descriptor, True)  # noqa: FBT003
     os.close(descriptor)
@@ -34,6 +37,9 @@ def mend_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, stream)
+    columns = shutil.get_terminal_size().columns
+    if columns < _LEAST_COLUMNS or "COLUMNS" in os.environ:  # rich prints nothing where that is 0.
+        os.environ["COLUMNS"] = str(max(columns, _LEAST_COLUMNS))
 
 
 def release_output() -> None:
