@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-gpu docs build
+.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -57,6 +57,9 @@ test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or r
 
 test-soak:                    ## What CI leaves out for its time: about half an hour.
 	$(RUN) pytest -m soak
+
+test-chaos:                   ## What breaks a command as a user's machine would, all of it: a quarter of an hour.
+	$(RUN) pytest -m "chaos and (soak or not soak)" tests/chaos
 
 test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
 	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/plan

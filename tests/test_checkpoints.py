@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.stories import carry_out
+from support.stories import carry_out, plan_of
 
 from shoal.checkpoints import verify
 from shoal.cli import main
@@ -76,6 +77,7 @@ def test_whole_checkpoints_are_found_whole(run: RunDir) -> None:
     assert [each.checkpoint.iteration for each in found.checkpoints] == [1, 2, 3, 4, 5]
     assert [each.damage for each in found.checkpoints] == [None] * 5
     assert [each.world_size for each in found.checkpoints] == [1] * 5
+    assert [each.is_exact for each in found.checkpoints] == [False, False, True, True, True]
     assert found.newest is found.checkpoints[-1]
     assert found.error is None
     sizes = [sum(file.stat().st_size for file in each.checkpoint.path.iterdir()) for each in found.checkpoints]
@@ -111,6 +113,21 @@ def test_resume_goes_on_from_the_checkpoint_that_is_named(damaged: RunDir) -> No
     assert outcome.run == damaged
     rows = (damaged.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(rows[-1])["iteration"] == newest.checkpoint.iteration + 1 == 5
+
+
+def test_a_run_goes_on_from_a_checkpoint_whose_rank_files_are_gone(
+    run: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("shoal"), "propagate", True)
+    for iteration in (3, 4, 5):
+        shutil.rmtree(run.checkpoint_dir(iteration))
+    words = (TASK, "--resume", run.name, "--max-iterations", "3", "--num-envs", "8")
+    plan = plan_of(run.path.parent.parent, *words)
+    assert [note for note in plan.notes if "environments" in note] == []  # None of them go on.
+    outcome = carry_out(run.path.parent.parent, *words)
+    assert outcome.reports[0].iteration == 3
+    assert "All environments begin new episodes: the checkpoint has no environments, which" in caplog.text
+    assert json.loads(run.metrics_jsonl.read_text(encoding="utf-8").splitlines()[-1])["Train/total_steps"] > 0
 
 
 def test_a_run_without_a_whole_checkpoint_has_nothing_to_go_on_from(run: RunDir) -> None:
@@ -175,11 +192,11 @@ def test_the_table_has_a_row_for_each(damaged: RunDir, capsys: pytest.CaptureFix
     assert lines[0] == f"Run directory: {damaged.path}"
     assert [row.split()[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
     local = datetime.fromisoformat(WRITTEN).astimezone()
-    assert rows[0].endswith("KiB 1 - damaged: model.pt does not have the SHA-256 sum that its manifest names")
-    assert rows[1].endswith("KiB 1 12.50 whole, best")
+    assert rows[0].endswith("KiB 1 - - damaged: model.pt does not have the SHA-256 sum that its manifest names")
+    assert rows[1].endswith("KiB 1 12.50 learner only whole, best")
     assert rows[3].startswith(f"4 {local:%Y-%m-%d %H:%M:%S} ")
-    assert rows[3].endswith("KiB - -3.00 whole, newest")
-    assert rows[5].endswith("0 bytes - - damaged: its manifest cannot be read (FileNotFoundError)")
+    assert rows[3].endswith("KiB - -3.00 exactly whole, newest")
+    assert rows[5].endswith("0 bytes - - - damaged: its manifest cannot be read (FileNotFoundError)")
 
 
 def shoal(*words: str) -> subprocess.CompletedProcess[str]:
@@ -199,7 +216,7 @@ def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
     assert datetime.fromisoformat(second.pop("time")).tzinfo is not None
     assert second.pop("bytes") > 1000
     path = str(damaged.checkpoint_dir(2))
-    assert second == {"iteration": 2, "path": path, "world_size": 1, "score": 12.5, "damage": None}
+    assert second == {"iteration": 2, "path": path, "world_size": 1, "score": 12.5, "damage": None, "exact": False}
 
 
 def test_a_good_run_exits_with_zero(trained: RunDir) -> None:

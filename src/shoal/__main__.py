@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cli.main import shoal
+from shoal.cli.start import shoal
 
 if __name__ == "__main__":
     shoal()

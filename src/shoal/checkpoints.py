@@ -24,6 +24,8 @@ class Verified:
     checkpoint: Checkpoint
     damage: str | None
     """What is wrong with it; None when it is whole."""
+    is_exact: bool
+    """Whether a run goes on exactly from it: the ranks' environments and random states are in it."""
     written: datetime
     """When it was written, in local time."""
     size: int | None
@@ -43,6 +45,7 @@ class Verified:
             "world_size": self.world_size,
             "score": self.score,
             "damage": self.damage,
+            "exact": self.is_exact,
         }
 
 
@@ -120,6 +123,7 @@ def _verified(checkpoint: Checkpoint) -> Verified | None:
     return Verified(
         checkpoint=checkpoint,
         damage=damage,
+        is_exact=damage is None and checkpoint.has_rank_files,
         written=_time(manifest) or datetime.fromtimestamp(changed).astimezone(),
         size=_size(checkpoint.path),
         world_size=checkpoint.world_size,

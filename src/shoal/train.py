@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from shoal.launch.again import attempts, known_run, remember_run
 from shoal.launch.arrival import decline
 from shoal.launch.doors import open_door, without
 from shoal.launch.nodes import run_nodes
-from shoal.launch.record import RunRecord, make_log_dir, make_run_dir
+from shoal.launch.record import RunRecord, lock_run, make_log_dir, make_run_dir
 from shoal.launch.restarts import Restarts
 from shoal.launch.survey import survey
 from shoal.plan.checkpoints import newest_good
@@ -81,27 +81,31 @@ def train(plan: TrainPlan, view: View) -> Outcome | None:
     def begin() -> Path:
         nonlocal record
         run = plan.continued or make_run_dir(plan)
+        lock_run(run, stack)
         record = RunRecord(run, plan)
         view.on_line(f"Run directory: {run.path}")
         return run.path.absolute()
 
-    run = RunDir(door.agree_on_run_dir(begin))
-    remember_run(run)
-    restarts = Restarts(plan, survey=partial(survey, os.environ))
-    with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
-        while True:
-            try:
-                with _told_to(record, plan, view):
-                    restarts.pause(run, stop)
-                    base = plan.log_base(run, os.environ)
-                    reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
-                break
-            except WorkerLostError as lost:
-                with _told_to(record, plan, view):  # Again: the last loss is told with the reason why it was the last.
-                    plan = restarts.after(lost, run, view, stop)
-                record = RunRecord(run, plan)
-        if record is not None:
-            record.end(0, "finished", {report.rank: report.digest for report in reports})
+    with ExitStack() as stack:
+        run = RunDir(door.agree_on_run_dir(begin))
+        remember_run(run)
+        restarts = Restarts(plan, survey=partial(survey, os.environ))
+        with without(stale_rank_variables(os.environ)), door.listen(view) as stop:
+            while True:
+                try:
+                    with _told_to(record, plan, view):
+                        restarts.pause(run, stop)
+                        base = plan.log_base(run, os.environ)
+                        reports = door.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
+                    break
+                except WorkerLostError as lost:
+                    with _told_to(
+                        record, plan, view
+                    ):  # Again: the last loss is told with the reason why it was the last.
+                        plan = restarts.after(lost, run, view, stop)
+                    record = RunRecord(run, plan)
+            if record is not None:
+                record.end(0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)
 
 

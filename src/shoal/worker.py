@@ -171,7 +171,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     distance = {} if job.probe is None else measure_distance(runner, job.probe)
 
     courier = Courier(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
-    keep = Keep(last=job.config.keep_last, every=job.config.keep_every)
+    keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
     checkpoints = CheckpointWriter(job.run, world, keep, courier)
     code = {"versions": versions(), "git": git_state()} if world.is_first else {}
     writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []

@@ -43,10 +43,10 @@ def test_the_installed_commands_are_those_of_shoal(words: list[str], same: list[
 
 def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
     bug = "from shoal.cli import main, report; del report.print_tasks"
-    script = f"import sys; sys.argv = ['shoal', 'tasks']; {bug}; main.shoal()"
+    script = f"import sys; sys.argv = ['shoal', 'tasks']; {bug}; main.run('shoal')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "AttributeError" in ended.stderr
+    assert "'shoal.cli.report' has no attribute 'print_tasks'" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,33 @@ def test_every_command_counts_gpus_as_nvidia_smi_does_unless_told_otherwise(
     script = (
         "import os, sys; from shoal.cli import main\n"
         "main._COMMANDS['tasks'] = ('', lambda _: print(os.environ['CUDA_DEVICE_ORDER'], 'torch' in sys.modules))\n"
-        "sys.argv = ['shoal', 'tasks']; main.shoal()"
+        "sys.argv = ['shoal', 'tasks']; main.run('shoal')"
     )
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, env=usual | environ, capture_output=True, text=True, check=False)
     assert ended.stdout == f"{order} False\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "last_line"),
+    [
+        ("SIGINT", 130, "Error: Interrupted.\n"),
+        *((name, 143, f"Error: Ended by {name}.\n") for name in ("SIGTERM", "SIGHUP", "SIGUSR1")),
+    ],
+)
+def test_a_signal_that_comes_before_the_imports_is_answered_in_a_line(name: str, code: int, last_line: str) -> None:
+    script = f"""
+import os, runpy, signal, sys
+class Early:
+    def find_spec(self, module, *_):
+        if module == "rich.console":  # Among the first of what takes its time.
+            os.kill(os.getpid(), signal.{name})
+sys.meta_path.insert(0, Early())
+sys.argv = ["shoal", "tasks"]
+runpy.run_module("shoal", run_name="__main__")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", last_line)
 
 
 @pytest.mark.spawn

@@ -5,25 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.outputs import full_pipe
 
-from shoal.cli.output import hanging_up
+from shoal.cli import output
+from shoal.cli.output import finish_output, release_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 @contextmanager
-def a_pipe_without_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let standard output be a pipe that nobody reads."""
-    end_to_read, end_to_write = os.pipe()
-    os.close(end_to_read)
-    with open(end_to_write, "w", encoding="utf-8") as stream:  # noqa: PTH123  A descriptor, not a path.
+def standard_output(descriptor: int, monkeypatch: pytest.MonkeyPatch, encoding: str = "utf-8") -> Iterator[None]:
+    """Let a descriptor be standard output, written by a thread."""
+    with open(descriptor, "w", encoding=encoding, closefd=False) as stream:
         monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", sys.stderr)
+        release_output()
         yield
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """The ends of a pipe to read from and to write to."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
 
 
 @contextmanager
@@ -36,37 +48,73 @@ def answered_by(answer: Callable[[int, Any], None] | signal.Handlers) -> Iterato
         signal.signal(signal.SIGHUP, before)
 
 
-def say_much() -> None:
-    for _ in range(3):
-        sys.stdout.write("a line\n")
+def say(lines: int = 3) -> None:
+    for number in range(lines):
+        sys.stdout.write(f"line {number}\n")
         sys.stdout.flush()
+
+
+def test_what_is_written_is_read_in_order(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_output(pipe[1], monkeypatch, encoding="ascii"):
+        assert sys.stdout.encoding == "ascii"
+        assert not sys.stdout.isatty()
+        sys.stdout.write("\N{PLUS-MINUS SIGN}\n")
+        say(2)
+        assert os.read(pipe[0], 100) == b"\\xb1\nline 0\nline 1\n"
+
+
+def test_a_fork_writes_by_itself(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_output(pipe[1], monkeypatch):
+        child = os.fork()
+        if child == 0:
+            say(1)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(pipe[0], 100) == b"line 0\n"
 
 
 def test_a_lost_reader_is_one_sighup_and_then_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
-    with (
-        answered_by(lambda number, _frame: heard.append(number)),
-        a_pipe_without_reader(monkeypatch),
-        hanging_up(),
-    ):
-        say_much()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with answered_by(lambda number, _frame: heard.append(number)), standard_output(writing, monkeypatch):
+        say()
+        assert finish_output()
+    os.close(writing)
     assert heard == [signal.SIGHUP]
 
 
 def test_where_sighup_is_ignored_a_lost_reader_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with answered_by(signal.SIG_IGN), a_pipe_without_reader(monkeypatch), hanging_up():
-        say_much()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with answered_by(signal.SIG_IGN), standard_output(writing, monkeypatch):
+        say()
+        assert finish_output()
+    os.close(writing)
 
 
-def test_where_nobody_listens_a_lost_reader_is_an_error_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    with answered_by(signal.SIG_DFL), pytest.raises(BrokenPipeError), a_pipe_without_reader(monkeypatch), hanging_up():
-        say_much()
+def test_a_full_device_costs_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    with standard_output(full, monkeypatch):
+        say()
+        assert finish_output()
+    os.close(full)
 
 
-def test_a_stream_is_otherwise_the_one_that_it_was(capfd: pytest.CaptureFixture[str]) -> None:
-    with hanging_up():
-        sys.stdout.write("a line\n")
-        sys.stdout.flush()
-        assert sys.stdout.encoding
-        assert not sys.stdout.isatty()
-    assert capfd.readouterr().out == "a line\n"
+def test_a_reader_that_waits_holds_up_one_print_and_gets_the_newest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "LAST_PATIENCE_S", 0.1)
+    with full_pipe() as writing, standard_output(writing, monkeypatch):
+        begun = time.monotonic()
+        say(3000)
+        assert not finish_output()
+        assert time.monotonic() - begun < output.PATIENCE_S + 2
+        reading = os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_NONBLOCK)
+        monkeypatch.setattr(output, "LAST_PATIENCE_S", 10.0)
+        read = os.read(reading, 1 << 20).lstrip(b"\n")
+        assert finish_output()
+        read += os.read(reading, 1 << 20)
+        os.close(reading)
+    lines = read.decode().strip().splitlines()
+    assert lines[0] == "line 0"
+    assert output._LEFT_OUT.strip() in lines
+    assert lines[-1000:] == [f"line {number}" for number in range(2000, 3000)]

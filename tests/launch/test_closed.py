@@ -140,7 +140,7 @@ def test_only_the_ranks_listen_and_each_on_one_port_of_loopback(pair: list[Visit
 
 
 SPAWNING = """
-from shoal.cli.main import train
+from shoal.cli.start import train
 from shoal.launch import site
 
 usual = site.Agent

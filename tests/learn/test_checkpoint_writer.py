@@ -15,8 +15,9 @@ from support.limits import files_of_at_most
 from shoal.errors import TrainingFailedError
 from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter
-from shoal.learn.checkpoints import Snapshot, read_rank_file, write_snapshot
+from shoal.learn.checkpoints import Snapshot, read_rank_file, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
+from shoal.plan import checkpoints as plan_checkpoints
 from shoal.plan.checkpoints import Keep, best_good, best_of, list_checkpoints, newest_good, to_drop
 from shoal.plan.rundir import RunDir
 
@@ -182,6 +183,35 @@ def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
         beside.save(replace(snapshot(iteration), about={"num_envs": 2, "score": score}))
     beside.wait()
     assert names(run_dir) == ["000002", "000004", "000006", "000007"]
+
+
+def test_old_ones_lose_their_rank_files_and_stay_whole(run_dir: RunDir) -> None:
+    beside = writer(run_dir, keep=Keep(rank_files=2))
+    for iteration in (1, 2, 3, 4):
+        beside.save(snapshot(iteration))
+    beside.wait()
+    found = list_checkpoints(run_dir)
+    assert [each.has_rank_files for each in found] == [False, False, True, True]
+    assert [each.damage() for each in found] == [None] * 4
+    assert sorted(path.name for path in found[0].path.iterdir()) == ["manifest.json", "model.pt"]
+    assert found[0].manifest()["num_envs"] == 2
+
+
+def test_a_checkpoint_that_loses_its_rank_files_while_it_is_verified_is_whole(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(run_dir, {1: None})
+    (checkpoint,) = list_checkpoints(run_dir)
+    look = plan_checkpoints._damage_of
+
+    def look_late(*told: Any) -> str | None:
+        remove_rank_files(checkpoint)
+        return look(*told)
+
+    monkeypatch.setattr(plan_checkpoints, "_damage_of", look_late)
+    assert checkpoint.has_rank_files
+    assert checkpoint.damage() is None
+    assert not checkpoint.has_rank_files
 
 
 def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:

@@ -169,14 +169,14 @@ def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    "spoil",
     [
-        (lambda manifest: manifest.pop("num_envs"), "the checkpoint has no environments"),
-        (lambda manifest: manifest["files"].pop("rank_00000.pt"), "the checkpoint has no environments"),
+        lambda manifest: manifest.pop("num_envs"),
+        lambda manifest: manifest["files"].pop("rank_00000.pt"),
     ],
 )
 def test_a_checkpoint_of_a_learner_alone_begins_new_episodes(
-    spoil: Any, why: str, run_dir: RunDir, caplog: pytest.LogCaptureFixture
+    spoil: Any, run_dir: RunDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
     manifest = checkpoint.manifest()
@@ -185,6 +185,7 @@ def test_a_checkpoint_of_a_learner_alone_begins_new_episodes(
     now = on_a_rank(0, 1, 2)
     resume_environments(now, checkpoint)
     assert now.num_resumed == 0
+    why = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
     assert caplog.messages == [f"All environments begin new episodes: {why}."]
 
 

@@ -173,7 +173,7 @@ class Running:
             _marks.discard(self.mark)
         return Ended(
             code=self.process.returncode,
-            stdout="".join(self.lines) + stdout,
+            stdout="".join(self.lines) + (stdout or ""),
             stderr=stderr,
             seconds=ended - self.started,
             seconds_after_signal=ended - (self.signalled or ended),
@@ -183,7 +183,9 @@ class Running:
         )
 
 
-def start(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None) -> Running:
+def start(
+    words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None, *, stdout: int = subprocess.PIPE
+) -> Running:
     """Start a command with `where/logs` for `--log-root`, and a temporary directory of its own."""
     mark, of_its_own = marks(where)
     process = subprocess.Popen(
@@ -191,7 +193,7 @@ def start(words: Sequence[str], where: Path, environ: Mapping[str, str] | None =
         cwd=where,
         env={**os.environ, **SURROUNDINGS, **of_its_own, **(environ or {})},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -114,7 +114,7 @@ class Babbles(_Faulty):
     max_iterations = 2
 
     def strike(self) -> None:
-        sys.stdout.write("printed by user code\n")
+        sys.stdout.write("printed by user code \N{PLUS-MINUS SIGN}\n")
         sys.stdout.flush()
         os.write(1, b"not UTF-8: \xff\n")
         os.write(2, b"without an end")

@@ -53,6 +53,10 @@ class Terminal:
         """Do what the key does: the terminal sends SIGINT to all that run on it."""
         os.write(self._side, b"\x03")
 
+    def press_ctrl_s(self) -> None:
+        """Pause the terminal: what is written to it waits."""
+        os.write(self._side, b"\x13")
+
     def close(self) -> None:
         """Close the terminal while the command runs in it."""
         os.close(self._side)

@@ -27,7 +27,7 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
         return
     say(f"Run directory: {verified.run.path}")
     table = Table(box=box.SIMPLE_HEAD)
-    for title in ("iteration", "written", "size", "ranks", "score"):
+    for title in ("iteration", "written", "size", "ranks", "score", "resumes"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("state")
     for each in verified.checkpoints:
@@ -37,6 +37,7 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
             "-" if each.size is None else size(each.size),
             "-" if each.world_size is None else str(each.world_size),
             "-" if each.score is None else f"{each.score:.2f}",
+            "exactly" if each.is_exact else "learner only" if each.damage is None else "-",
             _state(each, verified),
         )
     Console(highlight=False, soft_wrap=True).print(table)

@@ -5,7 +5,7 @@ What needs torch is imported inside the command that needs it, so that help and 
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import logging
 import os
 import signal
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from shoal import __version__
 from shoal.cli import report
-from shoal.cli.output import hanging_up
+from shoal.cli.output import finish_output, mend_streams, release_output
+from shoal.cli.start import ENDING
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.launch.again import attempts, lasting_failures
 from shoal.logs import configure_logging
@@ -28,24 +29,9 @@ if TYPE_CHECKING:
     _Command = Callable[[Sequence[str]], None]
 
 
-def shoal() -> NoReturn:
-    """Run `shoal COMMAND ...`."""
-    _leave_with(_shoal, sys.argv[1:])
-
-
-def train() -> NoReturn:
-    """Run `train TASK ...`."""
-    _leave_with(_COMMANDS["train"][1], sys.argv[1:])
-
-
-def play() -> NoReturn:
-    """Run `play TASK ...`."""
-    _leave_with(_COMMANDS["play"][1], sys.argv[1:])
-
-
-def evaluate() -> NoReturn:
-    """Run `evaluate TASK ...`."""
-    _leave_with(_COMMANDS["evaluate"][1], sys.argv[1:])
+def run(name: str) -> NoReturn:
+    """Run an installed command: `shoal`, or one of its commands that is installed by its own name."""
+    _leave_with(_shoal if name == "shoal" else _COMMANDS[name][1], sys.argv[1:])
 
 
 def _shoal(words: Sequence[str]) -> None:
@@ -89,8 +75,9 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
             report.print_plan(plan, os.environ)
         return
     silent = not speaks or plan.door == "nodes"  # Behind that, the worker with rank 0 speaks.
+    release_output()
     try:
-        with hanging_up(), report.training_view(plan, silent=silent) as view:
+        with report.training_view(plan, silent=silent) as view:
             outcome = train_story(plan, view)
     except (InterruptedRunError, TerminatedRunError) as error:
         if speaks:
@@ -234,25 +221,24 @@ def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         _end_in_order()
+        mend_streams()
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
-        with contextlib.suppress(OSError, SystemExit):  # rich leaves when nobody reads; the exit code is ours.
-            if attempts() is None:  # A launcher of ours, which has several ranks, says the last line itself.
-                report.print_error(error)
-            elif error.details:
-                sys.stderr.write(f"{error.details}\n")
-        _leave(error.exit_code)
+        # A launcher of ours, which has several ranks, says the last line itself.
+        _leave(error.exit_code, error if attempts() is None else error.details)
     except _Ended as error:
-        if launcher_of(os.environ) != "torchrun":  # It ends all ranks when one has failed, and that one has told why.
-            with contextlib.suppress(OSError, SystemExit):
-                report.print_error(TerminatedRunError(f"Ended by {error}."))
-        _leave(TerminatedRunError.exit_code)
+        # torchrun ends all ranks when one has failed, and that one has told why.
+        told = launcher_of(os.environ) == "torchrun"
+        _leave(TerminatedRunError.exit_code, "" if told else TerminatedRunError(f"Ended by {error}."))
     except KeyboardInterrupt:
-        report.print_error(ShoalError("Interrupted."))
-        _leave(InterruptedRunError.exit_code)
+        _leave(InterruptedRunError.exit_code, ShoalError("Interrupted."))
     except BrokenPipeError:  # Nobody reads any more, as in `shoal tasks | head`; rich too leaves with 1 then.
         _leave(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _leave(1, ShoalError(f"The output could not be written ({error.strerror}): make room, or write it elsewhere."))
     _leave(0)
 
 
@@ -261,24 +247,32 @@ class _Ended(KeyboardInterrupt):
 
 
 def _end_in_order() -> None:
-    """Let SIGTERM and SIGHUP unwind this command as Ctrl-C does, so that it ends what it has started.
+    """Let signals unwind this command as Ctrl-C does, so that it ends what it has started.
 
-    A training listens in its own way as soon as it has begun. A SIGHUP that is ignored stays ignored.
+    A training listens in its own way as soon as it has begun. A signal that is ignored stays ignored.
     """
 
     def end(number: int, _frame: object) -> None:
         raise _Ended(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else end)
 
 
-def _leave(code: int) -> NoReturn:
-    """End this process. After a failure, libraries' threads that wait for lost peers must not hold it back."""
-    if code == 0:
+def _leave(code: int, why: ShoalError | str = "") -> NoReturn:
+    """Say why, and end this process.
+
+    After a failure nothing may hold it back: no thread of a library that waits for a lost peer, no signal, no reader.
+    """
+    for number in ENDING if code else (signal.SIGHUP,):
+        signal.signal(number, signal.SIG_IGN)
+    if code:
+        release_output()
+    if isinstance(why, ShoalError):
+        report.print_error(why)
+    elif why:
+        sys.stderr.write(f"{why}\n")
+    if finish_output() and code == 0:
         sys.exit(0)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
     os._exit(code)

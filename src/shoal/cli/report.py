@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.output import printable
+from shoal.cli.output import finish_output, printable
 from shoal.plan.ranks import RANK_VARIABLES
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -81,6 +81,7 @@ def print_error(error: ShoalError) -> None:
 def _leave_with(error: ShoalError) -> NoReturn:
     """Print an error and end this process, whatever its other threads are about."""
     print_error(error)
+    finish_output()
     os._exit(error.exit_code)
 
 

@@ -30,6 +30,7 @@ _LEAST = {
     "min_workers": 1,
     "keep_last": 1,
     "keep_every": 1,
+    "keep_rank_files": 1,
     "video_length": 1,
     "video_interval": 1,
 }
@@ -85,6 +86,9 @@ class TrainConfig:
     Default: all of them."""
     keep_every: int | None = None
     """With `--keep-last`: keep those whose iteration is a multiple of this, too."""
+    keep_rank_files: int | None = 3
+    """How many of the newest checkpoints keep their rank files, environments and random states, with which `--resume`
+    goes on exactly. The others keep the learner alone. `None`: all of them."""
     torchrunx_log_dir: str | None = None
     """Directory of the per-rank log files; `""` turns them off. Default: `<run>/torchrunx`.
     The environment variable TORCHRUNX_LOG_DIR wins over this flag."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import logging
@@ -12,6 +13,8 @@ import os
 import platform
 import shutil
 import sys
+import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +31,15 @@ from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, launch_stamp, 
 from shoal.provenance import git_state, now, versions
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
 
 logger = logging.getLogger(__name__)
+
+_OWNER_S = 2.0
+"""How long a process that has locked a run may take to write whose lock it is [s]."""
 
 
 def make_run_dir(plan: TrainPlan) -> RunDir:
@@ -81,6 +89,28 @@ def make_log_dir(base: Path) -> Path:
         )
         raise UsageError(message) from error
     raise AssertionError  # pragma: no cover  The numbers do not end.
+
+
+def lock_run(run: RunDir, stack: ExitStack) -> None:
+    """Keep other launches out of a run until `stack` is closed, or until this process ends in whatever way.
+
+    Raises:
+        UsageError: Another process has it.
+    """
+    with suppress(OSError):  # The record refuses a directory that cannot be written; some file systems have no locks.
+        descriptor = os.open(run.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        stack.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner, patience = "", time.monotonic() + _OWNER_S
+            while not owner and time.monotonic() < patience:
+                time.sleep(0.1)  # It may have taken the lock just now.
+                owner = ascii(os.pread(descriptor, 200, 0).decode(errors="replace"))[1:-1]
+            message = f"The run {run.path} is being trained by process {owner}: wait until it has ended, or end it."
+            raise UsageError(message) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} on {platform.node()}".encode())
 
 
 class RunRecord:

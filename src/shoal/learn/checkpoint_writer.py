@@ -12,9 +12,9 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.learn.checkpoints import Snapshot, write_snapshot
+from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
 from shoal.learn.host_copy import HostCopy
-from shoal.plan.checkpoints import Keep, to_drop
+from shoal.plan.checkpoints import Keep, to_drop, to_strip
 
 if TYPE_CHECKING:
     from shoal.learn.courier import Courier
@@ -94,7 +94,7 @@ class CheckpointWriter:
             self._error = error
 
     def _drop_old(self) -> None:
-        """Remove the checkpoints that are no longer kept. They are hidden first, so that nobody sees half of one.
+        """Remove the checkpoints and rank files that are no longer kept. A checkpoint is hidden first.
 
         The training does not end for one that stays, as where somebody reads it over NFS.
         """
@@ -105,3 +105,8 @@ class CheckpointWriter:
                 shutil.rmtree(hidden)
             except OSError as error:
                 logger.warning("The old checkpoint %s was not removed (%s).", checkpoint.path, error)
+        for checkpoint in to_strip(self._run, self._keep):
+            try:
+                remove_rank_files(checkpoint)
+            except OSError as error:
+                logger.warning("The rank files of the checkpoint %s were not removed (%s).", checkpoint.path, error)

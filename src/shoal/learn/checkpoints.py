@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shoal.learn.courier import Courier
+    from shoal.plan.checkpoints import Checkpoint
     from shoal.plan.rundir import RunDir
 
 
@@ -117,6 +118,20 @@ def _write_whole(
     except (OSError, TrainingFailedError):
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def remove_rank_files(checkpoint: Checkpoint) -> None:
+    """Leave only the learner in a checkpoint. The manifest is replaced first, so that it names no file that is gone."""
+    manifest = checkpoint.manifest()
+    if MODEL not in manifest.get("files", {}):
+        return  # It is damaged.
+    manifest["files"] = {MODEL: manifest["files"][MODEL]}
+    unfinished = checkpoint.path / f".unfinished-{MANIFEST}"
+    _write(unfinished, json.dumps(manifest, indent=2).encode())
+    unfinished.rename(checkpoint.path / MANIFEST)
+    _flush_directory(checkpoint.path)
+    for file in checkpoint.path.glob("rank_*.pt"):
+        file.unlink()
 
 
 def _write_part(unfinished: Path, snapshot: Snapshot) -> None:

@@ -30,8 +30,8 @@ def resume_environments(runner: Runner, checkpoint: Checkpoint) -> None:
     """
     told = checkpoint.manifest()
     ranks, each = told.get("world_size"), told.get("num_envs")
-    if ranks is None or each is None or rank_file(0) not in told.get("files", {}):
-        _say(runner, "the checkpoint has no environments")
+    if ranks is None or each is None or not checkpoint.has_rank_files:
+        _say(runner, "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones")
         return
     here = runner.env.num_envs
     if (ranks, each) == (runner.world.size, here):

@@ -78,6 +78,12 @@ class Checkpoint:
         told = self.manifest().get("world_size")
         return told if _is_count(told) else None
 
+    @property
+    def has_rank_files(self) -> bool:
+        """Whether environments and random states of all ranks are in it, with which a run goes on exactly."""
+        files = self.manifest().get("files")
+        return isinstance(files, dict) and rank_file(0) in files
+
     def damage(self) -> str | None:
         """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
         try:
@@ -90,7 +96,10 @@ class Checkpoint:
         if nonsense is not None:
             return f"its manifest {nonsense}"
         found = (_damage_of(self.path / name, *told) for name, told in sums.items())
-        return next((damage for damage in found if damage is not None), None)
+        damage = next((damage for damage in found if damage is not None), None)
+        if damage is not None and self.manifest() not in ({}, manifest):
+            return self.damage()  # A training that goes on has removed its rank files meanwhile.
+        return damage
 
 
 def _read(manifest: Path) -> Any:  # noqa: ANN401  Whatever JSON holds.
@@ -160,6 +169,8 @@ class Keep:
     """So many of the newest; None for all."""
     every: int | None = None
     """Those whose iteration is a multiple of this, too."""
+    rank_files: int | None = None
+    """So many of the newest keep their rank files; None for all."""
 
 
 def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
@@ -186,6 +197,12 @@ def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
     newest, _ = newest_good(run)
     kept = {*found[-keep.last :], newest, best_good(run)}
     return [each for each in found if each not in kept and not (keep.every and each.iteration % keep.every == 0)]
+
+
+def to_strip(run: RunDir, keep: Keep) -> list[Checkpoint]:
+    """Return the checkpoints of a run whose rank files are no longer kept, oldest first."""
+    older = list_checkpoints(run)[: -keep.rank_files] if keep.rank_files else []
+    return [each for each in older if any(each.path.glob("rank_*.pt"))]
 
 
 def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:

@@ -44,6 +44,11 @@ class RunDir:
         return self.path.name
 
     @property
+    def lock(self) -> Path:
+        """Locked by the process that trains; its id and host are in it."""
+        return self.path / "lock"
+
+    @property
     def run_json(self) -> Path:
         """What was asked, the plan, versions, and how it ended."""
         return self.path / "run.json"

@@ -41,9 +41,10 @@ def changes_since(config: TrainConfig, start: Start | None, world_size: int, num
     """Say what is not as it was when the checkpoint was written that a run goes on from."""
     if start is None or start.mode != "continue":
         return []
-    told = Checkpoint(Path(start.model).parent).manifest()
+    checkpoint = Checkpoint(Path(start.model).parent)
+    told = checkpoint.manifest()
     workers, each = told.get("world_size"), told.get("num_envs")
-    if workers is None or each is None or (workers, each) == (world_size, num_envs):
+    if workers is None or each is None or (workers, each) == (world_size, num_envs) or not checkpoint.has_rank_files:
         return []
     then, now = int(workers) * int(each), world_size * num_envs
     steps = config.agent.num_steps_per_env

@@ -87,7 +87,9 @@ def _without_line(mark: bytes) -> Iterator[None]:
         finally:
             os.dup2(usual.fileno(), 2)
             held.seek(0)
-            usual.write(b"".join(line for line in held if mark not in line))
+            for line in held:
+                if mark not in line:
+                    sys.stderr.write(line.decode(errors="replace"))
 
 
 @contextmanager
