@@ -407,3 +407,17 @@ def test_one_rank_alone_needs_no_group_to_synchronise() -> None:
     runner.synchronize()
     assert fingerprints(runner.alg) == before
     assert runner.cfg["multi_gpu"] is None
+
+
+def test_a_time_out_adds_the_value_of_the_observation_before_the_last_step() -> None:
+    # docs/tasks/gymnasium_v5.md says so. rsl_rl has no other: what follows is of the next episode.
+    runner = tiny_runner()
+    observations = runner.env.get_observations()
+    with torch.inference_mode():
+        runner.env.step(runner.alg.act(observations))
+        values = torch.as_tensor(runner.alg.transition.values).squeeze(1).clone()
+        cut_off = torch.tensor([True, False, True, False])
+        later = runner.env.get_observations()
+        runner.alg.process_env_step(later, torch.ones(NUM_ENVS), cut_off, {"time_outs": cut_off})
+    assert values.abs().min() > 0
+    torch.testing.assert_close(runner.alg.storage.rewards[0, :, 0], 1.0 + runner.alg.gamma * values * cut_off)
