@@ -61,7 +61,9 @@ class _Logged:
     host_sum: float = 0.0
     """Sum of values that were on the host already."""
     count: int = 0
-    """Values in both."""
+    """Values in both, and those left out."""
+    left_out: list[torch.Tensor] = field(default_factory=list)
+    """How many values of lost environments are in no sum, one a step."""
 
 
 class Statistics:
@@ -109,7 +111,7 @@ class Statistics:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
             extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, or
-                `episode` as older environments call it, for `add_log`.
+                `episode` as older environments call it, for `add_log`, with `lost`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -119,16 +121,25 @@ class Statistics:
         self._measured.append(measured)
         if self._terms:
             self._sums.append(extras["episode_sums"].clone())
-        self.add_log(extras.get("episode") or extras.get("log") or {})
+        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("lost"))
 
-    def add_log(self, values: Mapping[str, Any]) -> None:
+    def add_log(self, values: Mapping[str, Any], lost: torch.Tensor | None = None) -> None:
         """Take in values to log by name: numbers, or tensors of any shape and device. The mean is over them all.
 
         A name without a slash belongs to the group `Episode`, as in rsl_rl.
+
+        Args:
+            values: By name.
+            lost: Not zero where an environment's values are left out of the means. Shape (num_envs,).
         """
+        kept = None if lost is None else lost == 0
+        left_out = None if kept is None else (~kept).sum()
         for name, value in values.items():
             logged = self._log.setdefault(name if "/" in name else f"Episode/{name}", _Logged())
             tensor = torch.as_tensor(value)
+            if kept is not None and left_out is not None and tensor.shape == kept.shape:
+                tensor = torch.where(kept, tensor, self._zero)
+                logged.left_out.append(left_out)
             total = tensor.sum(dtype=torch.float64)
             if tensor.device.type == self._device.type:
                 logged.sums.append(total)
@@ -206,6 +217,8 @@ class Statistics:
         for at, each in enumerate(logged):
             if each.sums:
                 tail[2 * at].add_(torch.stack(each.sums).sum())
+            if each.left_out:
+                tail[2 * at + 1].sub_(torch.stack(each.left_out).sum())
         return self._world.sum_(torch.cat([*tensors, tail])).tolist()
 
     def _learn_names(self) -> dict[str, list[float]]:

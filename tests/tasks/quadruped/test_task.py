@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 import pytest
+import torch
 
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.learn.groups import World
+from shoal.learn.statistics import Seconds, Statistics
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.task import FlatVelocity
 
@@ -167,6 +171,31 @@ def test_the_policy_sees_errors_and_the_critic_none() -> None:
     np.testing.assert_allclose(critic[:, :3], in_trunk(qpos[:, 3:7], qvel[:, :3]), atol=1e-5)
     np.testing.assert_allclose(critic[:, 9:12], task.command_array.numpy())
     np.testing.assert_allclose(critic[:, 36:], task.last_actions.numpy())
+
+
+def test_a_lost_environment_is_left_out_of_the_metrics() -> None:
+    task = walking(3, **CALM)
+    env, metrics = WarpVecEnv(task), []
+    statistics = Statistics(World(), env.num_envs, env.episode_terms)
+    for lose in (False, True, False):
+        if lose:
+            speeds = task.qvel.numpy().copy()
+            speeds[1, 0] = np.nan
+            task.qvel.assign(speeds)
+            task.moved.fill_(value=True)
+            task.engine.forward(task.done, task.moved)
+        _, rewards, dones, extras = env.step(torch.zeros(3, 12))
+        statistics.add_step(rewards, dones, extras)
+        metrics.append(task.measured.numpy()[:, 0].copy())
+    assert np.isnan(metrics[1][1])
+    # From its loss to the end of the iteration, where `take_trouble` is asked.
+    others = [*metrics[0], metrics[1][0], metrics[1][2], metrics[2][0], metrics[2][2]]
+    means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
+    assert means["Metrics/error_linear_velocity"] == pytest.approx(np.mean(others), rel=1e-5)
+    env.take_trouble()
+    statistics.add_step(*env.step(torch.zeros(3, 12))[1:])
+    means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
+    assert means["Metrics/error_linear_velocity"] == pytest.approx(task.measured.numpy()[:, 0].mean(), rel=1e-5)
 
 
 def test_it_stands_when_nothing_is_asked_of_it() -> None:
