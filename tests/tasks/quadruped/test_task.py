@@ -49,7 +49,7 @@ def in_trunk(quaternions: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 
 def test_reward_terms_are_what_their_names_say() -> None:
-    task = walking(64, **CALM)
+    task = walking(64, **{**CALM, "gain_range": 0.3})
     for _ in noisy_steps(task, 12, size=1.0):
         pass
     before = {
@@ -63,7 +63,10 @@ def test_reward_terms_are_what_their_names_say() -> None:
     gravity = in_trunk(qpos[:, 3:7], np.tile([0.0, 0.0, -1.0], (64, 1)))
     angles, joint_speeds = qpos[:, 7:], qvel[:, 6:]
     standing = np.tile([0.0, 0.9, -1.8], 4)
-    torques = np.clip(35.0 * (standing + 0.3 * actions - angles) - 0.9 * joint_speeds, -task_limits(), task_limits())
+    stiffness, damping = task.gainprm.numpy()[:, :, 0], -task.biasprm.numpy()[:, :, 2]
+    assert (np.ptp(stiffness), np.ptp(damping)) == pytest.approx((0.6 * 35.0, 0.6 * 0.9), rel=0.05)
+    torques = stiffness * (standing + 0.3 * actions - angles) - damping * joint_speeds
+    torques = np.clip(torques, -task_limits(), task_limits())
     stands = np.abs(command).sum(axis=1) < 0.1
     feet = task.geom_xpos.numpy()[:, task.robot.feet]
     touches = feet[:, :, 2] <= 0.023 + 0.005
