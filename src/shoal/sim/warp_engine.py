@@ -141,7 +141,7 @@ class WarpEngine(Engine):
         wp.copy(self._data.overflow, self._overflow)
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Derive the rest for some environments. The pass itself runs over all."""
+        """Derive the rest for some environments. The pass runs over all; of the others it is dropped, see `engine`."""
         self._derive()
         for theirs, ours in self._copies:
             wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
