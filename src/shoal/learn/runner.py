@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RESEEDED = 1_000_003
+"""Between the seeds of one iteration and the next: a run that goes on with other workers must not begin as it began."""
+
 _LOST = "lost environments"
 """Among what ranks count for each other, beside the names of signals."""
 
@@ -238,6 +241,11 @@ class Runner(OnPolicyRunner):
         self.totals.episodes += pooled.episodes
 
     @property
+    def seed(self) -> int:
+        """Seed of what begins on this rank with the present iteration."""
+        return self.config.seed + self.world.rank + _RESEEDED * self.iteration
+
+    @property
     def samples_per_iteration(self) -> int:
         """Environment steps of all ranks in one iteration."""
         return self.config.agent.num_steps_per_env * self.env.num_envs * self.world.size
@@ -328,6 +336,8 @@ class Runner(OnPolicyRunner):
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
         self.statistics.take_history(ours.get("statistics", {}))
+        if hasattr(self.env, "rows"):  # Or new environments would be copies of the run's first, which go on elsewhere.
+            self.env.reset(seed=self.seed)  # pyright: ignore[reportAttributeAccessIssue]
         restore_curriculum(self.env, ours.get("curriculum", {}))
         if self.alg.rnd:
             self.alg.rnd.update_counter = ours.get("rnd_updates", 0)
