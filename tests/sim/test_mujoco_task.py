@@ -275,6 +275,7 @@ class DelayedTask(BouncingTask):
     @classmethod
     def build_model(cls, config: BouncingConfig) -> mujoco.MjModel:
         """Return ball and cart."""
+        del config
         text = MODEL.format(size='<size nuserdata="2"/>').replace('<motor joint="rail"', f'<motor joint="rail" {LATE}')
         text = text.replace('<velocimeter site="tip"', f'<velocimeter site="tip" {LATE}')
         weld = '<equality><connect body1="ball" anchor="0 0 0" active="false"/></equality>'

@@ -62,6 +62,8 @@ class WarpVecEnv(VecEnv):
         self._episode_length = to_torch(task.episode_length)
         columns = to_torch(task.measured).unbind(dim=1) if task.metrics else ()
         self._log = {f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)}
+        self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
+        """What scores a checkpoint; None for the mean return of whole episodes, or with a curriculum for nothing."""
         self._lost = to_torch(task.losses)
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = tuple(

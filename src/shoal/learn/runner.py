@@ -24,7 +24,7 @@ from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refu
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import random_state, rows_of
-from shoal.learn.statistics import Seconds, Statistics
+from shoal.learn.statistics import WHOLE_REWARD, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class Runner(OnPolicyRunner):
         if len(new):
             drawn = torch.randint_like(new, high=int(self.env.max_episode_length))
             self.env.episode_length_buf = torch.cat([self.env.episode_length_buf[: self.num_resumed], drawn])
+        self.statistics.set_ages(self.env.episode_length_buf)
         observations = self.env.get_observations()
         self.alg.train_mode()
         stop: str | None = None
@@ -169,7 +170,7 @@ class Runner(OnPolicyRunner):
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
-            self._save_when_due(save, row.get("Train/mean_reward"), last=last)
+            self._save_when_due(save, row, last=last)
         # A run that is done was not ended early, whatever came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
@@ -277,17 +278,19 @@ class Runner(OnPolicyRunner):
         if last or (every and self.iteration % every == 0):
             compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
 
-    def _save_when_due(self, save: Callable[[Snapshot], None], score: float | None, *, last: bool) -> None:
-        """Save every `save_interval` iterations, and at the end."""
+    def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
+        """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""
         if last or self.iteration % self.config.agent.save_interval == 0:
             curriculum = pool_curriculum(self.env, self.world)
+            # Returns on different levels of a curriculum cannot be compared.
+            metric = getattr(self.env, "best_metric", None) or (None if curriculum else WHOLE_REWARD)
             snapshot = Snapshot(
                 iteration=self.iteration,
                 world_size=self.world.size,
                 learner=self.state(curriculum) if self.world.is_first else None,
                 rank=self.world.rank,
                 own={"rows": rows_of(self), "random": random_state(self.world.device)},
-                about={"num_envs": self.env.num_envs, "score": score},
+                about={"num_envs": self.env.num_envs, "score": row.get(metric) if metric else None, "metric": metric},
             )
             save(snapshot)
 

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 WINDOW_EPISODES = 100
 """Episodes that a mean return covers at least, once there were as many; rsl_rl's own window."""
 
+WHOLE_REWARD = "Train/mean_whole_reward"
+"""The metric by which checkpoints are scored, unless the task names one."""
+
 _MEASURES = ("return", "length")
 """What is added up over each episode, in the order of the rows below."""
+
+_WHOLE = 2
+"""Sums over whole episodes alone, before all others: of their returns, and how many there were."""
 
 
 class Seconds(NamedTuple):
@@ -85,6 +91,7 @@ class Statistics:
         self._rewards = self._gains[0]
         self.running = torch.zeros(len(_MEASURES), num_envs, dtype=torch.float64, device=self._device)
         """Return and length so far of the episode that runs in each environment. Shape (2, num_envs)."""
+        self._is_whole = torch.ones(num_envs, dtype=torch.bool, device=self._device)
         self._zero = torch.zeros((), dtype=torch.float64, device=self._device)  # A plain 0.0 is sent there each time.
         # One entry a step, reduced by `pool` all at once: a step costs five small operations and no more.
         self._ended: list[torch.Tensor] = []  # (num_envs,)
@@ -100,9 +107,17 @@ class Statistics:
 
     def take_history(self, history: Mapping[str, Any]) -> None:
         """Go on with what `history` has returned, if it is of the same terms."""
-        size = len(_MEASURES) * 2 + len(self._terms) + 1
-        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == size)
+        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == self._size)
         self._names = list(history.get("names", ()))
+
+    def set_ages(self, ages: torch.Tensor) -> None:
+        """Take in the ages of the running episodes, (num_envs,). Where `running` has seen less, it is not whole."""
+        self._is_whole = ages == self.running[1]
+
+    @property
+    def _size(self) -> int:
+        """How many numbers stand for the episodes of an iteration."""
+        return _WHOLE + len(_MEASURES) * 2 + len(self._terms) + 1
 
     def add_step(self, rewards: torch.Tensor, dones: torch.Tensor, extras: Mapping[str, Any]) -> None:
         """Take in one environment step. The tensors may be overwritten afterwards.
@@ -167,7 +182,7 @@ class Statistics:
         plain = [*losses.values(), *own_seconds, *(float(count) for count in counts.values()), news]
         values = self._sum_over_ranks([self._episode_sums()], names, plain)
 
-        episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
+        episode = _take(values, self._size)
         logged = {name: _take(values, 2) for name in names}
         mean_losses = {name: _take(values, 1)[0] / size for name in losses}
         all_seconds = _take(values, each * size)
@@ -188,13 +203,15 @@ class Statistics:
         )
 
     def _episode_sums(self) -> torch.Tensor:
-        """Sum over the episodes that ended: measures, their squares, terms, and at last how many there were."""
+        """Sum over the episodes that ended: whole ones, measures, their squares, terms, and at last their number."""
         if not self._ended:
-            count = len(_MEASURES) * 2 + len(self._terms) + 1
-            return torch.zeros(count, dtype=torch.float64, device=self._device)
+            return torch.zeros(self._size, dtype=torch.float64, device=self._device)
         ended = torch.stack(self._ended)  # (num_steps, num_envs)
         measured = torch.where(ended.unsqueeze(1), torch.stack(self._measured), self._zero)
-        parts = [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
+        whole = ended & (self._is_whole | (ended.cumsum(dim=0) > 1))
+        self._is_whole = self._is_whole | ended.any(dim=0)
+        parts = [torch.where(whole, measured[:, 0], self._zero).sum().view(1), whole.sum(dtype=torch.float64).view(1)]
+        parts += [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
         if self._terms:
             sums = torch.where(ended.unsqueeze(2), torch.stack(self._sums), self._zero)
             parts.append(sums.sum(dim=(0, 1), dtype=torch.float64))
@@ -242,13 +259,14 @@ class Statistics:
         """Return means and spreads over the window; empty until a first episode has ended."""
         if not self._window:
             return {}
-        *sums, count = (sum(column) for column in zip(*self._window, strict=True))
+        whole_return, whole_count, *sums, count = (sum(column) for column in zip(*self._window, strict=True))
         mean_return, mean_length, mean_square, mean_square_length, *terms = (total / count for total in sums)
         return {
             "Train/mean_reward": mean_return,
             "Train/std_reward": math.sqrt(max(0.0, mean_square - mean_return**2)),
             "Train/mean_episode_length": mean_length,
             "Train/std_episode_length": math.sqrt(max(0.0, mean_square_length - mean_length**2)),
+            **({WHOLE_REWARD: whole_return / whole_count} if whole_count else {}),
             **{f"Episode_Reward/{name}": mean for name, mean in zip(self._terms, terms, strict=True)},
         }
 

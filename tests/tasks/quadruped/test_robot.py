@@ -18,6 +18,7 @@ from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.task import FlatVelocity
 
+
 def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
     model = FlatVelocity.build_model(VelocityConfig())
     assert sum(model.body_mass) == pytest.approx(12.0, abs=0.05)
@@ -58,10 +59,12 @@ class StandIn:
     """The part of `mujoco_menagerie` 2026.10 that is used here, for where the package is not installed."""
 
     class MenagerieError(Exception):
-        pass
+        """What the package raises."""
 
     @dataclasses.dataclass
     class Robot:
+        """A folder of models."""
+
         name: str
         default_model: str = "go1"
 
