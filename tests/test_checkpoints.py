@@ -196,6 +196,7 @@ def test_the_table_has_a_row_for_each(damaged: RunDir, capsys: pytest.CaptureFix
     assert rows[1].endswith("KiB 1 12.50 learner only whole, best")
     assert rows[3].startswith(f"4 {local:%Y-%m-%d %H:%M:%S} ")
     assert rows[3].endswith("KiB - -3.00 exactly whole, newest")
+    assert lines[-1] == "Best by Train/mean_whole_reward."
     assert rows[5].endswith("0 bytes - - - damaged: its manifest cannot be read (FileNotFoundError)")
 
 
@@ -211,6 +212,7 @@ def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
     assert done.stderr.startswith(f"Error: Damaged checkpoints in {damaged.checkpoints_dir}: 4 of 6.")
     told = json.loads(done.stdout)
     assert (told["run"], told["newest"], told["best"]) == (str(damaged.path), 4, 2)
+    assert told["metric"] == "Train/mean_whole_reward"
     assert [each["iteration"] for each in told["checkpoints"]] == [1, 2, 3, 4, 5, 6]
     second = told["checkpoints"][1]
     assert datetime.fromisoformat(second.pop("time")).tzinfo is not None

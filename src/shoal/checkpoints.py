@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError, UsageError
-from shoal.plan.checkpoints import Checkpoint, best_of, list_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_first, list_checkpoints
 from shoal.plan.rundir import RunDir, find_any_run, list_all_runs
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Verified:
     world_size: int | None
     """Ranks that trained it."""
     score: float | None
-    """Mean reward of all ranks when it was written."""
+    """What the metric that scores checkpoints was when it was written."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON."""
@@ -63,9 +63,14 @@ class VerifiedRun:
 
     @property
     def best(self) -> Verified | None:
-        """The whole checkpoint with the highest score, the newest of several."""
-        best = best_of([each.checkpoint for each in self.checkpoints if each.damage is None])
-        return next((each for each in self.checkpoints if each.checkpoint == best), None)
+        """The best whole checkpoint, see `best_first`."""
+        found = {each.checkpoint: each for each in self.checkpoints}
+        return next((found[each] for each in best_first(found) if found[each].damage is None), None)
+
+    @property
+    def metric(self) -> str | None:
+        """Name of the metric by which the best was chosen; None where no score can be compared."""
+        return self.best.checkpoint.metric if self.best and self.best.score is not None else None
 
     @property
     def error(self) -> ShoalError | None:
@@ -86,6 +91,7 @@ class VerifiedRun:
             "run": str(self.run.path),
             "newest": self.newest.checkpoint.iteration if self.newest else None,
             "best": self.best.checkpoint.iteration if self.best else None,
+            "metric": self.metric,
             "checkpoints": [each.to_plain() for each in self.checkpoints],
         }
 

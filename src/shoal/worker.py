@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RESEEDED = 1_000_003
-"""Between the seeds of one iteration and the next: a run that goes on with other workers must not begin as it began."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
@@ -235,19 +232,14 @@ def _begin(job: Job, runner: Runner) -> None:
     start, world = job.start, runner.world
     if start is None:
         runner.synchronize()
-        _seed_rollouts(job, runner)
+        _seed_everything(runner.seed)  # Each rank draws other actions.
         return
     with at_hand(Path(start.model), world) as model:
         runner.restore(read_checkpoint(model), weights_only=start.mode == "weights")
         runner.synchronize()
-        _seed_rollouts(job, runner)
+        _seed_everything(runner.seed)
         if start.mode == "continue":
             resume_environments(runner, Checkpoint(model.parent))
-
-
-def _seed_rollouts(job: Job, runner: Runner) -> None:
-    """Let each rank draw other actions; and on a run that goes on with other workers, not those that it began with."""
-    _seed_everything(job.config.seed + runner.world.rank + _RESEEDED * runner.iteration)
 
 
 def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str | None:

@@ -270,3 +270,31 @@ def test_a_run_of_another_is_resumed_only_with_the_configuration_that_its_user_n
     with pytest.raises(UsageError, match=r"would import 'evil:Model'.* pass --config .*train.yaml"):
         parse_train(words)
     assert parse_train([*words, "--config", str(run.train_yaml)]).agent.actor.class_name == "evil:Model"
+
+
+@pytest.mark.parametrize("task", ["Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough"])
+@pytest.mark.parametrize("program", ["play", "evaluate"])
+def test_a_policy_plays_without_the_pushes_and_the_noise_of_its_training(
+    program: str, task: str, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / task / "2026-01-01_00-00-00")
+    model = run.checkpoint_dir(1) / "model.pt"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    run.train_yaml.parent.mkdir()
+    run.train_yaml.write_text("env: {push_interval: 3.0, noise_gravity: 0.2, friction_min: 0.3}", encoding="utf-8")
+
+    def disturbances(*words: str) -> dict[str, float]:
+        env = parse_play([task, *words], program=program).env
+        return {name: getattr(env, name) for name in dir(env) if name.startswith(("push_int", "noise", "friction_min"))}
+
+    calm = disturbances("--agent", "zero")
+    assert calm.pop("friction_min") == 0.4
+    assert set(calm.values()) == {0.0}
+    trained = disturbances("--checkpoint", str(model))
+    assert trained.pop("friction_min") == 0.3  # Environments still differ.
+    assert trained == calm
+    kept = disturbances("--checkpoint", str(model), "--disturbances")
+    assert (kept["push_interval"], kept["noise_gravity"], kept["noise_joint_velocity"]) == (3.0, 0.2, 1.5)
+    assert disturbances("--agent", "zero", "--disturbances")["push_interval"] == 8.0
+    assert disturbances("--agent", "zero", "--env.push-interval", "2")["push_interval"] == 2.0

@@ -18,7 +18,7 @@ from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import Snapshot, read_rank_file, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
 from shoal.plan import checkpoints as plan_checkpoints
-from shoal.plan.checkpoints import Keep, best_good, best_of, list_checkpoints, newest_good, to_drop
+from shoal.plan.checkpoints import Keep, best_first, best_good, list_checkpoints, newest_good, to_drop
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_rank_that_fails_leaves_what_was_on_its_way(run_dir: RunDir) -> None:
 def written(run: RunDir, scores: dict[int, float | None]) -> None:
     """Write a checkpoint with each of these scores."""
     for iteration, score in scores.items():
-        write_snapshot(run, snapshot(iteration, score=score))
+        write_snapshot(run, snapshot(iteration, score=score, metric="Train/mean_whole_reward"))
 
 
 def kept(run: RunDir, keep: Keep) -> list[int]:
@@ -140,9 +140,7 @@ def kept(run: RunDir, keep: Keep) -> list[int]:
 
 def test_the_newest_and_the_best_are_always_kept(run_dir: RunDir) -> None:
     written(run_dir, {10: 1.0, 20: 5.0, 30: 2.0, 40: None, 50: 3.0})
-    best = best_of(list_checkpoints(run_dir))
-    assert best is not None
-    assert best.iteration == 20
+    assert best_first(list_checkpoints(run_dir))[0].iteration == 20
     assert kept(run_dir, Keep()) == [10, 20, 30, 40, 50]
     assert kept(run_dir, Keep(last=1)) == [20, 50]
     assert kept(run_dir, Keep(last=2)) == [20, 40, 50]
@@ -171,16 +169,16 @@ def test_the_best_good_one_is_kept_when_a_better_one_is_damaged(run_dir: RunDir)
 
 def test_of_equal_scores_the_newest_is_the_best(run_dir: RunDir) -> None:
     written(run_dir, {10: 2.0, 20: 2.0, 30: 1.0})
-    best = best_of(list_checkpoints(run_dir))
-    assert best is not None
-    assert best.iteration == 20
-    assert best_of([]) is None
+    assert best_first(list_checkpoints(run_dir))[0].iteration == 20
+    assert best_first([]) == []
 
 
 def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
     beside = writer(run_dir, keep=Keep(last=2, every=4))
     for iteration, score in enumerate((0.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0), start=1):
-        beside.save(replace(snapshot(iteration), about={"num_envs": 2, "score": score}))
+        beside.save(
+            replace(snapshot(iteration), about={"num_envs": 2, "score": score, "metric": "Train/mean_whole_reward"})
+        )
     beside.wait()
     assert names(run_dir) == ["000002", "000004", "000006", "000007"]
 

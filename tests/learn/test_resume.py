@@ -145,6 +145,27 @@ def test_as_many_ranks_and_environments_go_on_with_their_random_states_too(run_d
     assert (torch.rand(3).tolist(), random.random(), np.random.rand()) == drawn  # noqa: NPY002, S311
 
 
+def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir) -> None:
+    def begun(rank: int, size: int, each: int) -> Runner:
+        seed = tiny_config().seed + rank  # As `shoal.worker` seeds them.
+        task = FlatVelocity(VelocityConfig(), num_envs=each, device="cpu", seed=seed)
+        return on_a_rank(rank, size, each, task=task)
+
+    before = [begun(rank, 3, 8) for rank in range(3)]
+    before[0].iteration = 5
+    checkpoint = saved(run_dir, before)
+    now = begun(1, 2, 24)
+    now.restore(before[0].state())
+    resume_environments(now, checkpoint)
+    assert now.num_resumed == 0
+    for name in ("task/rng", "task/parameter/body_mass", "task/data/qpos"):
+        old, new = (
+            set(map(tuple, rows.flatten(1).tolist()))
+            for rows in (joined(before)[name].unsqueeze(1), rows_of(now)[name].unsqueeze(1))
+        )
+        assert (len(old), len(new), old & new) == (24, 24, set()), name
+
+
 def test_random_states_are_plain_values(tmp_path: Path) -> None:
     torch.save(random_state("cpu"), tmp_path / "state.pt")
     states = torch.load(tmp_path / "state.pt", weights_only=True)

@@ -84,6 +84,45 @@ def test_checkpoints_come_at_each_interval_and_at_the_end(
     assert list(train(tiny_runner(config)).saved) == saved
 
 
+class Costly(TinyEnv):
+    """Each step costs 1, and no episode fails: each return is minus its length."""
+
+    best_metric: str | None = None
+
+    def step(self, actions: torch.Tensor) -> Any:
+        """Step as ever, but for the reward."""
+        observations, rewards, dones, extras = super().step(0.0 * actions)
+        return observations, torch.full_like(rewards, -1.0), dones, extras
+
+
+class CostlyOnLevels(Costly):
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return how many environments are on each of three levels."""
+        return {"levels": np.array([1, 2, 1])}
+
+
+def scores(env: TinyEnv, iterations: int = 4) -> list[tuple[str | None, float | None]]:
+    """Train, and return by which metric each checkpoint was scored, and its score."""
+    saved: list[Any] = []
+    config = tiny_config(max_iterations=iterations, agent=tiny_agent(save_interval=1))
+    tiny_runner(config, env=env).train(on_row=lambda _: None, save=saved.append, stop_requests=dict)
+    return [(each.about.get("metric"), each.about["score"]) for each in saved]
+
+
+def test_the_best_is_chosen_by_whole_episodes() -> None:
+    # They begin at random ages: those that are cut short cost least, and would make the first checkpoint the best.
+    found = scores(Costly())
+    assert {score for _, score in found} <= {None, -10.0}
+    assert found[-1] == ("Train/mean_whole_reward", -10.0)
+
+
+def test_with_a_curriculum_only_the_metric_that_the_task_names_is_compared() -> None:
+    env = CostlyOnLevels()
+    assert scores(env) == [(None, None)] * 4
+    env.best_metric = "/position"
+    assert all(metric == "/position" and score is not None for metric, score in scores(env))
+
+
 def test_other_ranks_save_nothing() -> None:
     runner = tiny_runner(world=World(rank=1))
     assert list(train(runner).saved) == []
@@ -419,3 +458,17 @@ def test_one_rank_alone_needs_no_group_to_synchronise() -> None:
     runner.synchronize()
     assert fingerprints(runner.alg) == before
     assert runner.cfg["multi_gpu"] is None
+
+
+def test_a_time_out_adds_the_value_of_the_observation_before_the_last_step() -> None:
+    # docs/tasks/gymnasium_v5.md says so. rsl_rl has no other: what follows is of the next episode.
+    runner = tiny_runner()
+    observations = runner.env.get_observations()
+    with torch.inference_mode():
+        runner.env.step(runner.alg.act(observations))
+        values = torch.as_tensor(runner.alg.transition.values).squeeze(1).clone()
+        cut_off = torch.tensor([True, False, True, False])
+        later = runner.env.get_observations()
+        runner.alg.process_env_step(later, torch.ones(NUM_ENVS), cut_off, {"time_outs": cut_off})
+    assert values.abs().min() > 0
+    torch.testing.assert_close(runner.alg.storage.rewards[0, :, 0], 1.0 + runner.alg.gamma * values * cut_off)

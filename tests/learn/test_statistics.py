@@ -52,6 +52,21 @@ def test_a_return_is_the_sum_of_an_episodes_rewards() -> None:
     assert pooled.means["Train/std_episode_length"] == pytest.approx(math.sqrt(14 / 3 - 2**2))
 
 
+def test_a_whole_episode_is_one_that_was_seen_from_its_beginning() -> None:
+    statistics = Statistics(ALONE, num_envs=2)
+    statistics.set_ages(torch.tensor([0, 7]))
+    step(statistics, [1, 10], [0, 1])
+    assert "Train/mean_whole_reward" not in pool(statistics).means
+    step(statistics, [2, 20], [1, 1])
+    step(statistics, [4, 40], [0, 1])
+    pooled = pool(statistics)
+    # 10 was cut short; whole are 1 + 2, 20 and 40.
+    assert pooled.means["Train/mean_whole_reward"] == 21
+    assert pooled.means["Train/mean_reward"] == (10 + 3 + 20 + 40) / 4
+    step(statistics, [5, 0], [1, 0])
+    assert pool(statistics).means["Train/mean_whole_reward"] == (3 + 20 + 40 + 9) / 4
+
+
 def test_an_episode_that_runs_is_not_told_yet() -> None:
     statistics = Statistics(ALONE, num_envs=1)
     step(statistics, [1], [0])

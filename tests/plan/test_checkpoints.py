@@ -266,6 +266,14 @@ def test_a_score_is_any_finite_number(told: Any, score: float | None, run_dir: R
     assert (listed.score, listed.damage) == (score, None)
 
 
+@pytest.mark.parametrize("metric", [None, 5, "\x1b[2J"])
+def test_a_score_without_a_metric_that_can_be_printed_is_none(metric: Any, run_dir: RunDir) -> None:
+    # Older checkpoints, too: their score was the mean return of episodes of random starting ages.
+    scored(run_dir, {1: 5.0}, metric=metric)
+    (listed,) = verify(CheckpointsConfig(run=str(run_dir.path))).checkpoints
+    assert (listed.score, listed.damage) == (None, None)
+
+
 def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
     for iteration in (1, 2, 3):
         make(run_dir, iteration)
@@ -330,12 +338,12 @@ def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str,
 # The best
 
 
-def scored(run: RunDir, scores: dict[int, float | None]) -> None:
+def scored(run: RunDir, scores: dict[int, float | None], metric: str | None = "Train/mean_whole_reward") -> None:
     """Write whole checkpoints with these scores."""
     for iteration, score in scores.items():
         path = make(run, iteration)
         told = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        (path / "manifest.json").write_text(json.dumps(told | {"score": score}), encoding="utf-8")
+        (path / "manifest.json").write_text(json.dumps(told | {"score": score, "metric": metric}), encoding="utf-8")
 
 
 def test_the_best_is_the_whole_one_of_the_newest_run_with_the_highest_score(tmp_path: Path) -> None:
@@ -349,11 +357,24 @@ def test_the_best_is_the_whole_one_of_the_newest_run_with_the_highest_score(tmp_
     assert find_model(str(tmp_path), spec, "latest").parent == newer.checkpoint_dir(5)
 
 
-def test_without_a_score_there_is_no_best(tmp_path: Path) -> None:
+def test_where_no_score_can_be_compared_the_best_is_the_last_whole_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = resolve("Cartpole-Swingup")
-    scored(RunDir(tmp_path / spec.experiment / "2026-01-01_00-00-00"), {1: None})
-    with pytest.raises(UsageError, match=r"^No checkpoint of the newest run below .* has a score"):
-        find_model(str(tmp_path), spec, "best")
+    run = RunDir(tmp_path / spec.experiment / "2026-01-01_00-00-00")
+    scored(run, {1: 9.0, 2: 8.0}, metric="Train/mean_whole_reward")
+    assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(1)
+    assert caplog.messages == []
+    scored(run, {3: None, 4: None, 5: None}, metric=None)  # From here on with a curriculum, say.
+    flip_a_bit(run.checkpoint_dir(5))
+    assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(4)
+    assert caplog.messages == [f"No score of {run.path} can be compared: its best checkpoint is the last one."]
+    assert verify(CheckpointsConfig(run=str(run.path))).metric is None
+    scored(run, {6: 2.0, 7: 1.0}, metric="Metrics/terrain_level")
+    assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(6)
+    assert verify(CheckpointsConfig(run=str(run.path))).metric == "Metrics/terrain_level"
+    (run.checkpoint_dir(7) / "manifest.json").write_bytes(b"")
+    assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(6)
 
 
 # The newest run

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 import pytest
-from support.bouncing_task import BouncingTask
+import torch
+from support.bouncing_task import MODEL, BouncingConfig, BouncingTask
 
 from shoal.errors import ShoalError, TrainingFailedError, UsageError
+from shoal.sim.task_state import put_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +45,7 @@ def bouncing(num_envs: int = NUM_ENVS, **changes: object) -> BouncingTask:
 
 def twin_of(task: BouncingTask, env: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
     """MuJoCo's own simulation of one environment: its masses and its state."""
-    model = BouncingTask.build_model(task.config)
+    model = task.build_model(task.config)
     model.body_mass[:] = task.body_mass.numpy()[env]
     data = mujoco.MjData(model)
     mujoco.mj_setConst(model, data)
@@ -119,6 +121,27 @@ def test_what_is_disturbed_moves_on_from_there_and_the_others_do_not_notice(task
     gone = task.qpos.numpy()[:, 0] - at
     assert gone[1] == pytest.approx(3.0 * task.step_dt, rel=0.2)
     assert np.abs(gone[~wanted]).max() < 0.02
+
+
+def test_derived_fields_are_fresh_where_the_state_was_written_and_as_after_mj_step_elsewhere(
+    task: BouncingTask,
+) -> None:
+    # Both engines show the same, although MuJoCo Warp's pass over the present state is one over all environments.
+    twins = [twin_of(task, env) for env in range(NUM_ENVS)]
+    task.wanted.assign(np.array([False, True, False]))
+    rng = np.random.default_rng(0)
+    for env, action in enumerate(act(task, rng)):
+        model, data = twins[env]
+        data.ctrl[:] = action
+        mujoco.mj_step(model, data, nstep=task.config.decimation)
+        stale = data.xpos[task.ball].copy()
+        if env == 1:
+            data.qvel[0] = 3.0
+            mujoco.mj_forward(model, data)
+            assert abs(stale[2] - data.xpos[task.ball][2]) > 2 * tolerance(task)
+        for name in ("xpos", "sensordata"):
+            theirs = getattr(data, name)
+            np.testing.assert_allclose(task.data(name).numpy()[env], theirs, atol=tolerance(task), err_msg=name)
 
 
 def test_each_environment_has_its_own_parameters(task: BouncingTask) -> None:
@@ -241,3 +264,85 @@ def test_what_mujoco_warp_cannot_do_is_refused() -> None:
     config = dataclasses.replace(BouncingTask.config, engine="warp")
     with pytest.raises(UsageError, match=r"MuJoCo Warp cannot simulate this model .*PGS"):
         Pgs(config, num_envs=1, device="cpu", seed=0)
+
+
+# Delays
+
+
+class DelayedTask(BouncingTask):
+    """The same, whose motor and sensor are late, with user data and a constraint that can be switched off."""
+
+    @classmethod
+    def build_model(cls, config: BouncingConfig) -> mujoco.MjModel:
+        """Return ball and cart."""
+        del config
+        text = MODEL.format(size='<size nuserdata="2"/>').replace('<motor joint="rail"', f'<motor joint="rail" {LATE}')
+        text = text.replace('<velocimeter site="tip"', f'<velocimeter site="tip" {LATE}')
+        weld = '<equality><connect body1="ball" anchor="0 0 0" active="false"/></equality>'
+        return mujoco.MjModel.from_xml_string(text.replace("<actuator>", f"{weld}<actuator>"))
+
+
+LATE = 'delay="0.03" nsample="8"'
+
+
+@pytest.fixture(scope="module")
+def late() -> dict[str, list[DelayedTask]]:
+    """Two tasks of different seeds for each engine."""
+    return {}
+
+
+@pytest.fixture(params=ENGINES)
+def delayed(request: pytest.FixtureRequest, late: dict[str, list[DelayedTask]]) -> list[DelayedTask]:
+    """Both at the beginning of their first episodes."""
+    engine = request.param
+    config = dataclasses.replace(DelayedTask.config, engine=engine, episode_length_s=0.2)
+    if engine not in late:
+        late[engine] = [DelayedTask(config, num_envs=NUM_ENVS, device="cpu", seed=seed) for seed in (7, 8)]
+    for task in late[engine]:
+        task.restart(task.seed)
+    return late[engine]
+
+
+def test_an_episode_begins_without_what_the_last_one_has_delayed(delayed: list[DelayedTask]) -> None:
+    task, rng = delayed[0], np.random.default_rng(0)
+    for _ in range(10):
+        act(task, rng)
+    assert task.done.numpy().all()
+    twins = [twin_of(task, env) for env in range(NUM_ENVS)]
+    for _ in range(5):
+        for (model, data), action in zip(twins, act(task, rng), strict=True):
+            data.ctrl[:] = action
+            mujoco.mj_step(model, data, nstep=task.config.decimation)
+        for name in ("qpos", "qvel", "sensordata"):
+            theirs = np.stack([getattr(data, name) for _, data in twins])
+            np.testing.assert_allclose(task.data(name).numpy(), theirs, atol=tolerance(task), err_msg=name)
+
+
+def test_what_is_delayed_is_in_a_checkpoint(delayed: list[DelayedTask]) -> None:
+    rng = np.random.default_rng(0)
+    one, other = delayed
+    for _ in range(7):
+        act(one, rng)
+    put_rows(other, {name: rows.clone() for name, rows in rows_of(one).items()})
+    for _ in range(6):  # Over the end of an episode.
+        actions = act(one, rng)
+        other.actions.assign(actions)
+        other.step()
+        assert rows_of(one).keys() == rows_of(other).keys()
+        for name, rows in rows_of(one).items():
+            assert torch.equal(rows, rows_of(other)[name]), name
+
+
+@pytest.mark.parametrize("delayed", ["warp"], indirect=True)
+def test_a_reset_in_mujoco_warp_leaves_nothing_behind(delayed: list[DelayedTask]) -> None:
+    task = delayed[0]
+    data = task.engine._data  # pyright: ignore[reportAttributeAccessIssue]
+    data.eq_active.fill_(value=True)
+    data.userdata.fill_(5.0)
+    data.overflow.fill_(1)
+    task.done.assign(np.array([False, True, False]))
+    task.engine.reset(task.done)
+    assert data.eq_active.numpy()[:, 0].tolist() == [True, False, True]
+    assert data.userdata.numpy()[:, 0].tolist() == [5.0, 0.0, 5.0]
+    assert data.overflow.numpy().tolist() == [1, 1, 1]  # For `trouble` to tell.
+    task.engine.trouble()

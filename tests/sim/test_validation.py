@@ -318,6 +318,17 @@ def test_a_term_without_a_weight_is_named_with_the_nearest_field(device: str) ->
     assert "Did you mean 'index_weight'?" in message
 
 
+class NamesNoMetric(CountingTask):
+    best_metric = "height"
+
+
+def test_a_best_metric_that_is_not_measured_is_refused(device: str) -> None:
+    message = refusal(NamesNoMetric, device)
+    assert message.startswith(
+        "The task NamesNoMetric names 'height' as its best_metric, which is none of its metrics ("
+    )
+
+
 class DeclaresNoObservations(CountingTask):
     observations: ClassVar = {}
 

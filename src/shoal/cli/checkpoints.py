@@ -41,6 +41,8 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
             _state(each, verified),
         )
     Console(highlight=False, soft_wrap=True).print(table)
+    if verified.best:
+        say(f"Best by {verified.metric}." if verified.metric else "No score can be compared: the best is the last one.")
 
 
 def _state(each: Verified, verified: VerifiedRun) -> Text:

@@ -181,14 +181,17 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
         message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     spec = registry.resolve(task)
-    default = kind(task=task, env=spec.env.in_play(), agent=spec.agent)
+    default = kind(task=task, env=spec.env.in_play().undisturbed(), agent=spec.agent)
     asked = parse_flags(default, words, program=f"{program} {task}", about=about)
-    if isinstance(asked, PlayConfig) and asked.agent_kind != "trained":
-        return asked
-    run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
-    if run is not None:
-        trained = _of_run(task, run, asked.log_root, trust=None if asked.trust_run else "--trust-run")
-        default = replace(default, env=trained.env.in_play(), agent=trained.agent)
+    trained = spec.defaults(task)
+    if not isinstance(asked, PlayConfig) or asked.agent_kind == "trained":
+        run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
+        if run is not None:
+            trained = _of_run(task, run, asked.log_root, trust=None if asked.trust_run else "--trust-run")
+    env = trained.env.in_play()
+    if not (isinstance(asked, PlayConfig) and asked.disturbances):
+        env = env.undisturbed()
+    default = replace(default, env=env, agent=trained.agent)
     return parse_flags(default, words, program=f"{program} {task}", about=about)
 
 

@@ -45,6 +45,10 @@ class EnvConfig:
         """Return what `play` and `evaluate` begin with, where a policy was trained with this: the same by default."""
         return self
 
+    def undisturbed(self) -> Self:
+        """Return the same without what disturbs a policy in training, such as pushes and noise of the observations."""
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class MujocoConfig(EnvConfig):

@@ -38,6 +38,8 @@ class PlayConfig:
     """Where the page is served. By default it can be reached from this machine only."""
     viewer_port: int = 8080
     """Port of the page. If it is taken, the next one that is free."""
+    disturbances: bool = False
+    """Keep the pushes and the noise of the observations that a task has in training. By default they are left out."""
     seed: int = 1
     """Seed of the environments; not the seed of any training by default."""
     video: str | None = None

@@ -82,7 +82,7 @@ class TrainConfig:
     """Start a new run from the weights of a checkpoint: its path, or `latest` or `best` of this
     experiment's newest run."""
     keep_last: int | None = None
-    """How many of the newest checkpoints are kept. The best one, by the mean return of all workers, is kept too.
+    """How many of the newest checkpoints are kept. The best one is kept too.
     Default: all of them."""
     keep_every: int | None = None
     """With `--keep-last`: keep those whose iteration is a multiple of this, too."""

@@ -62,6 +62,9 @@ class WarpVecEnv(VecEnv):
         self._episode_length = to_torch(task.episode_length)
         columns = to_torch(task.measured).unbind(dim=1) if task.metrics else ()
         self._log = {f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)}
+        self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
+        """What scores a checkpoint; None for the mean return of whole episodes, or with a curriculum for nothing."""
+        self._lost = to_torch(task.losses)
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = tuple(
             TensorDict(
@@ -103,7 +106,8 @@ class WarpVecEnv(VecEnv):
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
-                num_terms); ``log``, what the task measures, each of shape (num_envs,).
+                num_terms); ``log``, what the task measures, each of shape (num_envs,); ``lost``, how often each
+                environment was lost since `take_trouble`, shape (num_envs,), if the task measures anything.
         """
         if actions.shape != self._actions.shape:
             message = (
@@ -114,6 +118,8 @@ class WarpVecEnv(VecEnv):
         self._actions.copy_(actions.detach())
         self.task.step()
         extras = {"time_outs": self._time_outs, "episode_sums": self._episode_sums, "log": self._log}
+        if self._log:
+            extras["lost"] = self._lost
         return self.get_observations(), self._rewards, self._dones, extras
 
     def take_trouble(self) -> tuple[int, dict[str, str]]:

@@ -24,7 +24,7 @@ from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refu
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import random_state, rows_of
-from shoal.learn.statistics import Seconds, Statistics
+from shoal.learn.statistics import WHOLE_REWARD, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from shoal.learn.statistics import Pooled
 
 logger = logging.getLogger(__name__)
+
+_RESEEDED = 1_000_003
+"""Between the seeds of one iteration and the next: a run that goes on with other workers must not begin as it began."""
 
 _LOST = "lost environments"
 """Among what ranks count for each other, beside the names of signals."""
@@ -136,6 +139,7 @@ class Runner(OnPolicyRunner):
         if len(new):
             drawn = torch.randint_like(new, high=int(self.env.max_episode_length))
             self.env.episode_length_buf = torch.cat([self.env.episode_length_buf[: self.num_resumed], drawn])
+        self.statistics.set_ages(self.env.episode_length_buf)
         observations = self.env.get_observations()
         self.alg.train_mode()
         stop: str | None = None
@@ -168,7 +172,7 @@ class Runner(OnPolicyRunner):
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
-            self._save_when_due(save, row.get("Train/mean_reward"), last=last)
+            self._save_when_due(save, row, last=last)
         # A run that is done was not ended early, whatever came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
@@ -241,6 +245,11 @@ class Runner(OnPolicyRunner):
         self.totals.episodes += pooled.episodes
 
     @property
+    def seed(self) -> int:
+        """Seed of what begins on this rank with the present iteration."""
+        return self.config.seed + self.world.rank + _RESEEDED * self.iteration
+
+    @property
     def samples_per_iteration(self) -> int:
         """Environment steps of all ranks in one iteration."""
         return self.config.agent.num_steps_per_env * self.env.num_envs * self.world.size
@@ -272,17 +281,19 @@ class Runner(OnPolicyRunner):
         if last or (every and self.iteration % every == 0):
             compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
 
-    def _save_when_due(self, save: Callable[[Snapshot], None], score: float | None, *, last: bool) -> None:
-        """Save every `save_interval` iterations, and at the end."""
+    def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
+        """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""
         if last or self.iteration % self.config.agent.save_interval == 0:
             curriculum = pool_curriculum(self.env, self.world)
+            # Returns on different levels of a curriculum cannot be compared.
+            metric = getattr(self.env, "best_metric", None) or (None if curriculum else WHOLE_REWARD)
             snapshot = Snapshot(
                 iteration=self.iteration,
                 world_size=self.world.size,
                 learner=self.state(curriculum) if self.world.is_first else None,
                 rank=self.world.rank,
                 own={"rows": rows_of(self), "random": random_state(self.world.device)},
-                about={"num_envs": self.env.num_envs, "score": score},
+                about={"num_envs": self.env.num_envs, "score": row.get(metric) if metric else None, "metric": metric},
             )
             save(snapshot)
 
@@ -331,6 +342,8 @@ class Runner(OnPolicyRunner):
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
         self.statistics.take_history(ours.get("statistics", {}))
+        if hasattr(self.env, "rows"):  # Or new environments would be copies of the run's first, which go on elsewhere.
+            self.env.reset(seed=self.seed)  # pyright: ignore[reportAttributeAccessIssue]
         restore_curriculum(self.env, ours.get("curriculum", {}))
         if self.alg.rnd:
             self.alg.rnd.update_counter = ours.get("rnd_updates", 0)

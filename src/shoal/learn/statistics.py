@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 WINDOW_EPISODES = 100
 """Episodes that a mean return covers at least, once there were as many; rsl_rl's own window."""
 
+WHOLE_REWARD = "Train/mean_whole_reward"
+"""The metric by which checkpoints are scored, unless the task names one."""
+
 _MEASURES = ("return", "length")
 """What is added up over each episode, in the order of the rows below."""
+
+_WHOLE = 2
+"""Sums over whole episodes alone, before all others: of their returns, and how many there were."""
 
 
 class Seconds(NamedTuple):
@@ -61,7 +67,9 @@ class _Logged:
     host_sum: float = 0.0
     """Sum of values that were on the host already."""
     count: int = 0
-    """Values in both."""
+    """Values in both, and those left out."""
+    left_out: list[torch.Tensor] = field(default_factory=list)
+    """How many values of lost environments are in no sum, one a step."""
 
 
 class Statistics:
@@ -83,6 +91,7 @@ class Statistics:
         self._rewards = self._gains[0]
         self.running = torch.zeros(len(_MEASURES), num_envs, dtype=torch.float64, device=self._device)
         """Return and length so far of the episode that runs in each environment. Shape (2, num_envs)."""
+        self._is_whole = torch.ones(num_envs, dtype=torch.bool, device=self._device)
         self._zero = torch.zeros((), dtype=torch.float64, device=self._device)  # A plain 0.0 is sent there each time.
         # One entry a step, reduced by `pool` all at once: a step costs five small operations and no more.
         self._ended: list[torch.Tensor] = []  # (num_envs,)
@@ -98,9 +107,17 @@ class Statistics:
 
     def take_history(self, history: Mapping[str, Any]) -> None:
         """Go on with what `history` has returned, if it is of the same terms."""
-        size = len(_MEASURES) * 2 + len(self._terms) + 1
-        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == size)
+        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == self._size)
         self._names = list(history.get("names", ()))
+
+    def set_ages(self, ages: torch.Tensor) -> None:
+        """Take in the ages of the running episodes, (num_envs,). Where `running` has seen less, it is not whole."""
+        self._is_whole = ages == self.running[1]
+
+    @property
+    def _size(self) -> int:
+        """How many numbers stand for the episodes of an iteration."""
+        return _WHOLE + len(_MEASURES) * 2 + len(self._terms) + 1
 
     def add_step(self, rewards: torch.Tensor, dones: torch.Tensor, extras: Mapping[str, Any]) -> None:
         """Take in one environment step. The tensors may be overwritten afterwards.
@@ -109,7 +126,7 @@ class Statistics:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
             extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, or
-                `episode` as older environments call it, for `add_log`.
+                `episode` as older environments call it, for `add_log`, with `lost`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -119,16 +136,25 @@ class Statistics:
         self._measured.append(measured)
         if self._terms:
             self._sums.append(extras["episode_sums"].clone())
-        self.add_log(extras.get("episode") or extras.get("log") or {})
+        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("lost"))
 
-    def add_log(self, values: Mapping[str, Any]) -> None:
+    def add_log(self, values: Mapping[str, Any], lost: torch.Tensor | None = None) -> None:
         """Take in values to log by name: numbers, or tensors of any shape and device. The mean is over them all.
 
         A name without a slash belongs to the group `Episode`, as in rsl_rl.
+
+        Args:
+            values: By name.
+            lost: Not zero where an environment's values are left out of the means. Shape (num_envs,).
         """
+        kept = None if lost is None else lost == 0
+        left_out = None if kept is None else (~kept).sum()
         for name, value in values.items():
             logged = self._log.setdefault(name if "/" in name else f"Episode/{name}", _Logged())
             tensor = torch.as_tensor(value)
+            if kept is not None and left_out is not None and tensor.shape == kept.shape:
+                tensor = torch.where(kept, tensor, self._zero)
+                logged.left_out.append(left_out)
             total = tensor.sum(dtype=torch.float64)
             if tensor.device.type == self._device.type:
                 logged.sums.append(total)
@@ -156,7 +182,7 @@ class Statistics:
         plain = [*losses.values(), *own_seconds, *(float(count) for count in counts.values()), news]
         values = self._sum_over_ranks([self._episode_sums()], names, plain)
 
-        episode = _take(values, len(_MEASURES) * 2 + len(self._terms) + 1)
+        episode = _take(values, self._size)
         logged = {name: _take(values, 2) for name in names}
         mean_losses = {name: _take(values, 1)[0] / size for name in losses}
         all_seconds = _take(values, each * size)
@@ -177,13 +203,15 @@ class Statistics:
         )
 
     def _episode_sums(self) -> torch.Tensor:
-        """Sum over the episodes that ended: measures, their squares, terms, and at last how many there were."""
+        """Sum over the episodes that ended: whole ones, measures, their squares, terms, and at last their number."""
         if not self._ended:
-            count = len(_MEASURES) * 2 + len(self._terms) + 1
-            return torch.zeros(count, dtype=torch.float64, device=self._device)
+            return torch.zeros(self._size, dtype=torch.float64, device=self._device)
         ended = torch.stack(self._ended)  # (num_steps, num_envs)
         measured = torch.where(ended.unsqueeze(1), torch.stack(self._measured), self._zero)
-        parts = [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
+        whole = ended & (self._is_whole | (ended.cumsum(dim=0) > 1))
+        self._is_whole = self._is_whole | ended.any(dim=0)
+        parts = [torch.where(whole, measured[:, 0], self._zero).sum().view(1), whole.sum(dtype=torch.float64).view(1)]
+        parts += [measured.sum(dim=(0, 2)), measured.square().sum(dim=(0, 2))]
         if self._terms:
             sums = torch.where(ended.unsqueeze(2), torch.stack(self._sums), self._zero)
             parts.append(sums.sum(dim=(0, 1), dtype=torch.float64))
@@ -206,6 +234,8 @@ class Statistics:
         for at, each in enumerate(logged):
             if each.sums:
                 tail[2 * at].add_(torch.stack(each.sums).sum())
+            if each.left_out:
+                tail[2 * at + 1].sub_(torch.stack(each.left_out).sum())
         return self._world.sum_(torch.cat([*tensors, tail])).tolist()
 
     def _learn_names(self) -> dict[str, list[float]]:
@@ -229,13 +259,14 @@ class Statistics:
         """Return means and spreads over the window; empty until a first episode has ended."""
         if not self._window:
             return {}
-        *sums, count = (sum(column) for column in zip(*self._window, strict=True))
+        whole_return, whole_count, *sums, count = (sum(column) for column in zip(*self._window, strict=True))
         mean_return, mean_length, mean_square, mean_square_length, *terms = (total / count for total in sums)
         return {
             "Train/mean_reward": mean_return,
             "Train/std_reward": math.sqrt(max(0.0, mean_square - mean_return**2)),
             "Train/mean_episode_length": mean_length,
             "Train/std_episode_length": math.sqrt(max(0.0, mean_square_length - mean_length**2)),
+            **({WHOLE_REWARD: whole_return / whole_count} if whole_count else {}),
             **{f"Episode_Reward/{name}": mean for name, mean in zip(self._terms, terms, strict=True)},
         }
 

@@ -62,15 +62,21 @@ class Checkpoint:
 
     @property
     def score(self) -> float | None:
-        """Mean return of the whole job when it was written; None where that is not known."""
+        """What `metric` was when it was written; None where that is not known."""
         told = self.manifest().get("score")
-        if isinstance(told, bool) or not isinstance(told, int | float):
+        if self.metric is None or isinstance(told, bool) or not isinstance(told, int | float):
             return None
         try:
             score = float(told)
         except OverflowError:
             return None
         return score if math.isfinite(score) else None
+
+    @property
+    def metric(self) -> str | None:
+        """Name of the metric that is its score; None where there is none."""
+        told = self.manifest().get("metric")
+        return told if isinstance(told, str) and told.isprintable() else None  # Terminals show it.
 
     @property
     def world_size(self) -> int | None:
@@ -173,20 +179,25 @@ class Keep:
     """So many of the newest keep their rank files; None for all."""
 
 
-def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Return the checkpoint with the highest score; of equal ones the newest. None where none has a score."""
-    return next(iter(_best_first(checkpoints)), None)
-
-
 def best_good(run: RunDir) -> Checkpoint | None:
-    """Return the whole checkpoint of a run with the highest score, as above."""
-    return next((each for each in _best_first(list_checkpoints(run)) if each.damage() is None), None)
+    """Return the best whole checkpoint of a run, see `best_first`."""
+    return next((each for each in best_first(list_checkpoints(run)) if each.damage() is None), None)
 
 
-def _best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Return those that have a score."""
-    scored = [(score, each.iteration, each) for each in checkpoints if (score := each.score) is not None]
-    return [each for *_, each in sorted(scored, key=lambda told: told[:2], reverse=True)]
+def best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Return checkpoints, the highest score first, of equal ones the newest.
+
+    Scores by another metric than the newest checkpoint's cannot be compared, and are none. Those that have none come
+    last, the newest first.
+    """
+    newest_first = sorted(checkpoints, key=lambda each: each.iteration, reverse=True)
+    metric = next((each.metric for each in newest_first if each.manifest()), None)
+
+    def worth(each: Checkpoint) -> float:
+        score = each.score
+        return -math.inf if score is None or each.metric != metric else score
+
+    return sorted(newest_first, key=worth, reverse=True)
 
 
 def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:

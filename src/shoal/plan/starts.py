@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 if TYPE_CHECKING:
     from shoal.config import TrainConfig
     from shoal.tasks.registry import TaskSpec
+
+logger = logging.getLogger(__name__)
 
 
 def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
@@ -81,21 +85,24 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
     if checkpoint == "best":
-        best = best_good(_newest_run_with_checkpoint(log_root, spec)[0])
-        if best is None:
-            message = (
-                f"No checkpoint of the newest run below {log_root} has a score, because no episode had ended when they "
-                "were written: pass --checkpoint latest, or a path."
-            )
-            raise UsageError(message)
-        return best.model
-    if checkpoint != "latest":
+        run, _ = _newest_run_with_checkpoint(log_root, spec)
+        found = best_good(run)
+        if found is not None and found.score is None:
+            _warn_of_no_score(run)
+    elif checkpoint == "latest":
+        found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
+    else:
         return checkpoint_at(Path(checkpoint))
-    newest, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
-    if newest is None:  # Removed by somebody in this very moment.
+    if found is None:  # Removed by somebody in this very moment.
         message = f"The newest checkpoint below {log_root} is gone: try again."
         raise UsageError(message)
-    return newest.model
+    return found.model
+
+
+@cache
+def _warn_of_no_score(run: RunDir) -> None:
+    """Say, once for each run, that `best` is `latest`."""
+    logger.warning("No score of %s can be compared: its best checkpoint is the last one.", run.path)
 
 
 def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, list[str]]:

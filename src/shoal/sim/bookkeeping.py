@@ -75,14 +75,6 @@ def close_step(
 
 
 @wp.kernel(enable_backward=False)
-def spread_row_where(mask: wp.array[wp.bool], row: wp.array2d[wp.float32], rows: wp.array2d[wp.float32]) -> None:
-    """Give every row where `mask` is set the values of `row`, (1, columns). One thread for each number."""
-    env, column = wp.tid()
-    if mask[env]:
-        rows[env, column] = row[0, column]
-
-
-@wp.kernel(enable_backward=False)
 def copy_rows_where(
     one: wp.array[wp.bool], other: wp.array[wp.bool], source: wp.array2d[wp.float32], target: wp.array2d[wp.float32]
 ) -> None:

@@ -4,8 +4,9 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 (num_envs, nq), `xpos` the shape (num_envs, nbody) of `wp.vec3`. What MuJoCo stores as rows of 3, 4, 6, 9 or 10 numbers
 is a vector or matrix of as many; a quaternion is a `wp.vec4`, with its real part first.
 
-After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. After a
-reset they describe the new state. `qpos`, `qvel` and the other fields of the state are always current.
+After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
+`place` or `disturb` wrote the state they describe the new one. `qpos`, `qvel` and the other fields of the state are
+always current.
 """
 
 from __future__ import annotations

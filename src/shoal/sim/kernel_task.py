@@ -76,6 +76,8 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     metrics: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of `measured`: what is logged, as means, beside the reward terms."""
+    best_metric: str | None = None
+    """The one of `metrics` that scores checkpoints. None: the mean return, or with a curriculum nothing."""
     commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
     """What the policy is told to follow: names and ranges of the columns of `command_array`, in their order."""
     reward_per_step: ClassVar[bool] = False
@@ -211,10 +213,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         raise UsageError(message)
 
     def positions(self) -> wp.array:
-        """Return the joint positions ``qpos`` of the scene in every environment. Shape (num_envs, the scene's nq).
-
-        Whoever has a scene has these.
-        """
+        """Return ``qpos`` of the scene, if there is one, in every environment. Shape (num_envs, the scene's nq)."""
         raise NotImplementedError
 
     def deployment(self) -> dict[str, Any]:

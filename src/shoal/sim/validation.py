@@ -61,6 +61,12 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
         if not getattr(task, attribute, None):
             message = f"The task {name} does not declare '{attribute}': add {attribute} = {example}, say, to the class."
             raise ShoalError(message)
+    if task.best_metric is not None and task.best_metric not in task.metrics:
+        message = (
+            f"The task {name} names '{task.best_metric}' as its best_metric, which is none of its metrics "
+            f"({', '.join(task.metrics) or 'it has none'}): name one of them, or leave it out."
+        )
+        raise ShoalError(message)
     known = [field.name for field in fields(config)]
     for term in task.reward_terms:
         weight = f"{term}_weight"

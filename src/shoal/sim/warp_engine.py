@@ -17,7 +17,7 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
-from shoal.sim.bookkeeping import copy_rows_where, spread_row_where
+from shoal.sim.bookkeeping import copy_rows_where
 from shoal.sim.deterministic import make_deterministic
 from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
 from shoal.sim.graphs import Program
@@ -77,26 +77,19 @@ class WarpEngine(Engine):
         self._capacities = {"nconmax": nconmax, "njmax": njmax}
         self._copies: list[tuple[wp.array, wp.array]] = []
         """MuJoCo Warp's array and ours, of each derived field, as rows of numbers."""
-        self._defaults: list[tuple[wp.array, wp.array]] = []
-        """One row with the model's own values, and the array, of each field of the state and of the controls."""
         self._parameter_copies: list[tuple[wp.array, wp.array]] = []
         try:
             self._data = mjw.make_data(model, nworld=num_envs, **self._capacities)
         except (NotImplementedError, ValueError) as error:
             raise _refused(error) from error
-        for name in STATE + CONTROLS:
-            values = np.asarray(getattr(self._template, name), dtype=np.float32).reshape(1, -1)
-            if values.size:
-                row = wp.array(values, dtype=wp.float32, device=device)
-                self._defaults.append((row, rows_of(getattr(self._data, name))))
-        self._defaults.append((wp.zeros((1, 1), dtype=wp.float32, device=device), rows_of(self._data.time)))
+        self._overflow = wp.clone(self._data.overflow)
 
     def _open(self, name: str) -> wp.array:
         theirs = getattr(self._data, name, None)
         if theirs is None:
             message = f"The field '{name}' was asked for, but MuJoCo Warp does not have it."
             raise ShoalError(message)
-        if name in STATE + CONTROLS:
+        if name in STATE + _REST_OF_STATE + CONTROLS:
             return _view(theirs)
         ours = self._allocate(name, getattr(self._template, name))
         if ours.size:
@@ -109,7 +102,8 @@ class WarpEngine(Engine):
     def start(self) -> None:
         """Put the model on the device. All of the state is a field: there is none elsewhere to go on from."""
         self._controls = [name for name in CONTROLS if name in self.fields]
-        for name in STATE + CONTROLS:
+        self._stage, self._is_kinematic = self.stage(), self.derived <= KINEMATIC
+        for name in STATE + _REST_OF_STATE + CONTROLS:
             if np.size(getattr(self._template, name)):
                 self.data(name)
         follows = _FOLLOW_FROM_MASSES if self.parameters else ()
@@ -125,8 +119,9 @@ class WarpEngine(Engine):
         self._parameter_copies = [
             (rows_of(ours), rows_of(getattr(self._model, name))) for name, ours in self.parameters.items()
         ]
-        self._stage = self.stage()
-        self._warmstart = wp.clone(self._data.qacc_warmstart)
+        kept = (self._data.qacc_warmstart, self._data.history)
+        self._kept = [(wp.clone(array), array) for array in kept if array.size]
+        """Copies, and arrays that a pass over the present state must leave as they are."""
 
     def step(self) -> None:
         """Advance all environments."""
@@ -138,12 +133,15 @@ class WarpEngine(Engine):
             wp.copy(ours, theirs)
 
     def reset(self, done: wp.array) -> None:
-        """Set environments to the model's own state."""
-        for row, rows in self._defaults:
-            wp.launch(spread_row_where, dim=rows.shape, inputs=[done, row], outputs=[rows], device=self.device)
+        """Set environments to the model's own state. What overflowed before is kept for `trouble`."""
+        if self.is_on_host and not done.numpy().any():
+            return
+        wp.copy(self._overflow, self._data.overflow)
+        mjw.reset_data(self._model, self._data, reset=done)
+        wp.copy(self._data.overflow, self._overflow)
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Derive the rest for some environments. The pass itself runs over all."""
+        """Derive the rest for some environments. The pass runs over all; of the others it is dropped, see `engine`."""
         self._derive()
         for theirs, ours in self._copies:
             wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
@@ -153,19 +151,21 @@ class WarpEngine(Engine):
         """Compute what follows from the state, as far as a field asks for it: forces cost most of a step."""
         if self._stage is None:
             return
-        if self.derived <= KINEMATIC:
+        if self._is_kinematic:
             mjw.kinematics(self._model, self._data)
             return
+        for copy, array in self._kept:
+            wp.copy(copy, array)
         if self._stage == mujoco.mjtStage.mjSTAGE_ACC:
-            wp.copy(self._warmstart, self._data.qacc_warmstart)
             mjw.forward(self._model, self._data)
-            wp.copy(self._data.qacc_warmstart, self._warmstart)  # Of the environments that go on.
-            return
-        mjw.fwd_position(self._model, self._data)
-        mjw.sensor_pos(self._model, self._data)
+        else:
+            mjw.fwd_position(self._model, self._data)
+            mjw.sensor_pos(self._model, self._data)
         if self._stage == mujoco.mjtStage.mjSTAGE_VEL:
             mjw.fwd_velocity(self._model, self._data)
             mjw.sensor_vel(self._model, self._data)
+        for copy, array in self._kept:
+            wp.copy(array, copy)
 
     def take_parameters(self) -> None:
         """Take over the parameters of all environments."""

@@ -65,7 +65,7 @@ def test_every_task_has_a_return_to_reach() -> None:
 def test_a_default_training_reaches_its_return(
     name: str, least: float, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    asked = request.config.getoption("--soak-tasks")
+    asked = str(request.config.getoption("--soak-tasks"))
     if asked != "all" and name not in asked.split(","):
         pytest.skip(f"it takes up to an hour: pass --soak-tasks {name}, or all")
     assert train_and_evaluate(name, tmp_path, episodes=100) > least

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -11,12 +15,9 @@ import pytest
 
 from shoal.errors import UsageError
 from shoal.tasks.quadruped.config import VelocityConfig
-from shoal.tasks.quadruped.robot import SHIPPED
+from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.specs import check_robot
 from shoal.tasks.quadruped.task import FlatVelocity
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
@@ -65,6 +66,56 @@ def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -
     assert FlatVelocity(VelocityConfig(robot=silent), num_envs=1, device="cpu", seed=0).step_dt == pytest.approx(0.02)
     own = VelocityConfig(robot=silent, physics_dt=0.002, decimation=10)
     assert check_robot(own) == ()
+
+
+class StandIn:
+    """The part of `mujoco_menagerie` 2026.10 that is used here, for where the package is not installed."""
+
+    class MenagerieError(Exception):
+        """What the package raises."""
+
+    @dataclasses.dataclass
+    class Robot:
+        """A folder of models."""
+
+        name: str
+        default_model: str = "go1"
+
+        def xml(self, entry: str | None = None) -> Path:
+            return Path(os.environ["MENAGERIE_ROOT"]) / self.name / f"{entry or 'scene'}.xml"
+
+    @classmethod
+    def get(cls, name: str) -> Robot:
+        if name != "unitree_go1":
+            message = f"Unknown robot {name!r}."
+            raise cls.MenagerieError(message)
+        return cls.Robot(name)
+
+
+@pytest.fixture
+def menagerie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up root of models with a Go1, whose scene has a floor, and nothing else."""
+    if importlib.util.find_spec("mujoco_menagerie") is None:
+        monkeypatch.setitem(sys.modules, "mujoco_menagerie", StandIn)
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    folder = tmp_path / "unitree_go1"
+    folder.mkdir()
+    shutil.copy(SHIPPED, folder / "go1.xml")
+    scene = '<mujoco><include file="go1.xml"/><worldbody><geom type="plane" size="1 1 1"/></worldbody></mujoco>'
+    (folder / "scene.xml").write_text(scene, encoding="utf-8")
+
+
+@pytest.mark.usefixtures("menagerie")
+def test_a_robot_of_the_menagerie_is_its_model_without_the_scene() -> None:
+    spec = build_spec(VelocityConfig(robot="unitree_go1"))
+    assert spec.key("home").qpos[2] == 0.29
+    assert not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms)
+
+
+@pytest.mark.usefixtures("menagerie")
+def test_a_robot_that_the_menagerie_does_not_have_is_refused_with_its_own_words() -> None:
+    with pytest.raises(UsageError, match=r"^--env.robot unitree_go9 .* \(Unknown robot 'unitree_go9'\."):
+        build_spec(VelocityConfig(robot="unitree_go9"))
 
 
 def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.ground_probe import probe
 
+from shoal.envs.vec_env import WarpVecEnv
 from shoal.tasks.quadruped.config import RoughConfig
 from shoal.tasks.quadruped.rough import RoughVelocity
 from shoal.tasks.quadruped.terrain import TILE, make_terrain
@@ -150,6 +151,8 @@ def test_without_a_curriculum_each_episode_is_on_any_level() -> None:
     assert set(levels_of(task)) == set(range(5))
     assert set(progress(task, asked=10.0, walked=0.0, failed=True)) == set(range(5))
     assert set(levels_of(rough(only_level=3))) == {3}
+    for each in (task, rough(only_level=3)):  # Returns can be compared.
+        assert (each.curriculum(), each.best_metric) == ({}, None)
 
 
 def test_progress_is_the_way_along_the_command() -> None:
@@ -192,6 +195,7 @@ def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
     task.take_curriculum(counts)
     task.restart()
     assert task.curriculum()["levels"].tolist() == (2 * counts["levels"]).tolist()
+    assert WarpVecEnv(task).best_metric == "Metrics/terrain_level"
     kinds = np.arange(240) % len(KINDS)
     levels = levels_of(task)
     assert all((levels[kinds == kind] == 3).sum() == 10 for kind in range(len(KINDS)))

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 import pytest
+import torch
 
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.learn.groups import World
+from shoal.learn.statistics import Seconds, Statistics
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.task import FlatVelocity
 
@@ -45,7 +49,7 @@ def in_trunk(quaternions: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 
 def test_reward_terms_are_what_their_names_say() -> None:
-    task = walking(64, **CALM)
+    task = walking(64, **{**CALM, "gain_range": 0.3})
     for _ in noisy_steps(task, 12, size=1.0):
         pass
     before = {
@@ -59,7 +63,10 @@ def test_reward_terms_are_what_their_names_say() -> None:
     gravity = in_trunk(qpos[:, 3:7], np.tile([0.0, 0.0, -1.0], (64, 1)))
     angles, joint_speeds = qpos[:, 7:], qvel[:, 6:]
     standing = np.tile([0.0, 0.9, -1.8], 4)
-    torques = np.clip(35.0 * (standing + 0.3 * actions - angles) - 0.9 * joint_speeds, -task_limits(), task_limits())
+    stiffness, damping = task.gainprm.numpy()[:, :, 0], -task.biasprm.numpy()[:, :, 2]
+    assert (np.ptp(stiffness), np.ptp(damping)) == pytest.approx((0.6 * 35.0, 0.6 * 0.9), rel=0.05)
+    torques = stiffness * (standing + 0.3 * actions - angles) - damping * joint_speeds
+    torques = np.clip(torques, -task_limits(), task_limits())
     stands = np.abs(command).sum(axis=1) < 0.1
     feet = task.geom_xpos.numpy()[:, task.robot.feet]
     touches = feet[:, :, 2] <= 0.023 + 0.005
@@ -167,6 +174,31 @@ def test_the_policy_sees_errors_and_the_critic_none() -> None:
     np.testing.assert_allclose(critic[:, :3], in_trunk(qpos[:, 3:7], qvel[:, :3]), atol=1e-5)
     np.testing.assert_allclose(critic[:, 9:12], task.command_array.numpy())
     np.testing.assert_allclose(critic[:, 36:], task.last_actions.numpy())
+
+
+def test_a_lost_environment_is_left_out_of_the_metrics() -> None:
+    task = walking(3, **CALM)
+    env, metrics = WarpVecEnv(task), []
+    statistics = Statistics(World(), env.num_envs, env.episode_terms)
+    for lose in (False, True, False):
+        if lose:
+            speeds = task.qvel.numpy().copy()
+            speeds[1, 0] = np.nan
+            task.qvel.assign(speeds)
+            task.moved.fill_(value=True)
+            task.engine.forward(task.done, task.moved)
+        _, rewards, dones, extras = env.step(torch.zeros(3, 12))
+        statistics.add_step(rewards, dones, extras)
+        metrics.append(task.measured.numpy()[:, 0].copy())
+    assert np.isnan(metrics[1][1])
+    # From its loss to the end of the iteration, where `take_trouble` is asked.
+    others = [*metrics[0], metrics[1][0], metrics[1][2], metrics[2][0], metrics[2][2]]
+    means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
+    assert means["Metrics/error_linear_velocity"] == pytest.approx(np.mean(others), rel=1e-5)
+    env.take_trouble()
+    statistics.add_step(*env.step(torch.zeros(3, 12))[1:])
+    means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
+    assert means["Metrics/error_linear_velocity"] == pytest.approx(task.measured.numpy()[:, 0].mean(), rel=1e-5)
 
 
 def test_it_stands_when_nothing_is_asked_of_it() -> None:

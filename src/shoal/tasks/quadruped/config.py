@@ -6,7 +6,7 @@ docs/tasks.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from shoal.config.checks import above, at_least, check, each, one_of, within
@@ -126,6 +126,11 @@ class VelocityConfig(MujocoConfig):
         check(self, "env.", {"command_interval_max": at_least(self.command_interval_min)})
         check(self, "env.", {"friction_max": at_least(self.friction_min)})
         check(self, "env.", {"added_mass_max": at_least(self.added_mass_min)})
+
+    def undisturbed(self) -> Self:
+        """Return the same without pushes and noise of the observations."""
+        noises = (field.name for field in fields(self) if field.name.startswith("noise_"))
+        return replace(self, push_interval=0.0, **dict.fromkeys(noises, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

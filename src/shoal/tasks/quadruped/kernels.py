@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warp as wp
 
+from shoal.sim.engine import vec10
 from shoal.tasks.quadruped.ground import Ground, clearance_of, surface_at
 
 TRACK_LINEAR = wp.constant(0)
@@ -157,14 +158,15 @@ def judge_joints(
     ctrl: wp.array2d[wp.float32],
     actions: wp.array2d[wp.float32],
     standing: wp.array[wp.float32],
-    gains: wp.array2d[wp.float32],
+    gainprm: wp.array2d[vec10],
+    biasprm: wp.array2d[vec10],
     torque_limits: wp.array[wp.float32],
     commands: wp.array2d[wp.float32],
     last_actions: wp.array2d[wp.float32],
     last_speeds: wp.array2d[wp.float32],
     terms: wp.array2d[wp.float32],
 ) -> None:
-    """Judge what the motors did. Torques are those that the model's own gains give after the step."""
+    """Judge what the motors did. Torques are those that this environment's gains give after the step."""
     env = wp.tid()
     torques = wp.float32(0.0)
     accelerations = wp.float32(0.0)
@@ -174,7 +176,8 @@ def judge_joints(
         angle = qpos[env, 7 + joint]
         speed = qvel[env, 6 + joint]
         limit = torque_limits[joint]
-        torque = wp.clamp(gains[0, joint] * (ctrl[env, joint] - angle) - gains[1, joint] * speed, -limit, limit)
+        torque = gainprm[env, joint][0] * (ctrl[env, joint] - angle) + biasprm[env, joint][2] * speed
+        torque = wp.clamp(torque, -limit, limit)
         acceleration = (speed - last_speeds[env, joint]) / rules.step_dt
         action = clipped(actions[env, joint])
         change = action - last_actions[env, joint]

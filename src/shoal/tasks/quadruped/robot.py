@@ -81,7 +81,15 @@ def _find(robot: str) -> Path:
             "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
         )
         raise UsageError(message) from error
-    return Path(mujoco_menagerie.get(robot))
+    try:
+        found = mujoco_menagerie.get(robot)
+        return found.xml(found.default_model)  # Its default is a scene, with a floor of its own.
+    except mujoco_menagerie.MenagerieError as error:
+        message = (
+            f"--env.robot {robot} cannot be had from the package mujoco-menagerie ({error}): pass one of its names, or "
+            "the path of an MJCF file."
+        )
+        raise UsageError(message) from error
 
 
 def compile_spec(spec: mujoco.MjSpec, config: VelocityConfig) -> mujoco.MjModel:

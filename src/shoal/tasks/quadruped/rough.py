@@ -79,6 +79,8 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         # Beyond this there is ground for the feet, but none to see.
         self.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
 
+        self.is_promoting = config.curriculum and config.only_level is None
+        self.best_metric = "terrain_level" if self.is_promoting else None
         self.curriculum_rules = events.Curriculum()
         self.curriculum_rules.is_on = config.curriculum
         self.curriculum_rules.lowest = config.only_level or 0
@@ -130,6 +132,8 @@ class RoughVelocity(VelocityTask[RoughConfig]):
 
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return how many environments are on each level. Shape of `levels`: (terrain_levels,)."""
+        if not self.is_promoting:
+            return {}
         return {"levels": np.bincount(self.levels.numpy(), minlength=self.config.terrain_levels)}
 
     def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:

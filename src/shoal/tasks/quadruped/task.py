@@ -141,7 +141,7 @@ class VelocityTask(MujocoTask[ConfigT], Generic[ConfigT]):
             kernels.judge_joints,
             inputs=[
                 *(self.rules, self.qpos, self.qvel, self.ctrl, self.actions),
-                *(self.standing, self.gains, self.torque_limits, self.command_array),
+                *(self.standing, self.gainprm, self.biasprm, self.torque_limits, self.command_array),
             ],
             outputs=[self.last_actions, self.last_speeds, self.terms],
         )
