@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import queue
 import threading
 import time
+from collections import deque
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -121,7 +121,7 @@ class StoreBoard:
         self._store: Store | None = None
         self._told: Beat | None = None
         self._curious = False
-        self._to_leave: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self._to_leave: deque[Note] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # And when each was new here: clocks are not compared.
         self._notes: dict[int, Note] = {}
         self._heard = time.monotonic()
@@ -154,7 +154,7 @@ class StoreBoard:
     def leave(self, note: Note) -> None:
         """Tell it at once, since this process is about to end; and leave it here."""
         write_note(self._run, note)
-        self._to_leave.put(note)
+        self._to_leave.append(note)
         self.refresh()
         if note.ending == "failed" and self._rank.rank == 0:
             time.sleep(_LINGER_S)
@@ -169,12 +169,12 @@ class StoreBoard:
         return time.monotonic() - self._heard
 
     def refresh(self) -> None:
-        """Wait until a visit that begins from now on has ended, as far as the store answers."""
+        """Wait until a visit that begins from now on has ended, and any note is told, as far as the store answers."""
         with self._visited:
             self._is_asked = True
             wanted = self._begun + 1
             self._due.set()
-            self._visited.wait_for(lambda: self._done >= wanted or self._closed, _FRESH_S)
+            self._visited.wait_for(lambda: self._closed or (self._done >= wanted and not self._to_leave), _FRESH_S)
 
     def close(self) -> None:
         """Visit no more."""
@@ -205,13 +205,14 @@ class StoreBoard:
         own = self._key("beat", self._rank.rank)
         store.set(own, json.dumps(asdict(self._told)) if self._told else "")
         store.get(own)  # To set waits for no answer.
-        while not self._to_leave.empty():
-            note = self._to_leave.get()
+        while self._to_leave:
+            note = self._to_leave[0]  # Forgotten when the store has it: this visit may fail.
             key = self._key("note", note.rank)
             store.set(key, json.dumps(asdict(note)))
             if note.ending == "failed":
                 store.set(_ALARM, "")
             store.get(key)
+            self._to_leave.popleft()
         if curious or store.check([_ALARM]):
             self._look(store)
 
