@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +96,17 @@ def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
     assert first.notes()[1] == failed(1)
     assert note_path(tmp_path / "0" / "ranks", 1).is_file()
     assert note_path(tmp_path / "1" / "ranks", 1).is_file()
+
+
+def test_the_first_failure_is_the_first_in_the_store_whatever_the_clocks_say(
+    boards: Callable[..., list[StoreBoard]],
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    second.leave(replace(failed(1), time=2_000_000_000.0))  # Its clock is fast.
+    first.leave(failed(0))
+    assert wait_until(lambda: len(first.notes()) == len(second.notes()) == 2, timeout=10)
+    assert [board.first_failure() for board in (first, second)] == [first.notes()[1]] * 2
 
 
 def test_a_failure_that_the_store_did_not_take_is_told_with_the_next_visit(

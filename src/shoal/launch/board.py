@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.heartbeat import Beat
-from shoal.launch.notes import Note, read_notes, write_note
+from shoal.launch.notes import Note, first_failure, read_notes, write_note
 from shoal.launch.stalls import read_beats
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _FRESH_S = 3.0
 
 _ALARM = "shoal/alarm"
 """Set when a rank has failed: its store may not be there for long."""
+_ORDER = "shoal/order"
+"""Counts notes: in the store they have an order, which the clocks of several machines do not tell."""
 
 
 class Board(Protocol):
@@ -56,6 +58,10 @@ class Board(Protocol):
 
     def notes(self) -> dict[int, Note]:
         """Return how others ended, by rank."""
+        ...
+
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, if one did by itself."""
         ...
 
     @property
@@ -100,6 +106,10 @@ class FileBoard:
         """Return those that lie there."""
         return read_notes(self._run, self._world_size)
 
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, by the clock of this machine."""
+        return first_failure(self.notes().values())
+
     def refresh(self) -> None:
         """Do nothing: files tell at once."""
 
@@ -124,6 +134,7 @@ class StoreBoard:
         self._to_leave: deque[Note] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # And when each was new here: clocks are not compared.
         self._notes: dict[int, Note] = {}
+        self._order: dict[int, int] = {}
         self._heard = time.monotonic()
         self._begun = self._done = 0  # Visits.
         self._is_asked = False
@@ -162,6 +173,10 @@ class StoreBoard:
     def notes(self) -> dict[int, Note]:
         """Return those that are known."""
         return dict(self._notes)
+
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, in the order in which the store has been told."""
+        return first_failure(self.notes().values(), lambda note: self._order[note.rank])
 
     @property
     def silent(self) -> float:
@@ -208,7 +223,7 @@ class StoreBoard:
         while self._to_leave:
             note = self._to_leave[0]  # Forgotten when the store has it: this visit may fail.
             key = self._key("note", note.rank)
-            store.set(key, json.dumps(asdict(note)))
+            store.set(key, json.dumps([store.add(_ORDER, 1), asdict(note)]))
             if note.ending == "failed":
                 store.set(_ALARM, "")
             store.get(key)
@@ -225,13 +240,14 @@ class StoreBoard:
                 self._beats[rank] = Beat(**told), now
             told = self._read(store, self._key("note", rank))
             if told and rank not in self._notes:
-                self._notes[rank] = note = Note(**told)
+                self._order[rank], note = told[0], Note(**told[1])
+                self._notes[rank] = note
                 if self._rank.rank == 0 and rank != 0:  # The run, which is here, shall tell what became of all.
                     write_note(self._run, note)
 
-    def _read(self, store: Store, key: str) -> dict[str, Any]:
+    def _read(self, store: Store, key: str) -> Any:  # noqa: ANN401  A heartbeat, or a note and its place.
         text = store.get(key) if store.check([key]) else b""
-        return json.loads(text) if text else {}
+        return json.loads(text) if text else None
 
     @staticmethod
     def _key(kind: str, rank: int) -> str:

@@ -20,7 +20,7 @@ from shoal.heartbeat import Limits
 from shoal.launch.again import attempts
 from shoal.launch.board import FileBoard, StoreBoard
 from shoal.launch.meeting import find_network, let_all_hear
-from shoal.launch.notes import Note, clear_notes, failure_of, first_failure, way_on, write_note
+from shoal.launch.notes import Note, clear_notes, failure_of, way_on, write_note
 from shoal.launch.record import record_end
 from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
@@ -171,7 +171,7 @@ def _gather(store: Store, rank: Rank, report: WorkerReport) -> list[WorkerReport
 def _cause_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
     deadline = time.monotonic() + _ECHO_WAIT_S
-    while (cause := first_failure(board.notes().values())) is None:
+    while (cause := board.first_failure()) is None:
         if time.monotonic() > deadline:
             return _lost_elsewhere(job, rank, board)
         board.refresh()
