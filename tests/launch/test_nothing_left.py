@@ -6,16 +6,17 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from support.commands import SMALL, TRAIN, command_line, left_in, marked, marks, start, torchrun, wait_until
+from support.commands import SMALL, TRAIN, command_line, has_loaded, left_in, marked, marks, start, torchrun, wait_until
 from support.ports import listeners
 from support.terminal import Terminal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from support.commands import Ended, Running
 
 pytestmark = pytest.mark.spawn
@@ -126,8 +127,7 @@ def test_an_agent_that_is_lost_while_it_starts_is_noticed_at_once(tmp_path: Path
 
 def importing(running: Running) -> list[int]:
     """The ranks of torchrun that have begun to load torch."""
-    ranks = [pid for pid in marked(running.mark) if pid != running.leader]
-    return [pid for pid in ranks if "libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")]
+    return [pid for pid in running.processes() if pid != running.leader and has_loaded(pid, "libtorch")]
 
 
 def agent_of(running: Running) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,18 +77,6 @@ def task_of(running: Running, rank: int) -> int:
         and b"SLURM_STEP_ID=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     ]
     return found
-
-
-def test_tasks_that_cannot_meet_say_so(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        slurm = batch_environment(tmp_path / "slurm")
-        words = ("srun", *TRAIN, *BALANCE, "--startup-timeout", "3")
-        ended = run(words, tmp_path, {**slurm, "MASTER_PORT": str(port)})
-    assert ended.code == 75, ended.stdout + ended.stderr
-    assert f"Error: Port {port} on 127.0.0.1, where the tasks of srun would meet, cannot be used" in ended.stderr
-    assert f"Error: Rank 0 does not answer on port {port} of 127.0.0.1" in ended.stderr
-    assert ended.runs == []
 
 
 @needs_machines
