@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from shoal import PYTHON
 from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Agent:
         with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its own end closes the pair.
             self._process = subprocess.Popen(
                 (
-                    sys.executable,
+                    *PYTHON,
                     "-u",
                     "-m",
                     "shoal.launch.agent",

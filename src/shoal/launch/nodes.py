@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from shoal import PYTHON
 from shoal.config.machines import number_of_nodes
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
@@ -127,7 +128,7 @@ def _asked_of_workers(plan: TrainPlan) -> dict[str, Any]:
 def _words(plan: TrainPlan, scratch: Path) -> list[str]:
     """Return the words that make a process a worker of this training."""
     config = plan.config
-    words = ["-u", "-m", "shoal", "train", "--config", str(scratch / "asked.yaml")]
+    words = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(scratch / "asked.yaml")]
     if config.resume is not None:
         words += ["--resume", *config.resume]
     if config.checkpoint is not None:
