@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.commands import SMALL, run
+from support.commands import SMALL, TRAIN, run
 
 if TYPE_CHECKING:
     from support.commands import Ended
@@ -45,3 +46,32 @@ def test_modules_in_the_working_directory_shadow_nothing(tmp_path: Path) -> None
     assert ended.code == 0, ended.stdout + ended.stderr
     assert ended.seconds < 60
     assert (ended.left_processes, ended.left_files) == ([], [])
+
+
+SHM = "mount -t tmpfs -o {options} tmpfs /dev/shm"
+NO_SHM = "mount -t tmpfs tmpfs /dev; mknod -m 666 /dev/null c 1 3"
+"""A /dev without it, of the command's own."""
+NO_SEMAPHORES = "No semaphore can be made in /dev/shm ("
+
+
+@pytest.mark.parametrize(
+    ("flag", "broken", "cause"),
+    [
+        pytest.param("--net", "true", "The network interface lo is down, or has no address", id="no loopback"),
+        pytest.param(
+            "--mount",
+            f"{SHM.format(options='size=4k')}; yes >/dev/shm/full 2>&- || true",
+            NO_SEMAPHORES,
+            id="full /dev/shm",
+        ),
+        pytest.param(
+            "--mount", SHM.format(options="ro"), NO_SEMAPHORES, id="read-only /dev/shm", marks=pytest.mark.soak
+        ),
+        pytest.param("--mount", NO_SHM, NO_SEMAPHORES, id="no /dev/shm", marks=pytest.mark.soak),
+    ],
+)
+def test_what_a_launch_lacks_is_named(tmp_path: Path, flag: str, broken: str, cause: str) -> None:
+    if subprocess.run(("unshare", flag, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not allow namespaces")
+    script = f'set -e; {broken}; exec "$@"'
+    assert_refused(run(("unshare", flag, "sh", "-c", script, "sh", *TRAIN, *TASK, *PAIR), tmp_path), cause)

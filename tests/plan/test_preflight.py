@@ -543,6 +543,12 @@ def test_a_kernel_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> Non
         preflight.preflight(plan, {"WARP_CACHE_PATH": str(tmp_path / "file" / "k")}, seen(0))
 
 
+def test_a_kernel_cache_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
+    plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path))
+    with pytest.raises(UsageError, match=r"keeps compiled kernels in /proc/k, but /proc (takes no file|cannot be wri)"):
+        preflight.preflight(plan, {"WARP_CACHE_PATH": "/proc/k"}, seen(0))
+
+
 def test_a_temporary_directory_that_was_wished_and_cannot_be_had_is_noted(tmp_path: Path) -> None:
     finding = preflight.judge_temporary({"TMPDIR": str(tmp_path / "nowhere")})
     assert finding.level == "note"
