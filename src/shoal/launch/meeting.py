@@ -77,7 +77,7 @@ class Meeting:
 
         Args:
             rank: This process's place.
-            patience: How long rank 0 may take to come, where it keeps the store [s]; 0 for ever.
+            patience: How long the store may take to come [s]; 0 for ever.
 
         Raises:
             UsageError: Something else has the port.
@@ -87,7 +87,9 @@ class Meeting:
 
         if self.keeper == "rank 0":
             return PrefixStore(f"shoal/{self.attempt}", self._keep() if rank.rank == 0 else self._find(patience))
-        store, _rank, _world_size = next(iter(rendezvous("env://")))
+        wait = timedelta(seconds=patience or _FOREVER_S)
+        store, _rank, _world_size = next(iter(rendezvous("env://", timeout=wait)))
+        store.set_timeout(_LONG)
         return PrefixStore(f"shoal/{self.attempt}", store)
 
     def _keep(self) -> Store:
@@ -129,7 +131,7 @@ class Meeting:
                 message = (
                     f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
                     "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
-                    "elsewhere; --startup-timeout waits longer."
+                    "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
                 )
                 raise WorkerLostError(message)
             time.sleep(_POLL_S)

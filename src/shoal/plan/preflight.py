@@ -81,7 +81,7 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     yield judge_temporary(environ)
     for name in needed_names(plan, environ):
         yield judge_name(name, host.resolves(name))
-    yield from judge_launch(plan)
+    yield from judge_launch(plan, environ)
     where = plan.continued.path if plan.continued else experiment_dir(plan.config.log_root, plan.spec.experiment)
     wanted, exactly = _checkpoint_size(plan)
     yield judge_disk(host.nearest_existing(where), host.disk(where), wanted, checkpoints_to_come(plan), exactly=exactly)
