@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal import PYTHON
 from shoal.errors import UsageError
 from shoal.plan.films import choose_gl, refuse_no_film
 from shoal.plan.training import refuse_unwritable
@@ -76,7 +76,7 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
     """
     from shoal.sim.replay import Replay
 
-    words = [sys.executable, "-m", "shoal.sim.replay", str(file), str(lost.env)]
+    words = [*PYTHON, "-m", "shoal.sim.replay", str(file), str(lost.env)]
     try:
         ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
         if ended.returncode == 0:

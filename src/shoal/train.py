@@ -12,7 +12,7 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.again import attempts, known_run, remember_run
 from shoal.launch.arrival import decline
 from shoal.launch.doors import open_door, without
-from shoal.launch.nodes import run_nodes
+from shoal.launch.nodes import decline_nodes, run_nodes
 from shoal.launch.record import RunRecord, lock_run, make_log_dir, make_run_dir
 from shoal.launch.restarts import Restarts
 from shoal.launch.survey import survey
@@ -59,6 +59,7 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
         decline(os.environ, config.log_root, error)
+        decline_nodes(config, error)
         raise
     return plan if again is None else replace(plan, continued=again)
 

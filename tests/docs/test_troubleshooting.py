@@ -26,8 +26,8 @@ WRITERS = {"_trouble", "_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""
-FOUND_BEFORE_TRAINING = "src/shoal/plan/preflight.py"
-"""The module whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
+FOUND_BEFORE_TRAINING = {"src/shoal/plan/preflight.py", "src/shoal/plan/launch_checks.py"}
+"""The modules whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
 
 
 def sentence(node: ast.expr) -> str | None:
@@ -72,7 +72,7 @@ def all_sentences() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        for line, text in sentences_of(path.read_text(encoding="utf-8"), with_findings=name == FOUND_BEFORE_TRAINING):
+        for line, text in sentences_of(path.read_text(encoding="utf-8"), with_findings=name in FOUND_BEFORE_TRAINING):
             found[f"{name}:{line}"] = text
     return found
 

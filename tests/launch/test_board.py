@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,6 +97,42 @@ def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
     assert first.notes()[1] == failed(1)
     assert note_path(tmp_path / "0" / "ranks", 1).is_file()
     assert note_path(tmp_path / "1" / "ranks", 1).is_file()
+
+
+def test_the_first_failure_is_the_first_in_the_store_whatever_the_clocks_say(
+    boards: Callable[..., list[StoreBoard]],
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    second.leave(replace(failed(1), time=2_000_000_000.0))  # Its clock is fast.
+    first.leave(failed(0))
+    assert wait_until(lambda: len(first.notes()) == len(second.notes()) == 2, timeout=10)
+    assert [board.first_failure() for board in (first, second)] == [first.notes()[1]] * 2
+
+
+def test_a_failure_that_the_store_did_not_take_is_told_with_the_next_visit(
+    boards: Callable[..., list[StoreBoard]],
+) -> None:
+    """A rank ends when it has left its note, so it waits until the note is there."""
+    store, refused = HashStore(), list[str]()
+
+    class Refusing:
+        """Loses the connection when a note comes for the first time."""
+
+        def set(self, key: str, value: str) -> None:
+            if "note" in key and not refused:
+                refused.append(key)
+                message = "Broken pipe"
+                raise RuntimeError(message)
+            store.set(key, value)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    (_, second) = boards(Refusing)  # pyright: ignore[reportArgumentType]
+    second.leave(failed(1))
+    assert refused == ["shoal/note/1"]
+    assert store.check(["shoal/note/1"])
 
 
 def test_a_store_that_does_not_answer_is_silent_and_blocks_nobody(boards: Callable[..., list[StoreBoard]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import re
 import shutil
 import socket
@@ -15,10 +16,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +34,7 @@ from torchrunx.utils.errors import AgentFailedError
 
 import shoal
 from shoal.launch import agent, closed
-from shoal.launch.closed import group_over, replaced
+from shoal.launch.closed import closed_run, group_over, replaced
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -191,6 +193,27 @@ def test_a_silent_agent_is_not_waited_for_for_ever() -> None:
     with pytest.raises(AgentFailedError, match="silent"):
         member(0, ours, patience=0.01).sync_agent_statuses(None)
     theirs.close()
+
+
+def test_a_launch_that_outlives_its_time_opens_nothing_for_the_next_one() -> None:
+    """Its names are its own: what a thread puts back late would be put back under a launch that was started again."""
+    ours, theirs = Pipe()
+    usual = dict(vars(torchrunx.launcher))
+    launcher = torchrunx.launcher.Launcher(hostnames=["127.0.0.1"], workers_per_host=[1], backend=None)
+    launcher.set_logging_handlers(None)
+
+    def launch() -> None:
+        with suppress(AgentFailedError):
+            closed_run([(ours, lambda: "killed by SIGKILL")], patience=60)(launcher, print)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    theirs.send_bytes(pickle.dumps(SimpleNamespace(process_id=0)))
+    assert theirs.poll(60)
+    assert {name for name, value in vars(torchrunx.launcher).items() if value is not usual.get(name)} == set()
+    theirs.close()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
 
 
 def test_a_line_joins_two() -> None:

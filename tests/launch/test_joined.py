@@ -1,8 +1,10 @@
-"""How ranks that torchrun started agree on one run directory, with a store of torch's and a thread for each rank."""
+"""How ranks that other programs started meet and agree on one run directory, with stores of torch's."""
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torch.distributed import HashStore
 
 from shoal.errors import UsageError
 from shoal.launch.joined import share_run_dir
+from shoal.launch.meeting import Meeting
 from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
 
@@ -64,3 +67,17 @@ def test_no_rank_waits_for_a_rank_0_that_failed(words: str) -> None:
     assert isinstance(errors[1], UsageError)
     assert words in str(errors[1])
     assert str(errors[1])
+
+
+def test_a_port_of_srun_that_another_program_has_is_not_waited_for() -> None:
+    first, second = (Rank(rank=each, local_rank=0, world_size=2, local_world_size=1) for each in (0, 1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        meeting = Meeting("127.0.0.1", taken.getsockname()[1], "srun/4711.0/0", "rank 0")
+        begun = time.monotonic()
+        with pytest.raises(UsageError, match=r"is no store of rank 0's: export another MASTER_PORT before srun\.$"):
+            meeting.open(second, patience=20)
+        with pytest.raises(
+            UsageError, match=r"where the tasks of srun would meet, cannot be used \(Address already in"
+        ):
+            meeting.open(first, patience=20)
+    assert time.monotonic() - begun < 15

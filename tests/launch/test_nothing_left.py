@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from support.commands import SMALL, TRAIN, command_line, left_in, marked, marks, start, torchrun, wait_until
+from support.commands import SMALL, TRAIN, command_line, has_loaded, left_in, marked, marks, start, torchrun, wait_until
 from support.ports import listeners
 from support.terminal import Terminal
 
@@ -78,6 +78,13 @@ def test_workers_that_start_when_their_launcher_is_killed_never_run(tmp_path: Pa
     assert_nothing_is_left(running.mark, running.temporary, set(), time.monotonic())
 
 
+def test_ranks_that_import_torch_when_torchrun_is_killed_never_run(tmp_path: Path) -> None:
+    running = start((*torchrun(2), *SWINGUP), tmp_path)
+    assert wait_until(lambda: len(importing(running)) == 2, timeout=120)
+    running.signal_itself(signal.SIGKILL)
+    assert_nothing_is_left(running.mark, running.temporary, set(), time.monotonic())
+
+
 def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     mark, environ = marks(tmp_path)
     terminal = Terminal((*TRAIN, *SWINGUP, *SPAWNED), tmp_path, environ)
@@ -116,6 +123,11 @@ def test_an_agent_that_is_lost_while_it_starts_is_noticed_at_once(tmp_path: Path
     ended = end_without_its_agent(running)
     assert ended.last_line.endswith("did not start: killed by SIGKILL.")
     assert (ended.left_processes, ended.left_files) == ([], [])
+
+
+def importing(running: Running) -> list[int]:
+    """The ranks of torchrun that have begun to load torch."""
+    return [pid for pid in running.processes() if pid != running.leader and has_loaded(pid, "libtorch")]
 
 
 def agent_of(running: Running) -> int | None:

@@ -129,6 +129,31 @@ def test_ranks_are_told_a_signal_together(tmp_path: Path) -> None:
     watch.close()
 
 
+def test_a_process_that_has_got_the_number_of_a_rank_is_told_nothing(tmp_path: Path) -> None:
+    watch = RankWatch(tmp_path, [0])
+    with rank_that("", tmp_path) as rank, rank_that("", tmp_path, rank=1) as other:
+        watch.look()
+        watch.alive[0] = other.pid  # As if the rank's own had been given away.
+        watch.tell(signal.SIGKILL)
+        assert rank.wait(20) == -signal.SIGKILL
+        go(other)
+        assert other.wait(20) == 0
+    watch.close()
+
+
+AS_A_STRANGER = """
+import os, signal, sys
+from shoal.launch.guard import signal_all
+if os.geteuid() == 0:
+    os.setuid(65534)
+signal_all([1, os.getpid()], signal.SIGKILL)
+"""
+
+
+def test_a_process_that_may_not_be_told_keeps_no_other_from_being_told() -> None:
+    assert subprocess.run([sys.executable, "-c", AS_A_STRANGER], check=False).returncode == -signal.SIGKILL
+
+
 def test_a_process_that_is_gone_cannot_be_told_and_does_no_harm() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()

@@ -186,6 +186,27 @@ def test_a_rank_gives_up_its_place_only_when_it_is_lost_twice_without_progress(r
     assert story.lose(rank=0).world_size == 2  # No fewer than were asked for.
 
 
+def test_ranks_that_are_counted_anew_are_not_taken_for_those_before(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids all --max-restarts 9 --min-workers 1", gpus=4)
+    story.lose(rank=2)
+    assert story.lose(rank=2).devices == ("cuda:0", "cuda:1", "cuda:3")
+    # Rank 2 has the fourth GPU now, which was not lost before.
+    assert story.lose(rank=2).devices == ("cuda:0", "cuda:1", "cuda:3")
+    assert story.lose(rank=2).devices == ("cuda:0", "cuda:1")
+    story.lose(rank=1)
+    story.gpus = without(story.gpus, 0)
+    assert story.lose(rank=1).devices == ("cuda:0",)  # The second, by its new name.
+    assert story.lose(rank=0).devices == ("cuda:0",)
+
+
+def test_two_workers_of_one_gpu_are_told_apart(run_dir: RunDir) -> None:
+    story = Story(run_dir, "--gpu-ids 1 --nproc-per-node 3 --max-restarts 9 --min-workers 1", gpus=2)
+    story.lose(rank=0)
+    assert story.lose(rank=0).world_size == 2
+    assert story.lose(rank=0).world_size == 2
+    assert story.lose(rank=0).world_size == 1
+
+
 def without(gpus: VisibleGpus, index: int) -> VisibleGpus:
     """The GPUs that are left, which are numbered anew."""
     left = [gpu for gpu in gpus.gpus if gpu.index != index]
@@ -202,6 +223,7 @@ class FarStory(Story):
         self.away: set[str] = set()
         self.trouble: ShoalError | None = None
         self.hears = ""
+        self.gone = ""
         self.run = run
         config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "c", *words.split()])
         plan = plan_training(config, {}, seen(0), lambda: self.survey(config, raised, lambda: None))
@@ -220,7 +242,13 @@ class FarStory(Story):
         for host in sorted(self.away):
             on_missing(WorkerLostError(f"Host {host} is away."))
         there = [host for host in config.hosts if host not in self.away]
-        plans = tuple(MachinePlan(host=host, name=host, devices=("cuda:0", "cuda:1")) for host in there)
+        gpus = {host: [gpu for gpu in (f"GPU-{host}0", f"GPU-{host}1") if gpu != self.gone] for host in there}
+        plans = tuple(
+            MachinePlan(
+                host=host, name=host, devices=tuple(f"cuda:{each}" for each in range(len(own))), uuids=tuple(own)
+            )
+            for host, own in gpus.items()
+        )
         return Machines(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
 
 
@@ -277,6 +305,23 @@ def test_a_rank_that_is_lost_twice_gives_up_its_place_on_its_machine(run_dir: Ru
     story.lose(rank=2)
     plan = story.lose(rank=2)  # b's first, so that nobody is left there
     assert (hosts_of(plan), plan.world_size) == (["a2", "c2"], 4)
+
+
+def test_ranks_of_machines_that_are_counted_anew_are_not_taken_for_those_before(run_dir: RunDir) -> None:
+    story = FarStory(run_dir, "--max-restarts 9 --min-workers 1")
+    story.lose(rank=3)
+    assert hosts_of(story.lose(rank=3)) == ["a2", "b1", "c2"]
+    assert hosts_of(story.lose(rank=3)) == ["a2", "b1", "c2"]  # c's first, which was not lost before.
+    story.away = {"a"}
+    assert hosts_of(story.lose(rank=None)) == ["b1", "c2"]
+    story.gone = "GPU-c0"
+    plan = story.lose(rank=1)
+    assert hosts_of(plan) == ["b1", "c1"]
+    assert hosts_of(story.lose(rank=1)) == ["b1", "c1"]  # c's second, which has the same number now.
+    assert hosts_of(story.lose(rank=1)) == ["b1"]
+    story.gone = ""
+    story.save(1)
+    assert hosts_of(story.lose(rank=None)) == ["b1", "c1"]  # c's first is back; its second stays left out.
 
 
 def test_a_signal_ends_the_look_at_machines_and_the_run(run_dir: RunDir) -> None:

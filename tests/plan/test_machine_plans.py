@@ -130,8 +130,16 @@ def test_what_a_machine_tells_survives_json() -> None:
 
 TWO = Machines(
     machines=(
-        MachinePlan(host="a", name="a", devices=("cuda:0", "cuda:1"), network={"GLOO_SOCKET_IFNAME": "eth0"}),
-        MachinePlan(host="ssh://b", name="b", devices=("cuda:0",), network={"GLOO_SOCKET_IFNAME": "eth1"}),
+        MachinePlan(
+            host="a",
+            name="a",
+            devices=("cuda:0", "cuda:1"),
+            uuids=("GPU-1", "GPU-2"),
+            network={"GLOO_SOCKET_IFNAME": "eth0"},
+        ),
+        MachinePlan(
+            host="ssh://b", name="b", devices=("cuda:0",), uuids=("GPU-3",), network={"GLOO_SOCKET_IFNAME": "eth1"}
+        ),
     ),
     meeting="10.0.0.2",
     backend="nccl",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fake_devices import GIB, gpu_uuid, machine, seen, whole_gpu
+from support.fake_slurm import task_environment
 from support.mounts import tiny_disk
 from support.refusals import TORCHRUN as LAUNCHED
 
@@ -543,6 +546,12 @@ def test_a_kernel_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> Non
         preflight.preflight(plan, {"WARP_CACHE_PATH": str(tmp_path / "file" / "k")}, seen(0))
 
 
+def test_a_kernel_cache_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
+    plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path))
+    with pytest.raises(UsageError, match=r"keeps compiled kernels in /proc/k, but /proc (takes no file|cannot be wri)"):
+        preflight.preflight(plan, {"WARP_CACHE_PATH": "/proc/k"}, seen(0))
+
+
 def test_a_temporary_directory_that_was_wished_and_cannot_be_had_is_noted(tmp_path: Path) -> None:
     finding = preflight.judge_temporary({"TMPDIR": str(tmp_path / "nowhere")})
     assert finding.level == "note"
@@ -564,6 +573,35 @@ def test_one_machine_alone_needs_no_name(tmp_path: Path) -> None:
     for words in ((), ("--nproc-per-node", "2")):
         plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path), *words)
         assert preflight.needed_names(plan, {}) == ()
+
+
+# Variables that a launcher has left -----------------------------------------------------------------------------------
+
+
+def test_a_torchrun_whose_store_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        environ = TORCHRUN | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+        plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path), environ=environ)
+        preflight.preflight(plan, environ, seen(0))
+    with pytest.raises(UsageError, match=rf"^TORCHELASTIC_RUN_ID is set, .* nothing answers on port {port} of 127"):
+        preflight.preflight(plan, environ, seen(0))
+
+
+def test_a_step_of_srun_that_this_process_is_not_in_is_not_joined(tmp_path: Path) -> None:
+    step = task_environment(0, 0, 0, hosts="a", tasks_per_node="2", tasks=2)
+    environ = step | {"SLURM_TASK_PID": str(os.getppid())}
+    plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path), environ=environ)
+    preflight.preflight(plan, environ, seen(0))
+    for left in ("999999999", "left"):
+        with pytest.raises(
+            UsageError, match=rf"^SLURM_STEP_ID is set, .* \(SLURM_TASK_PID {left}\) .* unset SLURM_STEP"
+        ):
+            preflight.preflight(plan, environ | {"SLURM_TASK_PID": left}, seen(0))
 
 
 # Row 13: directories and disks, refused by the real command ---------------------------------------------------------

@@ -261,6 +261,11 @@ def command_line(pid: int) -> str:
     return _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ")
 
 
+def has_loaded(pid: int, library: str) -> bool:
+    """Whether a process has mapped a library, such as torch's, or a part of it."""
+    return library in _read(Path(f"/proc/{pid}/maps"))
+
+
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from shoal import PYTHON
 from shoal.bench.training import bench_environment
 from shoal.errors import ShoalError
 from shoal.tasks import registry
@@ -43,7 +44,7 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
         "seconds": config.seconds,
         "threads": config.threads,
     }
-    command = [sys.executable, "-c", f"from {__name__} import main; main()", json.dumps(asked)]
+    command = [*PYTHON, "-c", f"from {__name__} import main; main()", json.dumps(asked)]
     done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"The environments of {config.task} could not be measured: {done.stderr.strip()[-2000:]}"

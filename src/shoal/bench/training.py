@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from shoal import PYTHON
 from shoal.errors import ShoalError
 from shoal.launch.tail import Tail
 
@@ -50,7 +50,7 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
         if cold:
             environment["WARP_CACHE_PATH"] = str(Path(scratch) / "kernels")
         command = [
-            *(sys.executable, "-m", "shoal", "train", config.task),
+            *(*PYTHON, "-m", "shoal", "train", config.task),
             *("--gpu-ids", *config.gpu_ids),
             *("--nproc-per-node", str(workers)),
             *("--num-envs", str(config.num_envs)),

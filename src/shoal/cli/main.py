@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from shoal import __version__
@@ -52,16 +53,16 @@ def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
 
     with lasting_failures():
-        _start(parse_train(words), dry_run_only=False)
+        _start(parse_train(words))
 
 
 def _plan(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
 
-    _start(parse_train(words, program="shoal plan"), dry_run_only=True)
+    _start(replace(parse_train(words, program="shoal plan"), dry_run=True))
 
 
-def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
+def _start(config: TrainConfig) -> None:
     """Plan, say what the user should know, and train."""
     from shoal.train import make_plan
     from shoal.train import train as train_story
@@ -70,7 +71,7 @@ def _start(config: TrainConfig, *, dry_run_only: bool) -> None:
     speaks = plan.rank is None or plan.rank.rank == 0
     # Ranks that a launcher started share one terminal: only the first speaks there, unless something is wrong.
     configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if speaks else logging.WARNING)
-    if config.dry_run or dry_run_only:
+    if config.dry_run:
         if speaks:
             report.print_plan(plan, os.environ)
         return

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from shoal import procfs
+from shoal import PYTHON, procfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ def start_child(module: str, asked: Mapping[str, Any], environ: Mapping[str, str
     """Start `python -m shoal.doctor.<module>` with what is asked of it, as JSON."""
     stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  It lives with the child.
     process = subprocess.Popen(
-        [sys.executable, "-m", f"shoal.doctor.{module}", json.dumps(dict(asked)), str(os.getpid())],
+        [*PYTHON, "-m", f"shoal.doctor.{module}", json.dumps(dict(asked)), str(os.getpid())],
         env={**os.environ, **(environ or {})},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

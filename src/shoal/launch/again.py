@@ -36,7 +36,7 @@ def remember_run(run: RunDir) -> None:
     """Let later attempts go on with `run`."""
     directory = attempts()
     if directory is not None:
-        (directory / _RUN).write_text(str(run.path), encoding="utf-8")
+        _write(directory / _RUN, str(run.path))
 
 
 def known_run(directory: Path | None) -> RunDir | None:
@@ -61,8 +61,15 @@ def lasting_failures() -> Iterator[None]:
     except (TrainingFailedError, UsageError) as error:
         if directory is not None:
             note = Note.of_error(error, _this_rank())
-            (directory / _FINAL).write_text(json.dumps(asdict(note)), encoding="utf-8")
+            _write(directory / _FINAL, json.dumps(asdict(note)))
         raise
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file whole at once: several ranks may."""
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(file)
 
 
 def _this_rank() -> Rank:

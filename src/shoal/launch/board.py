@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import queue
 import threading
 import time
+from collections import deque
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.heartbeat import Beat
-from shoal.launch.notes import Note, read_notes, write_note
+from shoal.launch.notes import Note, first_failure, read_notes, write_note
 from shoal.launch.stalls import read_beats
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _FRESH_S = 3.0
 
 _ALARM = "shoal/alarm"
 """Set when a rank has failed: its store may not be there for long."""
+_ORDER = "shoal/order"
+"""Counts notes: in the store they have an order, which the clocks of several machines do not tell."""
 
 
 class Board(Protocol):
@@ -55,6 +57,10 @@ class Board(Protocol):
 
     def notes(self) -> dict[int, Note]:
         """Return how others ended, by rank."""
+        ...
+
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, if one did by itself."""
         ...
 
     @property
@@ -99,6 +105,10 @@ class FileBoard:
         """Return those that lie there."""
         return read_notes(self._run, self._world_size)
 
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, by the clock of this machine."""
+        return first_failure(self.notes().values())
+
     def refresh(self) -> None:
         """Do nothing: files tell at once."""
 
@@ -120,9 +130,10 @@ class StoreBoard:
         self._store: SignedStore | None = None
         self._told: Beat | None = None
         self._curious = False
-        self._to_leave: queue.SimpleQueue[Note] = queue.SimpleQueue()
+        self._to_leave: deque[Note] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # And when each was new here: clocks are not compared.
         self._notes: dict[int, Note] = {}
+        self._order: dict[int, int] = {}
         self._heard = time.monotonic()
         self._begun = self._done = 0  # Visits.
         self._is_asked = False
@@ -153,7 +164,7 @@ class StoreBoard:
     def leave(self, note: Note) -> None:
         """Tell it at once, since this process is about to end; and leave it here."""
         write_note(self._run, note)
-        self._to_leave.put(note)
+        self._to_leave.append(note)
         self.refresh()
         if note.ending == "failed" and self._rank.rank == 0:
             time.sleep(_LINGER_S)
@@ -162,18 +173,22 @@ class StoreBoard:
         """Return those that are known."""
         return dict(self._notes)
 
+    def first_failure(self) -> Note | None:
+        """Return the note of the rank that failed first, in the order in which the store has been told."""
+        return first_failure(self.notes().values(), lambda note: self._order[note.rank])
+
     @property
     def silent(self) -> float:
         """For how long the store has not answered [s]."""
         return time.monotonic() - self._heard
 
     def refresh(self) -> None:
-        """Wait until a visit that begins from now on has ended, as far as the store answers."""
+        """Wait until a visit that begins from now on has ended, and any note is told, as far as the store answers."""
         with self._visited:
             self._is_asked = True
             wanted = self._begun + 1
             self._due.set()
-            self._visited.wait_for(lambda: self._done >= wanted or self._closed, _FRESH_S)
+            self._visited.wait_for(lambda: self._closed or (self._done >= wanted and not self._to_leave), _FRESH_S)
 
     def close(self) -> None:
         """Visit no more."""
@@ -204,13 +219,14 @@ class StoreBoard:
         own = self._key("beat", self._rank.rank)
         store.set(own, json.dumps(asdict(self._told)) if self._told else "")
         store.get(own)  # To set waits for no answer.
-        while not self._to_leave.empty():
-            note = self._to_leave.get()
+        while self._to_leave:
+            note = self._to_leave[0]  # Forgotten when the store has it: this visit may fail.
             key = self._key("note", note.rank)
-            store.set(key, json.dumps(asdict(note)))
+            store.set(key, json.dumps([store.add(_ORDER, 1), asdict(note)]))
             if note.ending == "failed":
                 store.set(_ALARM, "")
             store.get(key)
+            self._to_leave.popleft()
         if curious or store.check([_ALARM]):
             self._look(store)
 
@@ -223,13 +239,14 @@ class StoreBoard:
                 self._beats[rank] = Beat(**told), now
             told = self._read(store, self._key("note", rank))
             if told and rank not in self._notes:
-                self._notes[rank] = note = Note(**told)
+                self._order[rank], note = told[0], Note(**told[1])
+                self._notes[rank] = note
                 if self._rank.rank == 0 and rank != 0:  # The run, which is here, shall tell what became of all.
                     write_note(self._run, note)
 
-    def _read(self, store: SignedStore, key: str) -> dict[str, Any]:
+    def _read(self, store: SignedStore, key: str) -> Any:  # noqa: ANN401  A heartbeat, or a note and its place.
         text = store.get(key) if store.check([key]) else b""
-        return json.loads(text) if text else {}
+        return json.loads(text) if text else None
 
     @staticmethod
     def _key(kind: str, rank: int) -> str:

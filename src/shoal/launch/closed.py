@@ -1,7 +1,7 @@
 """torchrunx without a socket that a stranger could reach, and without a host name that must resolve.
 
-torchrunx has no switch for this, so some names in its modules are replaced for the time of a launch. What was seen in
-torchrunx 0.4.0, and what answers it here:
+torchrunx has no switch for this, so some of the names that its functions use are replaced. What was seen in torchrunx
+0.4.0, and what answers it here:
 
 - Launcher and agents meet in a `TCPStore` that listens on every interface, and then unpickle what comes over gloo. Here
   an agent inherits one end of a pair of sockets without a name: nobody else can write into it. On another machine its
@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import contextmanager
 from multiprocessing import Pipe
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from shoal import PYTHON
 from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Agent:
         with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its own end closes the pair.
             self._process = subprocess.Popen(
                 (
-                    sys.executable,
+                    *PYTHON,
                     "-u",
                     "-m",
                     "shoal.launch.agent",
@@ -212,9 +212,10 @@ class Agent:
         self._process.terminate()
 
 
-@contextmanager
-def closed_launcher(ends: Sequence[End], *, patience: float) -> Iterator[None]:
-    """Let `torchrunx.Launcher.run` open no port while the body runs, and take our agents for those that it starts.
+def closed_run(ends: Sequence[End], *, patience: float) -> Callable[..., object]:
+    """Return `torchrunx.Launcher.run` so that it opens no port, and takes our agents for those that it starts.
+
+    It is a copy with names of its own: a launch that was given up may still run when the next one starts.
 
     Args:
         ends: The line to each agent, and what says how it ended.
@@ -223,6 +224,7 @@ def closed_launcher(ends: Sequence[End], *, patience: float) -> Iterator[None]:
     import torchrunx.launcher
 
     first, *further = ends
+    run = torchrunx.launcher.Launcher.run
     with replaced(
         torchrunx.launcher,
         LauncherAgentGroup=group_over(*first, *further, patience=patience),
@@ -231,7 +233,7 @@ def closed_launcher(ends: Sequence[End], *, patience: float) -> Iterator[None]:
         get_context=lambda _method: SimpleNamespace(Process=_NoProcess),
         socket=LOCAL,
     ):
-        yield
+        return FunctionType(run.__code__, dict(vars(torchrunx.launcher)), argdefs=run.__defaults__)
 
 
 @contextmanager

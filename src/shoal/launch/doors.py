@@ -42,8 +42,10 @@ def open_door(plan: TrainPlan) -> Door:
     if plan.rank is not None:
         from shoal.launch.arrival import arrive
         from shoal.launch.joined import run_joined, share_run_dir
+        from shoal.launch.lifeline import end_with_parent
         from shoal.launch.meeting import Meeting
 
+        end_with_parent()  # Before anything is waited for.
         meeting = Meeting.of(plan.rank, plan.config.log_root)
         store = meeting.open(plan.rank, plan.config.startup_timeout)
         several = plan.rank.local_world_size < plan.rank.world_size

@@ -111,9 +111,9 @@ def locked_by(file: Path) -> int | None:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each process that still exists."""
+    """Send a signal to each process that still exists, and may be sent one."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 

@@ -20,9 +20,8 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
 from shoal.launch.again import attempts
 from shoal.launch.board import FileBoard, StoreBoard
-from shoal.launch.lifeline import end_with_parent
 from shoal.launch.meeting import find_network, let_all_hear
-from shoal.launch.notes import Note, clear_notes, failure_of, first_failure, way_on, write_note
+from shoal.launch.notes import Note, clear_notes, failure_of, way_on, write_note
 from shoal.launch.record import record_end
 from shoal.launch.stalls import cut_off, is_that_process
 from shoal.launch.watchdog import watched
@@ -87,7 +86,6 @@ def run_joined(  # noqa: PLR0913  Some of them are the door's own.
     Raises:
         ShoalError: With the first cause, also on a rank that only saw its connection break.
     """
-    end_with_parent(stop)
     interface = job.config.interface  # Each machine's own.
     job = _share_job(store, rank, replace(job, backend=backend))
     network = find_network(meeting, store, rank, interface)
@@ -173,7 +171,7 @@ def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[Worker
 def _cause_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
     """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
     deadline = time.monotonic() + _ECHO_WAIT_S
-    while (cause := first_failure(board.notes().values())) is None:
+    while (cause := board.first_failure()) is None:
         if time.monotonic() > deadline:
             return _lost_elsewhere(job, rank, board)
         board.refresh()

@@ -6,28 +6,25 @@ srun's tasks are children of SLURM's own daemon of the step, which ends them its
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from shoal import PARENT
 from shoal.errors import TerminatedRunError
 from shoal.launch.guard import SAVE_S
-
-if TYPE_CHECKING:
-    from shoal.launch.signals import StopRequests
 
 _POLL_S = 0.2
 
 
-def end_with_parent(stop: StopRequests) -> None:
+def end_with_parent() -> None:
     """From now on, take the end of the process that started this one as a SIGTERM, and leave `SAVE_S` after it."""
-    parent = os.getppid()
-    threading.Thread(target=_follow, args=(parent, stop), name="lifeline", daemon=True).start()
+    threading.Thread(target=_follow, name="lifeline", daemon=True).start()
 
 
-def _follow(parent: int, stop: StopRequests) -> None:
-    while os.getppid() == parent:
+def _follow() -> None:
+    while os.getppid() == PARENT:
         time.sleep(_POLL_S)
-    stop.counts["SIGTERM"] += 1
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SAVE_S)
     os._exit(TerminatedRunError.exit_code)

@@ -7,6 +7,7 @@ import queue
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +24,7 @@ from shoal.launch.signed_store import (
     read_secret,
 )
 from shoal.plan.launchers import launcher_of
-from shoal.plan.network import route_to, through
+from shoal.plan.network import answers, route_to, through
 from shoal.plan.srun import read_task
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 _ANSWER = timedelta(seconds=2)
 """How long a question may take on a connection that is for watching."""
 _HEARING = timedelta(seconds=10)
-"""How long rank 0, whose store ends with it, stays for the others to hear why."""
+"""How long rank 0, whose store ends with it, stays for the others to hear why, and may take to answer with it."""
 _LONG = timedelta(minutes=30)
 """How long a question may take on the connection over which a training goes, where nobody says otherwise: torch's own
 choice."""
 _FOREVER_S = 7 * 24 * 3600
+_POLL_S = 0.1
 _QUEUE = 1024
 _HEARD = "shoal/heard"
 _FAR = "shoal/far_address"
@@ -92,10 +94,10 @@ class Meeting:
 
         Args:
             rank: This process's place.
-            patience: How long rank 0 may take to come, where it keeps the store [s]; 0 for ever.
+            patience: How long the store may take to come [s]; 0 for ever.
 
         Raises:
-            UsageError: The port is not free, or the ranks share no secret.
+            UsageError: Something else has the port, or the ranks share no secret.
             WorkerLostError: Rank 0 does not come.
         """
         from torch.distributed import FileStore, PrefixStore, rendezvous
@@ -111,7 +113,9 @@ class Meeting:
             store = self._keep() if is_first else self._find(patience)
             secret = secret or read_secret(self._secret_file)
         else:
-            store, _rank, _world_size = next(iter(rendezvous("env://")))
+            wait = timedelta(seconds=patience or _FOREVER_S)
+            store, _rank, _world_size = next(iter(rendezvous("env://", timeout=wait)))
+            store.set_timeout(_LONG)
         return SignedStore(PrefixStore(f"shoal/{self.attempt}", store), secret)
 
     def close(self, rank: Rank) -> None:
@@ -158,31 +162,39 @@ class Meeting:
         return socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
 
     def _find(self, patience: float) -> Store:
-        """Wait for rank 0's store, in a thread: torch 2.15 waits for ever where something else has the port."""
+        """Wait for rank 0, and open its store, in a thread: where something else has the port torch 2.15 never ends."""
         from torch.distributed import TCPStore
 
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that is not there yet is no news.
         wait_s = patience or _FOREVER_S
+        begun = time.monotonic()
+        while not answers(self.host, self.port):
+            if time.monotonic() - begun > wait_s:
+                message = (
+                    f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
+                    "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
+                    "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
+                )
+                raise WorkerLostError(message)
+            time.sleep(_POLL_S)
         found: queue.SimpleQueue[Store | Exception] = queue.SimpleQueue()
 
         def find() -> None:
             try:
-                found.put(TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=wait_s)))
+                found.put(TCPStore(self.host, self.port, is_master=False, timeout=_HEARING))
             except RuntimeError as error:
                 found.put(error)
 
         threading.Thread(target=find, name="meeting", daemon=True).start()
         try:
-            store = found.get(timeout=wait_s + _ANSWER.total_seconds())
+            store = found.get(timeout=_HEARING.total_seconds())
         except queue.Empty as error:
             store = error
         if isinstance(store, Exception):
             message = (
-                f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and whether a "
-                "firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet elsewhere; "
-                "--startup-timeout waits longer."
+                f"What answers on port {self.port} of {self.host} is no store of rank 0's: export another MASTER_PORT "
+                "before srun."
             )
-            raise WorkerLostError(message) from store
+            raise UsageError(message) from store
         store.set_timeout(_LONG)
         return store
 

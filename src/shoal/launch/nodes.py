@@ -12,15 +12,17 @@ import math
 import os
 import platform
 import signal
-import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from shoal import PYTHON
 from shoal.config.machines import number_of_nodes
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
@@ -29,13 +31,17 @@ from shoal.launch.again import DIRECTORY, final_failure, known_run
 from shoal.launch.guard import MARK, guarded_scratch
 from shoal.launch.notes import failure_of, first_failure, read_all_notes
 from shoal.launch.signals import ERRORS, ended_at_once
-from shoal.plan.network import addresses_by_interface, route_to
+from shoal.plan.launchers import launcher_of
+from shoal.plan.network import addresses_by_interface, answers, route_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import NoReturn
 
+    from torch.distributed import Store
+
+    from shoal.config import TrainConfig
     from shoal.errors import ShoalError
     from shoal.launch.notes import Note
     from shoal.plan.training import TrainPlan
@@ -50,8 +56,10 @@ _SAVE_S = 60
 """How long workers get to finish an iteration and a checkpoint after a signal [s]."""
 _POLL_S = 2.0
 """Time between two looks whether machine 0 is there [s]."""
-_ANSWER_S = 2.0
-"""How long it may take to answer [s]."""
+_REFUSAL = "shoal/refusal"
+"""In the store of machine 0: why a launcher refuses, and beside it which others have heard it."""
+_DECLINE_S = timedelta(seconds=10)
+"""How long a launcher that refuses looks for the others to tell them [s]."""
 _LONGER_THAN_WORKERS_S = 8.0
 """How much longer than the time in which its workers give a machine up this process waits for it [s]."""
 _SIGNALS = ",".join(["SIGQUIT", *ERRORS])
@@ -70,13 +78,16 @@ def run_nodes(plan: TrainPlan, give_up: Callable[[ShoalError], NoReturn]) -> Non
     """
     refuse_wrong_meeting(plan)
     with guarded_scratch() as scratch:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that does not answer is told in our own words.
+        least, most = number_of_nodes(plan.config.nnodes or "1")
+        if least == most:  # Otherwise the others may do without.
+            threading.Thread(target=_heed_refusals, args=(plan, scratch, give_up), daemon=True).start()
         if plan.config.node_rank:
             _wait_for_machine_0(plan)
             threading.Thread(target=_follow, args=(plan, scratch, give_up), name="machine 0", daemon=True).start()
         (scratch / "asked.yaml").write_text(yaml.safe_dump(_asked_of_workers(plan), sort_keys=False), encoding="utf-8")
         os.environ |= {DIRECTORY: str(scratch), MARK: str(scratch), _OWN_STORE: "1"}
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # A store that does not answer is told in our own words.
         try:
             _launch(plan, scratch)
         finally:
@@ -117,7 +128,7 @@ def _asked_of_workers(plan: TrainPlan) -> dict[str, Any]:
 def _words(plan: TrainPlan, scratch: Path) -> list[str]:
     """Return the words that make a process a worker of this training."""
     config = plan.config
-    words = ["-u", "-m", "shoal", "train", "--config", str(scratch / "asked.yaml")]
+    words = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(scratch / "asked.yaml")]
     if config.resume is not None:
         words += ["--resume", *config.resume]
     if config.checkpoint is not None:
@@ -135,7 +146,7 @@ def _wait_for_machine_0(plan: TrainPlan) -> None:
     """
     begun = time.monotonic()
     patience = plan.config.startup_timeout or math.inf
-    while not _reaches_machine_0(plan):
+    while not _reaches_machine_0(plan.config):
         if time.monotonic() - begun > patience:
             raise _not_met(plan, f"machine 0 does not answer within {patience:.0f} s")
         time.sleep(_POLL_S)
@@ -147,7 +158,7 @@ def _follow(plan: TrainPlan, scratch: Path, give_up: Callable[[ShoalError], NoRe
     heard = time.monotonic()
     while (silent := time.monotonic() - heard) <= limit:
         time.sleep(_POLL_S)
-        if _reaches_machine_0(plan):
+        if _reaches_machine_0(plan.config):
             heard = time.monotonic()
     cause = _cause_here(scratch)
     if cause is None:
@@ -159,12 +170,50 @@ def _follow(plan: TrainPlan, scratch: Path, give_up: Callable[[ShoalError], NoRe
     give_up(failure_of(cause))
 
 
-def _reaches_machine_0(plan: TrainPlan) -> bool:
-    try:
-        with socket.create_connection((plan.config.master_addr or "", plan.config.master_port), timeout=_ANSWER_S):
-            return True
-    except OSError:
-        return False
+def _reaches_machine_0(config: TrainConfig) -> bool:
+    return answers(config.master_addr or "", config.master_port)
+
+
+def decline_nodes(config: TrainConfig, error: UsageError) -> None:
+    """Tell the launchers of the other machines that this one refuses: they would wait for it."""
+    if config.nnodes is None or config.dry_run or launcher_of(os.environ) is not None:
+        return
+    is_first, begun = config.node_rank == 0, time.monotonic()
+    while not is_first and not _reaches_machine_0(config):
+        if time.monotonic() - begun > _DECLINE_S.total_seconds():
+            return
+        time.sleep(_POLL_S)
+    message = f"Machine {config.node_rank} ({platform.node()}) refuses: {error}"
+    with suppress(RuntimeError):  # Others are not there, or not yet.
+        store = _store_of_machine_0(config, is_master=is_first)
+        store.set(_REFUSAL, message)
+        others = range(1, number_of_nodes(config.nnodes)[1] if is_first else 1)
+        store.wait([_REFUSAL, *(f"{_REFUSAL}/{number}" for number in others)], _DECLINE_S)
+
+
+def _heed_refusals(plan: TrainPlan, scratch: Path, give_up: Callable[[ShoalError], NoReturn]) -> None:
+    """End this process when another launcher refuses before there is a run."""
+    import torch.distributed  # noqa: F401  It takes longer than a machine 0 that refuses waits.
+
+    while known_run(scratch) is None:
+        time.sleep(_POLL_S)
+        if not _reaches_machine_0(plan.config):
+            continue
+        with suppress(RuntimeError):  # Machine 0 is gone again.
+            store = _store_of_machine_0(plan.config)
+            store.wait([_REFUSAL], timedelta(seconds=_FOREVER_S))
+            if known_run(scratch) is None:
+                error = UsageError(store.get(_REFUSAL).decode())
+                store.set(f"{_REFUSAL}/{plan.config.node_rank}", "")
+                time.sleep(0 if plan.config.node_rank else _POLL_S)  # Machine 0 has the store: all others must hear.
+                give_up(error)
+
+
+def _store_of_machine_0(config: TrainConfig, *, is_master: bool = False) -> Store:
+    from torch.distributed import TCPStore
+
+    address, port = config.master_addr or "", config.master_port
+    return TCPStore(address, port, is_master=is_master, wait_for_workers=False, timeout=_DECLINE_S)
 
 
 def _launch(plan: TrainPlan, scratch: Path) -> None:

@@ -13,6 +13,7 @@ import platform
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import (
@@ -27,7 +28,7 @@ from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from shoal.plan.ranks import Rank
@@ -152,14 +153,18 @@ def clear_notes(run: RunDir) -> None:
             path.unlink()
 
 
-def first_failure(notes: Iterable[Note]) -> Note | None:
+def first_failure(notes: Iterable[Note], when: Callable[[Note], float] = attrgetter("time")) -> Note | None:
     """Return the note of the rank that failed of its own accord, the earliest if there are several.
+
+    Args:
+        notes: How ranks ended.
+        when: What they are ordered by. Times may be compared only where one clock has told them.
 
     Returns:
         None when no rank failed by itself: all notes are of success, or echo the end of a rank without a note.
     """
     causes = [note for note in notes if note.ending == "failed" and not note.is_echo]
-    return min(causes, key=lambda note: note.time, default=None)
+    return min(causes, key=when, default=None)
 
 
 def failure_of(note: Note) -> ShoalError:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shoal.launch.guard import locked_by, signal_all
 from shoal.procfs import how_it_ended, stat
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -76,8 +77,11 @@ class RankWatch:
         poll.poll(seconds * 1000)
 
     def tell(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that lives."""
-        signal_all(self.alive.values(), number)
+        """Send a signal to every rank that lives, through its handle: its number may have been given to another."""
+        for handle in self._handles.values():
+            with suppress(OSError):
+                signal.pidfd_send_signal(handle, number)
+        signal_all((pid for rank, pid in self.alive.items() if rank not in self._handles), number)
 
     def close(self) -> None:
         """Release the handles."""

@@ -6,7 +6,6 @@ tries without progress are counted: a newer checkpoint makes all tries available
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import replace
 from functools import partial
@@ -20,16 +19,18 @@ from shoal.plan.job import Start
 from shoal.plan.machines import Machines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shoal.config import TrainConfig
     from shoal.launch.signals import StopRequests
     from shoal.launch.view import View
+    from shoal.plan.machines import MachinePlan
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
     from shoal.plan.visibility import VisibleGpus
 
     Survey = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Machines]
+    Place = tuple[str, str, int]  # Host, GPU by its UUID, number among the workers there: ranks are counted anew.
 
 LONGEST_PAUSE_S = 60.0
 _POLL_S = 0.1
@@ -55,13 +56,13 @@ class Restarts:
         self._plan = plan
         self._look = look
         self._survey = survey if plan.machines else None
-        self._left_out: set[tuple[str, int]] = set()  # Workers there, by local rank, that were lost twice.
-        on_gpus = plan.config.max_restarts and plan.devices[0] != "cpu" and not plan.machines
-        self._uuids = {f"cuda:{gpu.index}": gpu.uuid for gpu in look()} if on_gpus else {}
+        self._left_out: set[Place] = set()  # Of workers that were lost twice, with `--hosts`.
+        self._places = [place for each in plan.machines for place in _places(each.host, each.uuids)]
+        if plan.config.max_restarts and not plan.machines:
+            self._places = _places("", look().uuids(plan.devices))
+        self._first = self._places
         self._fruitless = 0  # Restarts in a row that have brought no newer checkpoint.
-        self._lost_before: int | None = None  # The rank that was lost without progress the time before.
-        self._first = plan
-        self._all = plan.world_size
+        self._lost_before: Place | None = None  # Of the worker that was lost without progress the time before.
         self._launches = self._paused = 1
 
     def after(self, lost: WorkerLostError, run: RunDir, view: View, stop: StopRequests) -> TrainPlan:
@@ -80,11 +81,12 @@ class Restarts:
         if self._fruitless == limit:
             message = f"{lost} Gave up after {_count(limit, 'restart')} without a newer checkpoint."
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
-        devices = () if self._survey else self._devices_left(lost)
-        suspect = lost.rank if lost.rank is not None and lost.rank == self._lost_before else None
+        place = self._places[lost.rank] if lost.rank is not None else None
+        suspect = place if place == self._lost_before else None
+        devices = () if self._survey else self._devices_left(lost, suspect)
         self._fruitless += 1
         self._launches += 1
-        self._lost_before = lost.rank
+        self._lost_before = place
         origin = f"iteration {iteration}" if checkpoint else "the beginning: there is no checkpoint yet"
         tries = f"try {self._fruitless} of {limit} without a newer checkpoint"
         again = f"Starting again in {self.pause_s:.0f} s from {origin} ({tries})."
@@ -124,47 +126,49 @@ class Restarts:
             _refuse_when_told(run, stop)
             time.sleep(min(left, _POLL_S))
 
-    def _devices_left(self, lost: WorkerLostError) -> tuple[str, ...]:
+    def _devices_left(self, lost: WorkerLostError, suspect: Place | None) -> tuple[str, ...]:
         """Return the devices of the workers of the next launch.
 
-        A GPU that is gone takes its workers along. A rank that was lost twice in a row without progress gives up its
+        A GPU that is gone takes its workers along. A worker that was lost twice in a row without progress gives up its
         place, as far as `--min-workers` allows: its GPU, its share of the memory or its share of the work is at fault.
 
         Raises:
             WorkerLostError: Too few are left.
         """
-        asked = self._plan.devices
-        least = self._plan.config.min_workers or len(asked)
-        places = {rank: device for rank, device in enumerate(self._where_now()) if device is not None}
+        asked = len(self._places)
+        least = self._plan.config.min_workers or asked
+        now = {gpu.uuid: f"cuda:{gpu.index}" for gpu in self._look()} | {"cpu": "cpu"}
+        places = [place for place in self._places if place[1] in now]
         if len(places) < least:
             message = (
-                f"{lost} It was not started again: the GPUs of {len(places)} of {_count(len(asked), 'worker')} are "
+                f"{lost} It was not started again: the GPUs of {len(places)} of {_count(asked, 'worker')} are "
                 f"left, and --min-workers asks for {least}."
             )
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
-        if lost.rank is not None and lost.rank == self._lost_before and len(places) > least:
-            places.pop(lost.rank, None)
-        return tuple(places.values())
+        if suspect in places and len(places) > least:
+            places.remove(suspect)
+        self._places = places
+        return tuple(now[uuid] for _, uuid, _ in places)
 
     def _machines_left(
         self,
         survey: Survey,
         lost: WorkerLostError,
-        suspect: int | None,
+        suspect: Place | None,
         view: View,
         check: Callable[[], None],
     ) -> tuple[str, ...]:
         """Plan with the machines that are there now, and return the devices of their workers.
 
         A machine that is away takes its workers along, and gets them back when it has come back until a later restart.
-        A rank that was lost twice in a row without progress gives up its place, as far as `--min-workers` allows.
+        A worker that was lost twice in a row without progress gives up its place, as far as `--min-workers` allows.
 
         Raises:
             WorkerLostError: Too few are left.
         """
-        least = self._plan.config.min_workers or self._all
+        least = self._plan.config.min_workers or len(self._first)
         if suspect is not None and self._plan.world_size > least:
-            self._left_out.add(self._places()[suspect])
+            self._left_out.add(suspect)
         away: list[ShoalError] = []
         try:
             found = survey(self._usable(), away.append, check)
@@ -175,22 +179,20 @@ class Restarts:
             away = [error]
         for error in away:
             view.on_line(str(error))
-        machines = [
-            replace(
-                machine,
-                devices=tuple(
-                    device
-                    for place, device in enumerate(machine.devices)
-                    if (machine.host, place) not in self._left_out
-                ),
-            )
-            for machine in found.machines
-        ]
+        machines: list[MachinePlan] = []
+        self._places = []
+        for machine in found.machines:
+            places = zip(_places(machine.host, machine.uuids), machine.devices, strict=True)
+            kept = {place: device for place, device in places if place not in self._left_out}
+            if kept:
+                uuids = tuple(uuid for _, uuid, _ in kept)
+                machines.append(replace(machine, devices=tuple(kept.values()), uuids=uuids))
+            self._places += kept
         devices = tuple(device for machine in machines for device in machine.devices)
         if len(devices) < least or not devices:
             message = (
-                f"{lost} It was not started again: {len(devices)} of {_count(self._all, 'worker')} are left, and "
-                f"{least} are needed. {' '.join(map(str, away))}"
+                f"{lost} It was not started again: {len(devices)} of {_count(len(self._first), 'worker')} are left, "
+                f"and {least} are needed. {' '.join(map(str, away))}"
             )
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
         self._plan = replace(
@@ -198,30 +200,10 @@ class Restarts:
         )
         return devices
 
-    def _places(self) -> list[tuple[str, int]]:
-        """Return host and local rank of each worker of the last launch, as far as none before it was left out."""
-        return [
-            (machine.host, place)
-            for machine in self._plan.machines
-            for place in itertools.islice(
-                (each for each in itertools.count() if (machine.host, each) not in self._left_out), len(machine.devices)
-            )
-        ]
-
     def _usable(self) -> TrainConfig:
         """Return the configuration without machines all of whose workers are left out."""
-        full = {machine.host: len(machine.devices) for machine in self._first.machines}
-        hosts = [host for host, size in full.items() if any((host, each) not in self._left_out for each in range(size))]
+        hosts = dict.fromkeys(place[0] for place in self._first if place not in self._left_out)
         return replace(self._plan.config, hosts=tuple(hosts))
-
-    def _where_now(self) -> list[str | None]:
-        """Return the device of each worker of the last launch as it is called now; None where it is gone."""
-        if not self._uuids:
-            return list(self._plan.devices)
-        now = {gpu.uuid: f"cuda:{gpu.index}" for gpu in self._look()}
-        where = [now.get(self._uuids[device]) for device in self._plan.devices]
-        self._uuids = {device: uuid for uuid, device in now.items()}
-        return where
 
     def _resize(self, devices: tuple[str, ...]) -> str:
         """Plan with fewer workers, or again with more, and say what that means."""
@@ -251,6 +233,10 @@ def _refuse_when_told(run: RunDir, stop: StopRequests) -> None:
     """Give up when a signal has come."""
     if stop.first is not None:
         raise ended_at_once(stop.first, run)
+
+
+def _places(host: str, uuids: Sequence[str]) -> list[Place]:
+    return [(host, uuid, uuids[:number].count(uuid)) for number, uuid in enumerate(uuids)]
 
 
 def _count(number: int, noun: str) -> str:

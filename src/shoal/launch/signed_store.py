@@ -66,6 +66,10 @@ class SignedStore:
             raise UsageError(message)
         return text
 
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which the store itself keeps and nobody can sign, and return its value."""
+        return self.raw.add(key, amount)
+
     def check(self, keys: Sequence[str]) -> bool:
         """Whether the store has all of these keys, whoever wrote them."""
         return self.raw.check(list(keys))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.launch.closed import closed_launcher
+from shoal.launch.closed import closed_run
 from shoal.launch.far import far_sites
 from shoal.launch.guard import guarded_scratch
 from shoal.launch.notes import failure_of, first_failure, was_asked_for, way_on
@@ -122,8 +122,7 @@ class _Launch:
             if self.stop.first is not None:
                 return  # It came while torch was imported, which takes seconds.
             ends = [(site.end, site.how_agent_ended) for site in self.sites]
-            with closed_launcher(ends, patience=START_S):
-                launcher.run(enter, self.job.to_json())
+            closed_run(ends, patience=START_S)(launcher, enter, self.job.to_json())
         except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
             self.launch_error = error.with_traceback(None)
         finally:

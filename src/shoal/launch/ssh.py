@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.line import Line
 from shoal.procfs import how_it_ended
@@ -62,7 +63,7 @@ try:
 except OSError as error:
     sys.exit(sys.stderr.write(f"{{error.strerror}}") and {_NO_DIRECTORY})
 os.environ.update(told["environ"])
-os.execv(sys.executable, [sys.executable, "-u", "-m", "shoal.launch.warden"])
+os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.warden"])
 """
 """What runs there first. It needs the standard library alone, and makes the surroundings in which Shoal is found."""
 _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"

@@ -82,7 +82,14 @@ def survey(
         scouts = [scout for scout in scouts if scout.host not in missing]
         meeting, networks = _meet(scouts, facts, config.interface)
     machines = tuple(
-        MachinePlan(host=each.host, name=each.name, devices=own, network=network, shares_runs=each.shares_runs)
+        MachinePlan(
+            host=each.host,
+            name=each.name,
+            devices=own,
+            uuids=each.gpus.uuids(own),
+            network=network,
+            shares_runs=each.shares_runs,
+        )
         for each, own, network in zip(facts, devices, networks, strict=True)
     )
     return Machines(machines=machines, meeting=meeting, backend=backend, notes=tuple(notes))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from shoal.heartbeat import Heartbeat, Limits, beat_file
 from shoal.launch.board import FileBoard
-from shoal.launch.notes import Note, failure_of, first_failure
+from shoal.launch.notes import Note, failure_of
 from shoal.launch.stalls import (
     GRACE_S,
     Lookout,
@@ -183,7 +183,7 @@ class _Watchdog:
             self._end(cut_off(self._run, self._rank.rank, self._beat.place(), self._board.silent), marks)
             return
         notes = self._board.notes()
-        cause = first_failure(notes.values())
+        cause = self._board.first_failure()
         if cause is not None:  # One that failed long ago, which this rank's connection does not tell.
             self._end(failure_of(replace(cause, traceback="")), marks)
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tempfile
 import threading
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -121,6 +122,20 @@ def why_unwritable(directory: Path) -> tuple[Path, str] | None:
             return nearest, "cannot be written"
     except OSError as error:
         return directory.absolute(), f"cannot be reached ({error.strerror})"
+    return None
+
+
+def why_no_file(directory: Path) -> tuple[Path, str] | None:
+    """Say what keeps a directory from taking a file, which is tried. None when nothing does.
+
+    Returns:
+        The path that is in the way, and how a sentence about it ends.
+    """
+    nearest = nearest_existing(directory)
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        return nearest, f"takes no file ({error.strerror})"
     return None
 
 

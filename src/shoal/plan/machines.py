@@ -70,6 +70,8 @@ class MachinePlan:
     """What it calls itself."""
     devices: tuple[str, ...]
     """Device of each of its workers, by local rank."""
+    uuids: tuple[str, ...]
+    """UUID of the GPU of each worker, by local rank, or `cpu`."""
     network: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables by which gloo and NCCL take the interface that leads to the others."""
     shares_runs: bool = True
@@ -78,7 +80,7 @@ class MachinePlan:
     @classmethod
     def from_plain(cls, told: Mapping[str, Any]) -> Self:
         """Return what JSON has carried."""
-        return replace(cls(**told), devices=tuple(told["devices"]))
+        return replace(cls(**told), devices=tuple(told["devices"]), uuids=tuple(told["uuids"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ LOOPBACK = next((name for _number, name in socket.if_nameindex() if name in {"lo
 """This machine's interface to itself."""
 _DISCARD = 9
 """A port to which nothing is sent: a route is looked up without a packet."""
+_ANSWER_S = 2.0
+"""How long another machine may take to answer [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,13 @@ def route_to(host: str, interfaces: Mapping[str, tuple[str, ...]] | None = None)
                 if interface is not None:
                     return Route(address, source, interface)
     return None
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether something listens there, as far as it answers soon."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_ANSWER_S):
+        return True
+    return False
 
 
 def through(interface: str) -> dict[str, str]:

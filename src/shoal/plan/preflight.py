@@ -18,6 +18,7 @@ from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.cuda_versions import read_built_with
 from shoal.plan.films import refuse_no_film
 from shoal.plan.findings import Finding, note, ok, problem, size
+from shoal.plan.launch_checks import SHARED_MEMORY, judge_launch
 from shoal.plan.ranks import meeting_host
 from shoal.plan.rundir import experiment_dir
 from shoal.plan.sizes import (
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
     from shoal.plan.visibility import VisibleGpus
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  The kernel's own directory.
 NCCL_SEGMENT_BYTES = 32 * MIB
 """What NCCL may ask of /dev/shm for each rank [bytes]: a segment of 33,030,532 bytes where GPUs have no other way."""
 REST_BYTES = 64 * 1024
@@ -79,6 +79,9 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     yield from judge_run_files(plan.continued)
     yield judge_kernel_cache(host.kernel_cache(environ))
     yield judge_temporary(environ)
+    for name in needed_names(plan, environ):
+        yield judge_name(name, host.resolves(name))
+    yield from judge_launch(plan, environ)
     where = plan.continued.path if plan.continued else experiment_dir(plan.config.log_root, plan.spec.experiment)
     wanted, exactly = _checkpoint_size(plan)
     yield judge_disk(host.nearest_existing(where), host.disk(where), wanted, checkpoints_to_come(plan), exactly=exactly)
@@ -94,8 +97,6 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     for state in gpu_health.read_gpu_states(wanted_gpus(mine, gpus)):
         workers = Counter(mine)[f"cuda:{state.index}"]
         yield from judge_gpu(state, workers, plan, sure=not gpus.order_is_uncertain)
-    for name in needed_names(plan, environ):
-        yield judge_name(name, host.resolves(name))
 
 
 def wanted_gpus(devices: Sequence[str], gpus: VisibleGpus) -> list[gpu_health.Gpu]:
@@ -138,7 +139,7 @@ def judge_run_files(run: RunDir | None) -> Iterator[Finding]:
 
 def judge_kernel_cache(cache: Path) -> Finding:
     """Look whether Warp can keep its compiled kernels, which it must to run them."""
-    trouble = host.why_unwritable(cache)
+    trouble = host.why_unwritable(cache) or host.why_no_file(cache)
     if trouble is None:
         return ok("kernel cache", str(cache))
     return problem(

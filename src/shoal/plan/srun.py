@@ -17,7 +17,8 @@ from shoal.plan.slurm import expand_hosts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FIRST_PORT, _PORTS = 20_000, 40_000
+_FIRST_PORT, _PORTS = 20_000, 12_000
+"""Below those that Linux gives to programs that ask for none."""
 _LOOPBACK = "127.0.0.1"
 _TIMES = re.compile(r"(?P<tasks>[0-9]{1,6})(?:\(x(?P<machines>[0-9]{1,6})\))?")
 _HOSTS = "SLURM_STEP_NODELIST"

@@ -118,6 +118,11 @@ class VisibleGpus:
         """How many devices `CUDA_VISIBLE_DEVICES` hides."""
         return 0 if self.mask is None else max(0, self.unmasked_count - len(self.gpus))
 
+    def uuids(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """Return the UUID of the GPU of each device, and `cpu` for what is none."""
+        known = {f"cuda:{gpu.index}": gpu.uuid for gpu in self.gpus}
+        return tuple(known.get(device, "cpu") for device in devices)
+
 
 @dataclass(frozen=True, slots=True)
 class _Device:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+from shoal import PYTHON
 from shoal.errors import ShoalError
 from shoal.plan.films import GL_VARIABLE
 from shoal.procfs import how_it_ended
@@ -43,7 +43,7 @@ class FilmProcess:
             clip.write(told)
             told.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shoal.sim.film", str(target), str(os.getpid()), str(nice)],
+                [*PYTHON, "-m", "shoal.sim.film", str(target), str(os.getpid()), str(nice)],
                 env={**os.environ, GL_VARIABLE: gl},
                 stdin=told,
                 stdout=self._said,

@@ -269,8 +269,8 @@ def _load_file(path: Path) -> ModuleType:
         raise UsageError(message)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Files beside the user's may be imported from it, as when Python runs it as a script.
-    sys.path.insert(0, str(path.parent))
+    # Files beside the user's may be imported from it, but none of them stands in for a library.
+    sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
