@@ -16,7 +16,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -32,6 +32,7 @@ from shoal.provenance import git_state, now, versions
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from pathlib import Path
 
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
@@ -193,12 +194,13 @@ class RunRecord:
 
     def _keep_models(self, plan: TrainPlan) -> None:
         """Copy the MJCF files that the environment is made of, unless they are this run's copies already."""
-        for field in plan.config.env.model_fields:
-            file = Path(getattr(plan.config.env, field) or "").expanduser()
-            if file.is_file() and not file.resolve().is_relative_to(self.run.models_dir.resolve()):
-                from shoal.sim.model_files import copy_model
+        for field in filter(partial(getattr, plan.config.env), plan.config.env.model_fields):
+            from shoal.sim.model_files import copy_model, find_robot
 
-                copy_model(file, self.run.models_dir / field, MODEL_FILE)
+            with suppress(UsageError):  # What builds the environment says it.
+                file = find_robot(getattr(plan.config.env, field))
+                if not file.resolve().is_relative_to(self.run.models_dir.resolve()):
+                    copy_model(file, self.run.models_dir / field, MODEL_FILE)
 
 
 def record_end(run: RunDir, error: ShoalError) -> None:

@@ -1,4 +1,4 @@
-"""An MJCF file and all files that it refers to, kept together."""
+"""The MJCF file of a robot: found by path or by name, and copied with all files that it refers to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,39 @@ import shutil
 from pathlib import Path
 
 import mujoco
+
+from shoal.errors import UsageError
+
+
+def find_robot(robot: str) -> Path:
+    """Return the MJCF file of a robot that is named by its path, or by its name in the package mujoco-menagerie.
+
+    Raises:
+        UsageError: There is none.
+    """
+    path = Path(robot).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix.lower() == ".xml":
+        message = f"--env.robot {robot} was asked for, but there is no such file: pass the path of an MJCF file."
+        raise UsageError(message)
+    try:
+        import mujoco_menagerie  # pyright: ignore[reportMissingImports]  An extra.
+    except ImportError as error:
+        message = (
+            f"--env.robot {robot} was asked for, which is no file, and so a name of the package mujoco-menagerie, "
+            "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
+        )
+        raise UsageError(message) from error
+    try:
+        found = mujoco_menagerie.get(robot)
+        return found.xml(found.default_model)  # Its default is a scene, with a floor of its own.
+    except mujoco_menagerie.MenagerieError as error:
+        message = (
+            f"--env.robot {robot} cannot be had from the package mujoco-menagerie ({error}): pass one of its names, or "
+            "the path of an MJCF file."
+        )
+        raise UsageError(message) from error
 
 
 def copy_model(file: Path, directory: Path, name: str) -> None:

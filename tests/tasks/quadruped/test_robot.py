@@ -12,8 +12,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
+from support.stories import plan_of
 
+from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
+from shoal.launch.record import RunRecord, make_run_dir
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.specs import check_robot
@@ -110,6 +113,17 @@ def test_a_robot_of_the_menagerie_is_its_model_without_the_scene() -> None:
     spec = build_spec(VelocityConfig(robot="unitree_go1"))
     assert spec.key("home").qpos[2] == 0.29
     assert not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms)
+
+
+@pytest.mark.usefixtures("menagerie")
+def test_a_run_keeps_its_robot_of_the_menagerie(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "logs", "Quadruped-Velocity-Flat", "--env.robot", "unitree_go1")
+    run = make_run_dir(plan)
+    RunRecord(run, plan)
+    shutil.rmtree(tmp_path / "unitree_go1")
+    again = parse_train(["--config", str(run.train_yaml)]).env
+    assert isinstance(again, VelocityConfig)
+    assert build_spec(again).key("home").qpos[2] == 0.29
 
 
 @pytest.mark.usefixtures("menagerie")

@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.sim.model_files import find_robot
 
 if TYPE_CHECKING:
     from shoal.tasks.quadruped.config import VelocityConfig
@@ -56,39 +57,11 @@ def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
     Raises:
         UsageError: It cannot be found, or is no MJCF.
     """
-    path = _find(config.robot)
+    path = find_robot(config.robot) if config.robot else SHIPPED
     try:
         return mujoco.MjSpec.from_file(str(path))
     except (ValueError, OSError) as error:
         message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
-        raise UsageError(message) from error
-
-
-def _find(robot: str) -> Path:
-    if not robot:
-        return SHIPPED
-    path = Path(robot).expanduser()
-    if path.suffix.lower() == ".xml":
-        if not path.is_file():
-            message = f"--env.robot {robot} was asked for, but there is no such file: pass the path of an MJCF file."
-            raise UsageError(message)
-        return path
-    try:
-        import mujoco_menagerie  # pyright: ignore[reportMissingImports]  An extra.
-    except ImportError as error:
-        message = (
-            f"--env.robot {robot} was asked for, which is no .xml file, and so a name of the package mujoco-menagerie, "
-            "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
-        )
-        raise UsageError(message) from error
-    try:
-        found = mujoco_menagerie.get(robot)
-        return found.xml(found.default_model)  # Its default is a scene, with a floor of its own.
-    except mujoco_menagerie.MenagerieError as error:
-        message = (
-            f"--env.robot {robot} cannot be had from the package mujoco-menagerie ({error}): pass one of its names, or "
-            "the path of an MJCF file."
-        )
         raise UsageError(message) from error
 
 
