@@ -85,7 +85,7 @@ def test_there_is_one_run_directory(launch: Ended) -> None:
 def test_the_run_directory_holds_what_the_design_says_and_nothing_else(launch: Ended, door: str) -> None:
     names = sorted(path.name for path in launch.run.iterdir() if not path.name.startswith("events.out.tfevents."))
     torchrunx = ["torchrunx"] if door == "spawned" else []
-    assert names == ["checkpoints", "exports", "metrics.jsonl", "params", "ranks", "run.json", *torchrunx]
+    assert names == ["checkpoints", "exports", "lock", "metrics.jsonl", "params", "ranks", "run.json", *torchrunx]
 
 
 def test_there_is_one_row_of_metrics_for_each_iteration(launch: Ended) -> None:
