@@ -138,6 +138,7 @@ def asked(where: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
+@pytest.mark.soak
 def test_the_job_script_saves_on_the_warning_requeues_itself_and_goes_on_with_its_run(tmp_path: Path) -> None:
     slurm = batch_environment(tmp_path / "slurm")
     length = ("--max-iterations", "200")

@@ -114,7 +114,9 @@ def test_nobody_else_is_reached_and_nobody_else_reaches_it(viewer: tuple[Running
     assert {each.is_local for each in listeners(marked(running.mark))} == {True}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 0), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)]
+)
 def test_a_signal_ends_it_and_nothing_is_left(where: Path, number: signal.Signals, code: int) -> None:
     running = start(PLAY, where)
     port = port_of(served(running))

@@ -51,15 +51,13 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
             environment["WARP_CACHE_PATH"] = str(Path(scratch) / "kernels")
         command = [
             *(*PYTHON, "-m", "shoal", "train", config.task),
-            *("--gpu-ids", *config.gpu_ids),
+            *(() if config.gpu_ids == ("auto",) else ("--gpu-ids", *config.gpu_ids)),
             *("--nproc-per-node", str(workers)),
             *("--num-envs", str(config.num_envs)),
             *("--max-iterations", str(1 if cold else config.warmup + config.iterations)),
             *("--agent.save-interval", str(config.save_interval)),
             *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0", "--no-export"),
         ]
-        if config.gpu_ids == ("auto",):
-            del command[5:7]
         started = time.monotonic()
         with (Path(scratch) / "output").open("w+b") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)

@@ -38,6 +38,7 @@ def levels_in(run_dir: Path, iteration: int) -> list[float]:
     return torch.load(checkpoint, weights_only=True)["infos"]["curriculum"]["levels"]
 
 
+@pytest.mark.soak
 @pytest.mark.spawn
 @pytest.mark.slow
 def test_levels_are_pooled_saved_and_dealt_to_another_number_of_workers(tmp_path: Path) -> None:
