@@ -60,7 +60,7 @@ SPECS = (
         num_envs=1024,
         max_iterations=600,
         builder="shoal.tasks.quadruped.task:FlatVelocity",
-        gpu_bytes_per_env=40_000,
+        gpu_bytes_per_env=39_200,
         observation_size=96,
         check="shoal.tasks.quadruped.specs:check_robot",
     ),
