@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from shoal.learn.groups import World
     from shoal.learn.metrics import Row
     from shoal.learn.runner import Runner
-    from shoal.plan.job import Job
     from shoal.plan.ranks import Rank
+    from shoal.plan.spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Finished:
 
 
 def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
-    job: Job,
+    job: WorkerSpec,
     rank: Rank,
     *,
     stop: StopRequests,
@@ -124,7 +124,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
             return _learn(job, world, env, stop=stop, on_row=on_row, on_step=on_step)
 
 
-def _build_env(job: Job, world: World) -> WarpVecEnv:
+def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
     """Build this rank's environments, seeded by its rank. One rank of a machine at a time fills Warp's cache."""
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.sim.kernel_cache import exclusive_kernel_cache
@@ -142,7 +142,7 @@ def _build_env(job: Job, world: World) -> WarpVecEnv:
 
 
 def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
-    job: Job,
+    job: WorkerSpec,
     world: World,
     env: WarpVecEnv,
     *,
@@ -223,7 +223,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
 
 
-def _begin(job: Job, runner: Runner) -> None:
+def _begin(job: WorkerSpec, runner: Runner) -> None:
     """Bring all replicas to one state: that of a checkpoint, if there is one to start from."""
     from shoal.learn.checkpoints import read_checkpoint
     from shoal.learn.courier import at_hand
@@ -242,7 +242,7 @@ def _begin(job: Job, runner: Runner) -> None:
             resume_environments(runner, Checkpoint(model.parent))
 
 
-def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str | None:
+def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
     """Write what led to the environments that this rank has lost. A failure costs one warning.
 
     Returns:
@@ -266,7 +266,7 @@ def _keep_lost(job: Job, world: World, env: WarpVecEnv, iteration: int) -> str |
     )
 
 
-def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
+def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
     """Write the policy as it is at the end of the run, and the best one that was saved. A failure costs one warning."""
     from shoal.learn.checkpoints import read_checkpoint
 
@@ -289,7 +289,7 @@ def _export(job: Job, env: WarpVecEnv, runner: Runner) -> None:
         )
 
 
-def _export_as(file: Path, checkpoint: Checkpoint, job: Job, env: WarpVecEnv, runner: Runner) -> None:
+def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
     """Write the policy that `runner` holds, which is that of a checkpoint."""
     from shoal.learn.export import deployable, write_policy
 

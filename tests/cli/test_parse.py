@@ -12,9 +12,9 @@ from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_bench, parse_export, parse_play, parse_train, split_task
 from shoal.errors import UsageError
+from shoal.machine.visibility import resolve
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
-from shoal.plan.visibility import resolve
 from shoal.tasks.registry import registered
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_the_first_word_is_the_task_whatever_it_is() -> None:
 @pytest.mark.parametrize("flag", ["0 1", "0,1", "[0,1]", "[0, 1]", "0, 1", "all"])
 def test_gpus_are_named_in_any_of_the_usual_ways(flag: str) -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", *flag.split()]), {}, seen(2))
-    assert (plan.devices, plan.door, plan.backend) == (("cuda:0", "cuda:1"), "spawned", "nccl")
+    assert (plan.devices, plan.launch_mode, plan.backend) == (("cuda:0", "cuda:1"), "spawned", "nccl")
 
 
 def test_gpus_before_the_task_are_gpus() -> None:
@@ -63,12 +63,12 @@ def test_gpus_before_the_task_are_gpus() -> None:
 @pytest.mark.parametrize("word", ["None", "none"])
 def test_none_means_the_cpu_even_where_there_are_gpus(word: str) -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", word]), {}, seen(2))
-    assert (plan.devices, plan.door, plan.backend, plan.notes) == (("cpu",), "in process", None, ())
+    assert (plan.devices, plan.launch_mode, plan.backend, plan.notes) == (("cpu",), "in process", None, ())
 
 
 def test_no_flag_means_the_first_gpu() -> None:
     plan = plan_training(parse_train([TASK]), {}, seen(2))
-    assert (plan.devices, plan.door) == (("cuda:0",), "in process")
+    assert (plan.devices, plan.launch_mode) == (("cuda:0",), "in process")
 
 
 def test_no_flag_and_no_gpu_means_the_cpu_and_says_so() -> None:
@@ -79,12 +79,12 @@ def test_no_flag_and_no_gpu_means_the_cpu_and_says_so() -> None:
 
 def test_two_workers_on_the_cpu_talk_through_gloo() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None", "--nproc-per-node", "2"]), {}, seen(0))
-    assert (plan.devices, plan.door, plan.backend) == (("cpu", "cpu"), "spawned", "gloo")
+    assert (plan.devices, plan.launch_mode, plan.backend) == (("cpu", "cpu"), "spawned", "gloo")
 
 
 def test_two_workers_on_one_gpu_share_it_through_gloo() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "0", "--nproc-per-node", "2"]), {}, seen(1))
-    assert (plan.devices, plan.door, plan.backend) == (("cuda:0", "cuda:0"), "spawned", "gloo")
+    assert (plan.devices, plan.launch_mode, plan.backend) == (("cuda:0", "cuda:0"), "spawned", "gloo")
 
 
 def test_a_total_is_divided_among_the_workers() -> None:
@@ -145,7 +145,7 @@ TORCHRUN = {
 
 def test_under_torchrun_a_process_joins_as_the_rank_that_it_is() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), TORCHRUN, seen(0))
-    assert (plan.door, plan.world_size, plan.devices, plan.backend) == ("joined", 4, ("cpu", "cpu"), "gloo")
+    assert (plan.launch_mode, plan.world_size, plan.devices, plan.backend) == ("joined", 4, ("cpu", "cpu"), "gloo")
     assert plan.rank is not None
     assert (plan.rank.rank, plan.rank.local_rank) == (3, 1)
 
@@ -161,13 +161,13 @@ def test_one_worker_on_each_of_two_machines_needs_a_backend() -> None:
 def test_the_command_on_each_machine_plans_for_all_of_them() -> None:
     nodes = ["--nnodes", "1:3", "--max-restarts", "1", "--master-addr", "192.0.2.1", "--node-rank"]
     plan = plan_training(parse_train([TASK, "--num-envs-total", "24", *nodes, "2"]), {}, seen(2))
-    assert (plan.door, plan.devices, plan.world_size, plan.backend) == ("nodes", ("cuda:0",), 3, "nccl")
+    assert (plan.launch_mode, plan.devices, plan.world_size, plan.backend) == ("elastic", ("cuda:0",), 3, "nccl")
     assert plan.num_envs == 8
 
 
 def test_one_node_is_one_machine() -> None:
     plan = plan_training(parse_train([TASK, "--nnodes", "1"]), {}, seen(0))
-    assert (plan.door, plan.world_size) == ("in process", 1)
+    assert (plan.launch_mode, plan.world_size) == ("in process", 1)
 
 
 def test_only_machine_0_looks_for_the_run_that_goes_on() -> None:
@@ -179,7 +179,7 @@ def test_only_machine_0_looks_for_the_run_that_goes_on() -> None:
 
 def test_variables_left_over_are_noted_and_do_not_make_a_rank() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), {"RANK": "3", "WORLD_SIZE": "4"}, seen(0))
-    assert (plan.door, plan.world_size) == ("in process", 1)
+    assert (plan.launch_mode, plan.world_size) == ("in process", 1)
     assert plan.notes == ("RANK, WORLD_SIZE are set, but no launcher started this process: ignoring them.",)
 
 

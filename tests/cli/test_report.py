@@ -12,19 +12,19 @@ from rich.console import Console
 from support.fake_devices import seen
 from support.snapshots import matches_snapshot
 
+from shoal.checks.findings import note, ok, problem
 from shoal.cli import report
 from shoal.cli.parse import parse_train
+from shoal.commands.play import Episodes
+from shoal.commands.train import Outcome
 from shoal.doctor import Diagnosis
 from shoal.errors import TrainingFailedError
-from shoal.plan.findings import note, ok, problem
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
-from shoal.play import Episodes
-from shoal.train import Outcome
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
-    from shoal.plan.findings import Finding
+    from shoal.checks.findings import Finding
     from shoal.plan.training import TrainPlan
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")

@@ -1,4 +1,4 @@
-"""What the pages say of the repository is so: links, the annotated tree, and the generated command line reference."""
+"""What the pages say of the repository is so: links, the packages, and the generated command line reference."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "shoal"
-WHOLE = ("tasks/cartpole", "tasks/gymnasium_v5", "tasks/quadruped", "bench", "doctor", "cli")
-"""Directories that the README's tree tells in one line."""
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -41,24 +39,10 @@ def test_links_are_found() -> None:
     assert links_of(text) == ["b.md", "c.svg", "f.md#g"]
 
 
-def tree_of(text: str) -> set[str]:
-    """The files and directories of the README's annotated tree, as paths below the package."""
-    found: set[str] = set()
-    above: list[str] = []
-    for line in text.partition("src/shoal/\n")[2].partition("```")[0].splitlines():
-        drawn, name = re.match(r"([│├└─ ]*)(\S+)", line).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        del above[len(drawn) // 4 - 1 :]
-        above.append(name.rstrip("/"))
-        found.add("/".join(above))
-    return found
-
-
-def test_the_tree_in_the_readme_has_every_module() -> None:
-    told = tree_of(README.read_text(encoding="utf-8"))
-    modules = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")}
-    modules = {name for name in modules if not name.startswith(tuple(f"{whole}/" for whole in WHOLE))}
-    assert {name for name in told if name.endswith(".py")} == modules
-    assert {name for name in told if not name.endswith(".py")} >= set(WHOLE)
+def test_the_readme_names_every_package() -> None:
+    page = README.read_text(encoding="utf-8")
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert {name for name in packages if f"`{name}/`" not in page} == set()
 
 
 def test_the_tasks_page_has_the_defaults_of_the_tasks() -> None:

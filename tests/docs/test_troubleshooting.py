@@ -26,7 +26,7 @@ WRITERS = {"_trouble", "_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""
-FOUND_BEFORE_TRAINING = {"src/shoal/plan/preflight.py", "src/shoal/plan/launch_checks.py"}
+FOUND_BEFORE_TRAINING = {"src/shoal/checks/preflight.py", "src/shoal/checks/launch.py"}
 """The modules whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
 
 

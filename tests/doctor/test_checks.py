@@ -15,14 +15,14 @@ import pytest
 from support.fake_devices import GIB, gpu_uuid, seen
 
 from shoal import doctor
+from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.config import DoctorConfig
 from shoal.doctor import CHECKS, Diagnosis, _found_by, gpus, machine, software
 from shoal.doctor.ask import Ask
 from shoal.doctor.settings import CANDIDATES
 from shoal.errors import MachineBusyError, UsageError
-from shoal.plan import gpu_health
-from shoal.plan.findings import Finding, note, ok, problem, size
-from shoal.plan.gpu_health import Driver, GpuLink, GpuState, Holder
+from shoal.machine import gpu_health
+from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -427,7 +427,7 @@ def test_every_check_says_what_it_looks_at() -> None:
 
 def test_the_page_has_every_line() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    sources = [*(ROOT / "src/shoal/doctor").glob("*.py"), ROOT / "src/shoal/plan/preflight.py"]
+    sources = [*(ROOT / "src/shoal/doctor").glob("*.py"), ROOT / "src/shoal/checks/preflight.py"]
     calls = [
         node for source in sources for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)
     ]

@@ -131,7 +131,7 @@ def test_all_ranks_end_with_the_same_fingerprint(launch: Ended, door: str) -> No
 
 def test_the_record_tells_what_was_planned_and_how_it_ended(launch: Ended, door: str) -> None:
     plan, ended = launch.record["plan"], launch.record["ended"]
-    assert (plan["door"], plan["world_size"]) == (door.partition(" alone")[0], WORKERS[door])
+    assert (plan["launch_mode"], plan["world_size"]) == (door.partition(" alone")[0], WORKERS[door])
     assert plan["seeds"] == [42 + rank for rank in range(WORKERS[door])]
     assert (ended["exit_code"], ended["last_line"]) == (0, "finished")
 

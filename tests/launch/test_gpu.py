@@ -33,14 +33,14 @@ def train(where: Path, task: str, *flags: str) -> Ended:
 @pytest.mark.parametrize("flags", [(), ("--gpu-ids", "0")], ids=["by default", "by its index"])
 def test_one_gpu_trains_in_process(tmp_path: Path, flags: tuple[str, ...]) -> None:
     plan = train(tmp_path, "Cartpole-Swingup", *flags).record["plan"]
-    assert (plan["door"], plan["devices"], plan["backend"]) == ("in process", ["cuda:0"], None)
+    assert (plan["launch_mode"], plan["devices"], plan["backend"]) == ("in process", ["cuda:0"], None)
 
 
 @pytest.mark.gpu(count=1)
 def test_two_ranks_share_one_gpu_through_gloo(tmp_path: Path) -> None:
     ended = train(tmp_path, "Cartpole-Swingup", "--gpu-ids", "0", "--nproc-per-node", "2")
     plan = ended.record["plan"]
-    assert (plan["door"], plan["devices"], plan["backend"]) == ("spawned", ["cuda:0", "cuda:0"], "gloo")
+    assert (plan["launch_mode"], plan["devices"], plan["backend"]) == ("spawned", ["cuda:0", "cuda:0"], "gloo")
     digests = ended.record["ended"]["digests"]
     assert sorted(digests) == ["0", "1"]
     assert len(set(digests.values())) == 1

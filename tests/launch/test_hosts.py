@@ -85,7 +85,7 @@ def test_two_machines_learn_what_two_workers_on_one_learn(alone: Ended, apart: t
 def test_the_record_tells_of_the_machines(apart: tuple[Ended, Machines]) -> None:
     ended, made = apart
     plan = ended.record["plan"]
-    assert (plan["door"], plan["backend"], plan["world_size"], plan["seeds"]) == ("spawned", "gloo", 2, [42, 43])
+    assert (plan["launch_mode"], plan["backend"], plan["world_size"], plan["seeds"]) == ("spawned", "gloo", 2, [42, 43])
     assert plan["machines"] == ["a: cpu", "b: cpu"]
     assert plan["interfaces"] == ["a: eth0", "b: eth0"]
     assert plan["meeting"] == made["a"].address

@@ -143,7 +143,7 @@ def test_a_process_that_has_got_the_number_of_a_rank_is_told_nothing(tmp_path: P
 
 AS_A_STRANGER = """
 import os, signal, sys
-from shoal.launch.guard import signal_all
+from shoal.launch.reaper import signal_all
 if os.geteuid() == 0:
     os.setuid(65534)
 signal_all([1, os.getpid()], signal.SIGKILL)

@@ -15,7 +15,7 @@ from shoal.errors import TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.restarts import LONGEST_PAUSE_S, Restarts
 from shoal.launch.signals import StopRequests
 from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
-from shoal.plan.machines import MachinePlan, Machines
+from shoal.plan.nodes import NodePlan, Nodes
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from shoal.config import TrainConfig
     from shoal.errors import ShoalError
+    from shoal.machine.visibility import VisibleGpus
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
-    from shoal.plan.visibility import VisibleGpus
 
 
 class Story:
@@ -226,14 +226,14 @@ class FarStory(Story):
         self.gone = ""
         self.run = run
         config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "c", *words.split()])
-        plan = plan_training(config, {}, seen(0), lambda: self.survey(config, raised, lambda: None))
-        self.restarts = Restarts(plan, survey=self.survey)
+        plan = plan_training(config, {}, seen(0), lambda: self.probe_hosts(config, raised, lambda: None))
+        self.restarts = Restarts(plan, probe_hosts=self.probe_hosts)
         self.listener = Listener()
         self.stop = StopRequests()
 
-    def survey(
+    def probe_hosts(
         self, config: TrainConfig, on_missing: Callable[[ShoalError], None], check: Callable[[], None]
-    ) -> Machines:
+    ) -> Nodes:
         if self.hears:
             self.stop.counts[self.hears] = 1
             check()
@@ -244,12 +244,10 @@ class FarStory(Story):
         there = [host for host in config.hosts if host not in self.away]
         gpus = {host: [gpu for gpu in (f"GPU-{host}0", f"GPU-{host}1") if gpu != self.gone] for host in there}
         plans = tuple(
-            MachinePlan(
-                host=host, name=host, devices=tuple(f"cuda:{each}" for each in range(len(own))), uuids=tuple(own)
-            )
+            NodePlan(host=host, name=host, devices=tuple(f"cuda:{each}" for each in range(len(own))), uuids=tuple(own))
             for host, own in gpus.items()
         )
-        return Machines(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
+        return Nodes(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
 
 
 def raised(error: ShoalError) -> None:

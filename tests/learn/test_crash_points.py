@@ -15,9 +15,9 @@ from support.crash_points import BEFORE, NEW, OLDEST, snapshot, sweep
 from support.ranks import run_on_ranks
 from support.stories import plan_of
 
-from shoal.checkpoints import verify
+from shoal.commands.checkpoints import verify
 from shoal.config import CheckpointsConfig
-from shoal.launch.record import RunRecord, make_run_dir
+from shoal.launch.run_record import RunRecord, make_run_dir
 from shoal.learn.checkpoints import write_snapshot
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 from shoal.plan.rundir import RunDir

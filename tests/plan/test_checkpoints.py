@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.stories import plan_of
 
-from shoal.checkpoints import verify
 from shoal.cli import main
+from shoal.commands.checkpoints import verify
 from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
+from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir
-from shoal.plan.starts import find_model
 from shoal.tasks.registry import resolve
 
 if TYPE_CHECKING:

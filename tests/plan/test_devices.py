@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.fake_devices import FakeNvml, machine, machine_of, mig_gpu, seen, whole_gpu
 
 from shoal.errors import UsageError
+from shoal.machine.visibility import Inventory, resolve
 from shoal.plan.devices import (
     GpuIds,
     WorkerDevices,
@@ -21,10 +22,9 @@ from shoal.plan.devices import (
     read_inventory,
     visible_gpus,
 )
-from shoal.plan.visibility import Inventory, resolve
 
 if TYPE_CHECKING:
-    from shoal.plan.visibility import VisibleGpus
+    from shoal.machine.visibility import VisibleGpus
 
 FORMS = "pass indices, such as --gpu-ids 0 1, or all, or None for the CPU."
 TWO = "2 are visible (0: NVIDIA H200, 1: NVIDIA H200)"

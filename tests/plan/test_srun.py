@@ -9,14 +9,14 @@ from support.fake_devices import machine, mig_gpu, seen, whole_gpu
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
+from shoal.machine.visibility import resolve
 from shoal.plan.launchers import launcher_of
 from shoal.plan.ranks import joined_rank, meeting_host
 from shoal.plan.srun import Task, has_own_gpus, read_task
 from shoal.plan.training import plan_training
-from shoal.plan.visibility import resolve
 
 if TYPE_CHECKING:
-    from shoal.plan.visibility import VisibleGpus
+    from shoal.machine.visibility import VisibleGpus
 
 STEP = {
     "SLURM_STEP_ID": "3",
@@ -104,7 +104,7 @@ def test_what_is_no_step_of_several_tasks_trains_alone(left_out: dict[str, str])
     assert joined_rank(STEP | left_out) is None
     assert meeting_host(STEP | left_out) is None
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), STEP | left_out, seen(0))
-    assert (plan.door, plan.world_size, plan.notes) == ("in process", 1, ())
+    assert (plan.launch_mode, plan.world_size, plan.notes) == ("in process", 1, ())
 
 
 # What can be wrong
@@ -188,7 +188,7 @@ def test_what_srun_has_decided_is_refused(words: list[str], refusal: str) -> Non
 
 def test_the_number_that_srun_has_started_may_be_said() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None", "--nproc-per-node", "2"]), STEP, seen(0))
-    assert (plan.door, plan.world_size, plan.devices, plan.backend) == ("joined", 7, ("cpu", "cpu"), "gloo")
+    assert (plan.launch_mode, plan.world_size, plan.devices, plan.backend) == ("joined", 7, ("cpu", "cpu"), "gloo")
 
 
 # GPUs

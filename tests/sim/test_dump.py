@@ -139,7 +139,7 @@ def test_a_model_that_mujoco_refuses_is_refused(dump: Dump, tmp_path: Path) -> N
 
 
 def test_a_replay_that_does_not_end_is_ended(dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.replay._MOST_S", 0.1)
+    monkeypatch.setattr("shoal.commands.replay._MOST_S", 0.1)
     with pytest.raises(UsageError, match=r"could not be replayed \(it took longer than 0 s\)"):
         replayed_by_command(dump, tmp_path)
 

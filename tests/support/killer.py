@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from support.commands import wait_until
 
-from shoal.launch.guard import locked_by
+from shoal.launch.reaper import locked_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -28,9 +28,9 @@ from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Seconds, Statistics
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.job import Job
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
+from shoal.plan.spec import WorkerSpec
 from shoal.tasks import registry
 from shoal.worker import run_worker
 
@@ -397,7 +397,7 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
     spec = registry.resolve(task)
     run = Path(scratch) / "run"
     run.mkdir(exist_ok=True)
-    job = Job(
+    job = WorkerSpec(
         config=replace(spec.defaults(task), seed=SEED, logger="none"),
         run_dir=str(run),
         devices=("cpu", "cpu"),

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from support.fake_devices import seen
 
+from shoal.checks.preflight import preflight
 from shoal.cli import main
 from shoal.cli.parse import parse_train
 from shoal.errors import ShoalError
-from shoal.plan.preflight import preflight
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:

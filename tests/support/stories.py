@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from support.commands import SMALL
 
 from shoal.cli.parse import parse_train
-from shoal.train import Outcome, make_plan, train
+from shoal.commands.train import Outcome, make_plan, train
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

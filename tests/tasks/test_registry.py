@@ -9,8 +9,8 @@ import pytest
 from shoal.cli.parse import parse_train
 from shoal.config import AgentConfig
 from shoal.errors import UsageError
+from shoal.machine.visibility import VisibleGpus
 from shoal.plan.training import plan_training
-from shoal.plan.visibility import VisibleGpus
 from shoal.tasks import registry
 
 if TYPE_CHECKING:

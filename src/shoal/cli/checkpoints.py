@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shoal.checks.findings import size
 from shoal.cli.output import printable
 from shoal.cli.report import say
-from shoal.plan.findings import size
 
 if TYPE_CHECKING:
-    from shoal.checkpoints import Verified, VerifiedRun
-    from shoal.convert import Converted
+    from shoal.commands.checkpoints import Verified, VerifiedRun
+    from shoal.commands.convert import Converted
 
 
 def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:

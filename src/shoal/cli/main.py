@@ -18,7 +18,7 @@ from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
-from shoal.launch.again import attempts, lasting_failures
+from shoal.launch.elastic_state import attempts, lasting_failures
 from shoal.logs import configure_logging
 from shoal.plan.launchers import launcher_of
 
@@ -64,8 +64,8 @@ def _plan(words: Sequence[str]) -> None:
 
 def _start(config: TrainConfig) -> None:
     """Plan, say what the user should know, and train."""
-    from shoal.train import make_plan
-    from shoal.train import train as train_story
+    from shoal.commands.train import make_plan
+    from shoal.commands.train import train as train_story
 
     plan = make_plan(config)
     speaks = plan.rank is None or plan.rank.rank == 0
@@ -75,7 +75,7 @@ def _start(config: TrainConfig) -> None:
         if speaks:
             report.print_plan(plan, os.environ)
         return
-    silent = not speaks or plan.door == "nodes"  # Behind that, the worker with rank 0 speaks.
+    silent = not speaks or plan.launch_mode == "elastic"  # Behind that, the worker with rank 0 speaks.
     release_output()
     try:
         with report.training_view(plan, silent=silent) as view:
@@ -90,8 +90,8 @@ def _start(config: TrainConfig) -> None:
 
 def _play(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
-    from shoal.play import play as play_story
-    from shoal.play import show
+    from shoal.commands.play import play as play_story
+    from shoal.commands.play import show
 
     config = parse_play(words, program="play")
     if config.viewer is None:
@@ -107,7 +107,7 @@ def _play(words: Sequence[str]) -> None:
 
 def _evaluate(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
-    from shoal.play import play as play_story
+    from shoal.commands.play import play as play_story
 
     config = parse_play(words, program="evaluate")
     if config.viewer is not None:
@@ -120,7 +120,7 @@ def _export(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_export
 
     config = parse_export(words)
-    from shoal.export import export as export_story
+    from shoal.commands.export import export as export_story
 
     report.print_exported(export_story(config))
 
@@ -130,15 +130,15 @@ def _replay(words: Sequence[str]) -> None:
 
     config = parse_replay(words)
     from shoal.cli.replayed import print_replayed
-    from shoal.replay import replay as replay_story
+    from shoal.commands.replay import replay as replay_story
 
     print_replayed(replay_story(config))
 
 
 def _checkpoints(words: Sequence[str]) -> None:
-    from shoal.checkpoints import verify
     from shoal.cli.checkpoints import print_checkpoints
     from shoal.cli.parse import parse_checkpoints
+    from shoal.commands.checkpoints import verify
 
     config = parse_checkpoints(words)
     verified = verify(config)
@@ -150,7 +150,7 @@ def _checkpoints(words: Sequence[str]) -> None:
 def _convert(words: Sequence[str]) -> None:
     from shoal.cli.checkpoints import print_converted
     from shoal.cli.parse import parse_convert
-    from shoal.convert import convert as convert_story
+    from shoal.commands.convert import convert as convert_story
 
     print_converted(convert_story(parse_convert(words)))
 

@@ -30,8 +30,8 @@ from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
+from shoal.plan.resume import find_model, run_to_continue
 from shoal.plan.rundir import RunDir
-from shoal.plan.starts import find_model, run_to_continue
 from shoal.tasks import registry
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from shoal.cli.report import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.replay import Replayed
+    from shoal.commands.replay import Replayed
     from shoal.sim.replay import Step
 
 _STEPS_SHOWN = 10

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from shoal.bench import BenchReport
+    from shoal.commands.export import Exported
+    from shoal.commands.play import Episodes
+    from shoal.commands.train import Outcome
     from shoal.doctor import Diagnosis
     from shoal.errors import ShoalError
-    from shoal.export import Exported
-    from shoal.launch.view import View
+    from shoal.launch.progress import ProgressReporter
     from shoal.plan.training import TrainPlan
-    from shoal.play import Episodes
-    from shoal.train import Outcome
 
 PLAIN_LINE_S = 2.0
 """Least time between two progress lines where the output is no terminal [s]."""
@@ -139,7 +139,7 @@ def _planned_directory(plan: TrainPlan) -> str:
 
 
 @contextmanager
-def training_view(plan: TrainPlan, *, silent: bool) -> Generator[View]:
+def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporter]:
     """Show a training while it runs: a live table on a terminal, plain lines elsewhere, nothing when `silent`."""
     if silent:
         yield _SilentView()
@@ -165,8 +165,8 @@ def _headline(plan: TrainPlan) -> str:
     talk = f" through {plan.backend}" if plan.backend else ""
     where = f" of {len(plan.machines)} machines" if len(plan.machines) > 1 else ""
     return (
-        f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.door}), {plan.num_envs:,} environments "
-        f"each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
+        f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.launch_mode}), {plan.num_envs:,} "
+        f"environments each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
     )
 
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal import __version__
+from shoal.checks.findings import problem
 from shoal.doctor import apart, gpus, machine, software, talk
 from shoal.doctor.ask import Ask
 from shoal.errors import MachineBusyError, ShoalError, UsageError
 from shoal.plan.devices import visible_gpus
-from shoal.plan.findings import problem
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from shoal.checks.findings import Finding
     from shoal.config import DoctorConfig
-    from shoal.plan.findings import Finding
 
     _Check = Callable[[Ask], Iterable[Finding]]
 

@@ -1,6 +1,6 @@
 """Examination of several machines: whether they can train together, how far apart they are, and what that costs.
 
-Nothing is simulated: a short training of the task goes through the door through which `train --hosts` goes, and its
+Nothing is simulated: a short training of the task goes through the mode through which `train --hosts` goes, and its
 ranks time all_reduce first. It has a scratch directory on each machine, and leaves nothing in the log root.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NoReturn
 
+from shoal.checks.findings import note, ok, problem
 from shoal.doctor.children import START_S
 from shoal.doctor.steps import GRADIENT
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
-from shoal.launch.doors import open_door, without
-from shoal.launch.survey import survey
+from shoal.launch.host_probe import probe_hosts
+from shoal.launch.modes import launch_mode_of, without
 from shoal.plan.devices import visible_gpus
-from shoal.plan.findings import note, ok, problem
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
@@ -28,9 +28,9 @@ from shoal.tasks import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from shoal.checks.findings import Finding
     from shoal.config import DoctorConfig, TrainConfig
-    from shoal.launch.view import View
-    from shoal.plan.findings import Finding
+    from shoal.launch.progress import ProgressReporter
     from shoal.plan.training import TrainPlan
 
 STAND_IN = "Cartpole-Swingup"
@@ -68,7 +68,7 @@ def examine_machines(config: DoctorConfig, environ: Mapping[str, str], say: Call
     say(f"Asking {', '.join(config.hosts)}.")
     missing: list[ShoalError] = []
     try:
-        machines = partial(survey, environ, asked, missing.append)
+        machines = partial(probe_hosts, environ, asked, missing.append)
         plan = plan_training(asked, environ, visible_gpus(environ), machines)
     except (UsageError, WorkerLostError) as error:
         yield from (_trouble("machines", each) for each in (*missing, error))
@@ -122,16 +122,16 @@ def _trouble(topic: str, error: ShoalError) -> Finding:
 def _measure(plan: TrainPlan, environ: Mapping[str, str], *, named: bool) -> Iterator[Finding]:
     """Train for a moment, and judge what the ranks have measured."""
     kept = _Rows()
-    view: View = kept
-    door = open_door(plan)
+    view: ProgressReporter = kept
+    mode = launch_mode_of(plan)
     with (
         tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
         without(stale_rank_variables(environ)),
-        door.listen(view) as stop,
+        mode.listen(view) as stop,
     ):
         apart = tuple(replace(machine, shares_runs=False) for machine in plan.machines)
         job = replace(plan.job(RunDir(Path(scratch))), machines=apart, probe=0 if named else GRADIENT)
-        reports = door.run(job, view, stop)
+        reports = mode.run(job, view, stop)
     yield from judge_distance(reports[0].distance, kept.rows[WARM_UP:] if named else ())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.doctor.children import Child, start_child
 from shoal.errors import UsageError
-from shoal.plan import gpu_health
+from shoal.machine import gpu_health
 from shoal.plan.devices import WorkerDevices, parse_gpu_ids, plan_workers
 from shoal.plan.training import plan_training
 from shoal.tasks import registry
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shoal.config import DoctorConfig
+    from shoal.machine.gpu_health import GpuState
+    from shoal.machine.visibility import VisibleGpus
     from shoal.plan.devices import GpuIds
-    from shoal.plan.gpu_health import GpuState
     from shoal.plan.training import TrainPlan
-    from shoal.plan.visibility import VisibleGpus
 
 USUAL_WORKERS_ON_CPU = 2
 """Workers on the CPU when nothing was asked: the fewest that have to talk."""

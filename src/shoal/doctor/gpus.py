@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from shoal.checks.findings import note, ok, problem, size
+from shoal.checks.preflight import holders_of, judge_gpu, wanted_gpus
 from shoal.errors import UsageError
-from shoal.plan import gpu_health
-from shoal.plan.findings import note, ok, problem, size
-from shoal.plan.preflight import holders_of, judge_gpu, wanted_gpus
+from shoal.machine import gpu_health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from shoal.checks.findings import Finding
     from shoal.doctor.ask import Ask
-    from shoal.plan.findings import Finding
-    from shoal.plan.gpu_health import GpuLink, GpuState
+    from shoal.machine.gpu_health import GpuLink, GpuState
 
 
 def gpus(ask: Ask) -> Iterator[Finding]:

@@ -9,11 +9,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.config import AgentConfig
-from shoal.errors import UsageError
-from shoal.plan import host
-from shoal.plan.findings import note, ok, problem, size
-from shoal.plan.preflight import (
+from shoal.checks.findings import note, ok, problem, size
+from shoal.checks.preflight import (
     SHARED_MEMORY,
     findings_of,
     judge_disk,
@@ -22,14 +19,17 @@ from shoal.plan.preflight import (
     judge_shared_memory,
     judge_temporary,
 )
+from shoal.config import AgentConfig
+from shoal.errors import UsageError
+from shoal.machine import host
 from shoal.plan.ranks import cpu_quota, usable_cores
 from shoal.plan.sizes import checkpoint_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shoal.checks.findings import Finding
     from shoal.doctor.ask import Ask
-    from shoal.plan.findings import Finding
 
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_S = 2.0

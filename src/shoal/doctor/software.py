@@ -10,17 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from shoal import __version__
-from shoal.plan import gpu_health
-from shoal.plan.cuda_versions import read_built_with
-from shoal.plan.findings import note, ok, problem
-from shoal.plan.preflight import judge_driver
+from shoal.checks.findings import note, ok, problem
+from shoal.checks.preflight import judge_driver
+from shoal.machine import gpu_health
+from shoal.machine.cuda_versions import read_built_with
 from shoal.plan.ranks import stale_rank_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shoal.checks.findings import Finding
     from shoal.doctor.ask import Ask
-    from shoal.plan.findings import Finding
 
 PYTHONS = ((3, 11), (3, 14))
 """The first release of Python that works, and the first that does not any more."""

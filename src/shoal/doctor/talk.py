@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shoal.checks.findings import note, ok, problem
 from shoal.doctor.settings import export_line, smallest_settings
 from shoal.doctor.steps import GRADIENT, TINY
 from shoal.doctor.trial import Limits, Ranks, Trial, run_trial
-from shoal.plan.findings import note, ok, problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from shoal.checks.findings import Finding
     from shoal.doctor.ask import Ask
-    from shoal.plan.findings import Finding
 
 SLOW_S = 0.02
 """An all_reduce of gradients that takes longer is worth a note [s]: an iteration has some twenty of them."""

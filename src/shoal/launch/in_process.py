@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Limits
-from shoal.launch.notes import Note, failure_of, write_note
-from shoal.launch.record import record_end
+from shoal.launch.exit_records import ExitRecord, failure_of, write_exit_record
+from shoal.launch.run_record import record_end
 from shoal.launch.signals import ended_at_once, heard, stop_requests
 from shoal.launch.watchdog import watched
 from shoal.plan.ranks import Rank
@@ -17,17 +17,17 @@ from shoal.worker import WorkerReport, run_worker
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from shoal.launch.progress import ProgressReporter
     from shoal.launch.signals import StopRequests
-    from shoal.launch.view import View
-    from shoal.plan.job import Job
+    from shoal.plan.spec import WorkerSpec
 
 
-def listen(view: View) -> AbstractContextManager[StopRequests]:
+def listen(view: ProgressReporter) -> AbstractContextManager[StopRequests]:
     """Answer the first signal, and let a second one end this process at once."""
     return stop_requests(insist=True, announce=lambda name: view.on_line(heard(name)))
 
 
-def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerReport]:
+def run_in_process(job: WorkerSpec, view: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
     """Run `job` here and return its one report.
 
     Raises:
@@ -49,17 +49,19 @@ def run_in_process(job: Job, view: View, stop: StopRequests) -> list[WorkerRepor
             finally:
                 place = beat.place()
     except ShoalError as error:
-        write_note(job.run, Note.of_error(error, rank))
+        write_exit_record(job.run, ExitRecord.of_error(error, rank))
         raise
     except KeyboardInterrupt as error:
         stopped = ended_at_once("SIGINT", job.run)
-        write_note(job.run, Note.of_error(stopped, rank))
+        write_exit_record(job.run, ExitRecord.of_error(stopped, rank))
         raise stopped from error
     except Exception as error:
-        note = Note.of_error(error, rank, place=place)
-        write_note(job.run, note)
+        note = ExitRecord.of_error(error, rank, place=place)
+        write_exit_record(job.run, note)
         raise failure_of(note) from error
     report = done.report
-    write_note(job.run, Note(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
+    write_exit_record(
+        job.run, ExitRecord(rank=0, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+    )
     done.export()
     return [report]

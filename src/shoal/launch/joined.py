@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
-from shoal.launch.again import attempts
-from shoal.launch.board import FileBoard, StoreBoard
-from shoal.launch.meeting import find_network, let_all_hear
-from shoal.launch.notes import Note, clear_notes, failure_of, way_on, write_note
-from shoal.launch.record import record_end
-from shoal.launch.stalls import cut_off, is_that_process
+from shoal.launch.elastic_state import attempts
+from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
+from shoal.launch.hang_detector import is_that_process, machine_lost
+from shoal.launch.rendezvous import acknowledge, find_network
+from shoal.launch.run_record import record_end
+from shoal.launch.status_store import FileStatusStore, TcpStatusStore
 from shoal.launch.watchdog import watched
-from shoal.plan.job import Job
 from shoal.plan.launchers import launcher_of
 from shoal.plan.rundir import RunDir
+from shoal.plan.spec import WorkerSpec
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from shoal.launch.board import Board
-    from shoal.launch.meeting import Meeting
+    from shoal.launch.progress import ProgressReporter
+    from shoal.launch.rendezvous import Rendezvous
     from shoal.launch.signals import StopRequests
     from shoal.launch.signed_store import SignedStore
-    from shoal.launch.view import View
+    from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
 
 _RUN_DIR = "shoal/run_dir"
@@ -61,25 +61,32 @@ def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> P
         except Exception as error:
             store.set(_REFUSAL, str(error) or repr(error))
             store.set(_RUN_DIR, "")
-            let_all_hear(store, rank, "refusal")
+            acknowledge(store, rank, "refusal")
             raise
         store.set(_RUN_DIR, str(path))
         return path
     told = store.get(_RUN_DIR).decode()
     if not told:
         refusal = store.get(_REFUSAL).decode()
-        let_all_hear(store, rank, "refusal")
+        acknowledge(store, rank, "refusal")
         raise UsageError(refusal)
     run = RunDir(Path(told))
     if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own: notes and stacks lie here.
         with suppress(OSError):
             run.ranks_dir.mkdir(parents=True, exist_ok=True)
-            clear_notes(run)
+            clear_exit_records(run)
     return run.path
 
 
 def run_joined(  # noqa: PLR0913  Some of them are the door's own.
-    job: Job, view: View, stop: StopRequests, *, rank: Rank, meeting: Meeting, store: SignedStore, backend: str | None
+    job: WorkerSpec,
+    view: ProgressReporter,
+    stop: StopRequests,
+    *,
+    rank: Rank,
+    meeting: Rendezvous,
+    store: SignedStore,
+    backend: str | None,
 ) -> list[WorkerReport]:
     """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
 
@@ -93,33 +100,33 @@ def run_joined(  # noqa: PLR0913  Some of them are the door's own.
         return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
 
 
-def _share_job(store: SignedStore, rank: Rank, job: Job) -> Job:
+def _share_job(store: SignedStore, rank: Rank, job: WorkerSpec) -> WorkerSpec:
     """Take rank 0's job: it knows where a run goes on, and with what. Devices and code are each rank's own."""
     if rank.rank == 0:
         store.set(_JOB, job.to_json())
         return job
-    return replace(Job.from_json(store.get(_JOB).decode(), own=job.config), devices=job.devices)
+    return replace(WorkerSpec.from_json(store.get(_JOB).decode(), own=job.config), devices=job.devices)
 
 
 @contextmanager
-def _open_board(run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> Iterator[Board]:
+def _open_board(run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> Iterator[StatusStore]:
     """Open what the ranks tell each other by: files on one machine, the store on several."""
     if rank.local_world_size == rank.world_size:
-        yield FileBoard(run, run.ranks_dir, rank.world_size)
+        yield FileStatusStore(run, run.ranks_dir, rank.world_size)
         return
-    with closing(StoreBoard(run, rank, connect)) as board:
+    with closing(TcpStatusStore(run, rank, connect)) as board:
         yield board
 
 
 def _run(  # noqa: PLR0913
-    job: Job,
-    view: View,
+    job: WorkerSpec,
+    view: ProgressReporter,
     stop: StopRequests,
     *,
     rank: Rank,
     store: SignedStore,
     network: Mapping[str, str],
-    board: Board,
+    board: StatusStore,
 ) -> list[WorkerReport]:
     place = "startup"
 
@@ -140,19 +147,19 @@ def _run(  # noqa: PLR0913
             finally:
                 place = beat.place()
     except ShoalError as error:
-        board.leave(Note.of_error(error, rank))
+        board.leave(ExitRecord.of_error(error, rank))
         raise
     except Exception as error:
-        note = Note.of_error(error, rank, place=place)
+        note = ExitRecord.of_error(error, rank, place=place)
         board.leave(note)
-        if not note.is_echo:
+        if not note.is_secondary:
             raise failure_of(note) from error
         cause = _cause_elsewhere(job, rank, board)
         if attempts() is not None:  # A launcher of ours on this machine, which says the last line.
-            write_note(job.run, Note.of_error(cause, rank))
+            write_exit_record(job.run, ExitRecord.of_error(cause, rank))
         raise cause from error
     report = done.report
-    board.leave(Note(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
+    board.leave(ExitRecord(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
     done.export()
     return reports
 
@@ -168,7 +175,7 @@ def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[Worker
     return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
-def _cause_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
+def _cause_elsewhere(job: WorkerSpec, rank: Rank, board: StatusStore) -> ShoalError:
     """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
     deadline = time.monotonic() + _ECHO_WAIT_S
     while (cause := board.first_failure()) is None:
@@ -183,10 +190,10 @@ def _launcher() -> str:
     return launcher_of(os.environ) or "the launcher"
 
 
-def _lost_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
+def _lost_elsewhere(job: WorkerSpec, rank: Rank, board: StatusStore) -> ShoalError:
     """Return the error of a rank that ended without a note: its heartbeat has stopped, and still says where it was."""
     if board.silent > _ECHO_WAIT_S and rank.rank != 0:
-        return cut_off(job.run, rank.rank, "collective", board.silent)
+        return machine_lost(job.run, rank.rank, "collective", board.silent)
     ranks = set(range(rank.world_size)) - {rank.rank} - board.notes().keys()
     beats = [beat for beat in board.beats(ranks) if not is_that_process(beat)]
     lost = max(beats, key=lambda beat: beat.silent, default=None)
@@ -195,7 +202,7 @@ def _lost_elsewhere(job: Job, rank: Rank, board: Board) -> ShoalError:
         return WorkerLostError(message)
     message = (
         f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
-        f"{_launcher()}'s output tells its signal or exit code. {way_on(job.run)}"
+        f"{_launcher()}'s output tells its signal or exit code. {resume_hint(job.run)}"
     )
     error = WorkerLostError(message, rank=lost.rank)
     if (lost.rank, rank.rank) == (0, 1) and job.run.run_json.exists():

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.launch.guard import locked_by, signal_all
+from shoal.launch.reaper import locked_by, signal_all
 from shoal.procfs import how_it_ended, stat
 
 if TYPE_CHECKING:

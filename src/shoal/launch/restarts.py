@@ -15,21 +15,21 @@ from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, Wo
 from shoal.launch.signals import ended_at_once
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.devices import visible_gpus
-from shoal.plan.job import Start
-from shoal.plan.machines import Machines
+from shoal.plan.nodes import Nodes
+from shoal.plan.spec import Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shoal.config import TrainConfig
+    from shoal.launch.progress import ProgressReporter
     from shoal.launch.signals import StopRequests
-    from shoal.launch.view import View
-    from shoal.plan.machines import MachinePlan
+    from shoal.machine.visibility import VisibleGpus
+    from shoal.plan.nodes import NodePlan
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
-    from shoal.plan.visibility import VisibleGpus
 
-    Survey = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Machines]
+    ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
     Place = tuple[str, str, int]  # Host, GPU by its UUID, number among the workers there: ranks are counted anew.
 
 LONGEST_PAUSE_S = 60.0
@@ -43,19 +43,19 @@ class Restarts:
         self,
         plan: TrainPlan,
         look: Callable[[], VisibleGpus] = visible_gpus,
-        survey: Survey | None = None,
+        probe_hosts: ProbeHosts | None = None,
     ) -> None:
         """Remember which GPUs the first launch has.
 
         Args:
             plan: The first launch.
             look: Tells which GPUs are visible.
-            survey: With `--hosts`, finds out about the machines of a configuration, calls its second argument with each
-                that is away, and its third now and then.
+            probe_hosts: With `--hosts`, probes the machines of a configuration, calls its second argument with each
+                that cannot be reached, and polls its third.
         """
         self._plan = plan
         self._look = look
-        self._survey = survey if plan.machines else None
+        self._probe_hosts = probe_hosts if plan.machines else None
         self._left_out: set[Place] = set()  # Of workers that were lost twice, with `--hosts`.
         self._places = [place for each in plan.machines for place in _places(each.host, each.uuids)]
         if plan.config.max_restarts and not plan.machines:
@@ -65,7 +65,7 @@ class Restarts:
         self._lost_before: Place | None = None  # Of the worker that was lost without progress the time before.
         self._launches = self._paused = 1
 
-    def after(self, lost: WorkerLostError, run: RunDir, view: View, stop: StopRequests) -> TrainPlan:
+    def after(self, lost: WorkerLostError, run: RunDir, view: ProgressReporter, stop: StopRequests) -> TrainPlan:
         """Return the plan of the next launch.
 
         Raises:
@@ -83,7 +83,7 @@ class Restarts:
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
         place = self._places[lost.rank] if lost.rank is not None else None
         suspect = place if place == self._lost_before else None
-        devices = () if self._survey else self._devices_left(lost, suspect)
+        devices = () if self._probe_hosts else self._devices_left(lost, suspect)
         self._fruitless += 1
         self._launches += 1
         self._lost_before = place
@@ -92,9 +92,9 @@ class Restarts:
         again = f"Starting again in {self.pause_s:.0f} s from {origin} ({tries})."
         for line in (*lost.details.splitlines(), str(lost), *passed_over, again):
             view.on_line(line)
-        if self._survey:
+        if self._probe_hosts:
             self.pause(run, stop)  # Before the machines are looked at, not after: one may be starting again.
-            devices = self._machines_left(self._survey, lost, suspect, view, partial(_refuse_when_told, run, stop))
+            devices = self._machines_left(self._probe_hosts, lost, suspect, view, partial(_refuse_when_told, run, stop))
         if len(devices) != self._plan.world_size:
             view.on_line(self._resize(devices))
         self._plan = replace(
@@ -152,10 +152,10 @@ class Restarts:
 
     def _machines_left(
         self,
-        survey: Survey,
+        probe_hosts: ProbeHosts,
         lost: WorkerLostError,
         suspect: Place | None,
-        view: View,
+        view: ProgressReporter,
         check: Callable[[], None],
     ) -> tuple[str, ...]:
         """Plan with the machines that are there now, and return the devices of their workers.
@@ -171,15 +171,15 @@ class Restarts:
             self._left_out.add(suspect)
         away: list[ShoalError] = []
         try:
-            found = survey(self._usable(), away.append, check)
+            found = probe_hosts(self._usable(), away.append, check)
         except (InterruptedRunError, TerminatedRunError):
             raise
         except ShoalError as error:
-            found = Machines()
+            found = Nodes()
             away = [error]
         for error in away:
             view.on_line(str(error))
-        machines: list[MachinePlan] = []
+        machines: list[NodePlan] = []
         self._places = []
         for machine in found.machines:
             places = zip(_places(machine.host, machine.uuids), machine.devices, strict=True)

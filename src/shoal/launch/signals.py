@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import InterruptedRunError, TerminatedRunError
-from shoal.launch.notes import way_on
+from shoal.launch.exit_records import resume_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def heard(name: str) -> str:
 
 def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
     """Return the error of a run that was not given the time for a checkpoint."""
-    return ERRORS[name](f"{name} ended the run at once. {way_on(run)}")
+    return ERRORS[name](f"{name} ended the run at once. {resume_hint(run)}")
 
 
 @contextmanager

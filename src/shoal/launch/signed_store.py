@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, WorkerLostError
-from shoal.launch.guard import locked_by, own_scratch, sweep_abandoned
+from shoal.launch.reaper import locked_by, own_scratch, sweep_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

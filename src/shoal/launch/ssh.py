@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.line import Line
+from shoal.launch.channel import Channel
 from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shoal.launch.line import Message
+    from shoal.launch.channel import Message
 
 FORWARDED = (
     *("PATH", "LD_LIBRARY*", "LIBRARY_PATH", "PYTHON*", "CUDA*", "TORCH*", "PYTORCH*", "NCCL*"),  # As torchrunx does.
@@ -63,14 +63,14 @@ try:
 except OSError as error:
     sys.exit(sys.stderr.write(f"{{error.strerror}}") and {_NO_DIRECTORY})
 os.environ.update(told["environ"])
-os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.warden"])
+os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.node_agent"])
 """
 """What runs there first. It needs the standard library alone, and makes the surroundings in which Shoal is found."""
 _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
 """The same, without a line's end or a letter that means something to a login shell, whichever it is."""
 
 
-class Login:
+class SshConnection:
     """A warden on another machine, and the line to it."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Login:
         Args:
             host: The machine, as ssh knows it.
             ssh_config: A configuration file instead of the user's own.
-            on_message: See `Line`.
+            on_message: See `Channel`.
             writes_run: Whether rank 0 will run there.
         """
         self.host = host
@@ -107,7 +107,7 @@ class Login:
         os.close(to_read)
         os.close(to_write)
         header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ, writes_run=writes_run)}).encode()
-        self.line = Line(answers, orders, on_message, begins_with=b"%08d" % len(header) + header)
+        self.line = Channel(answers, orders, on_message, begins_with=b"%08d" % len(header) + header)
 
     def error(self) -> ShoalError:
         """Wait until ssh has ended, which the end of the line has announced, and return what it means."""

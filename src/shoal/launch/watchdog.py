@@ -2,7 +2,7 @@
 
 A rank without progress dumps the stacks of its threads, says so, and ends itself. One whose process does not run
 cannot: faulthandler's own thread, which needs no lock of Python's, still dumps its stacks, and those who wait for it
-name it (`shoal.launch.stalls`).
+name it (`shoal.launch.hang_detector`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.heartbeat import Heartbeat, Limits, beat_file
-from shoal.launch.board import FileBoard
-from shoal.launch.notes import Note, failure_of
-from shoal.launch.stalls import (
+from shoal.launch.exit_records import ExitRecord, failure_of
+from shoal.launch.hang_detector import (
     GRACE_S,
-    Lookout,
-    cut_off,
+    PauseDetector,
     drop_empty_stacks,
     end_stuck,
+    find_stuck_rank,
+    machine_lost,
     stack_file,
-    stalled,
-    who_is_stuck,
+    stall_error,
 )
+from shoal.launch.status_store import FileStatusStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from shoal.errors import ShoalError, WorkerLostError
     from shoal.heartbeat import Beat
-    from shoal.launch.board import Board
+    from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
 
@@ -58,7 +58,7 @@ def watched(  # noqa: PLR0913  What a door knows of its rank.
     *,
     give_up: Callable[[ShoalError], None],
     scratch: Path | None = None,
-    board: Board | None = None,
+    board: StatusStore | None = None,
 ) -> Iterator[Heartbeat]:
     """Keep the heartbeat of this process's rank, and watch over it, for the time of the body.
 
@@ -73,7 +73,7 @@ def watched(  # noqa: PLR0913  What a door knows of its rank.
     """
     directory = scratch or run.ranks_dir
     beat = Heartbeat(beat_file(directory, rank.rank), limits)
-    board = board or FileBoard(run, directory, rank.world_size)
+    board = board or FileStatusStore(run, directory, rank.world_size)
     dog = _Watchdog(run, rank, beat, board, give_up, is_launched=scratch is not None)
     dog.start()
     try:
@@ -93,7 +93,7 @@ class _Watchdog:
         run: RunDir,
         rank: Rank,
         beat: Heartbeat,
-        board: Board,
+        board: StatusStore,
         give_up: Callable[[ShoalError], None],
         *,
         is_launched: bool,
@@ -104,7 +104,7 @@ class _Watchdog:
         self._board = board
         self._is_launched = is_launched  # By a process that watches over all ranks.
         self._give_up = give_up
-        self._lookout = Lookout()
+        self._lookout = PauseDetector()
         self._ended = threading.Event()
         self._stacks: TextIO | None = None
         self._tells_of_crashes = False
@@ -151,7 +151,7 @@ class _Watchdog:
         """Leave a note and end this process, unless it has come on meanwhile; end `culprit` too."""
         if marks != self._beat.marks:
             return
-        self._board.leave(Note.of_error(error, self._rank))  # First: what is ended now breaks our connection.
+        self._board.leave(ExitRecord.of_error(error, self._rank))  # First: what is ended now breaks our connection.
         if culprit is not None:
             end_stuck(culprit)
         self._give_up(error)
@@ -175,12 +175,12 @@ class _Watchdog:
                 self._stacks.flush()
                 faulthandler.dump_traceback(file=self._stacks)
         own = replace(self._beat.beat(self._rank.rank), idle=idle)
-        return stalled(self._run, own)
+        return stall_error(self._run, own)
 
     def _look_around(self, watched_s: float, marks: int) -> None:
         """End this process if it waits in vain, naming the rank that it waits for."""
         if self._board.silent > self._beat.limit:
-            self._end(cut_off(self._run, self._rank.rank, self._beat.place(), self._board.silent), marks)
+            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), self._board.silent), marks)
             return
         notes = self._board.notes()
         cause = self._board.first_failure()
@@ -189,6 +189,6 @@ class _Watchdog:
             return
         ranks = set(range(self._rank.world_size)) - notes.keys()
         beats = self._board.beats(ranks)
-        error = who_is_stuck(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats}))
+        error = find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats}))
         if error is not None:
             self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from shoal.checks.film import choose_gl
 from shoal.config import TrainConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
 from shoal.learn.runner import Runner
-from shoal.plan.films import choose_gl
 from shoal.sim.film_process import make_film
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache

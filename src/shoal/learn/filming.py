@@ -12,8 +12,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from shoal.checks.film import choose_gl
 from shoal.errors import UsageError
-from shoal.plan.films import choose_gl
 from shoal.sim.film import unfinished
 from shoal.sim.film_process import FilmProcess
 from shoal.sim.reel import Reel

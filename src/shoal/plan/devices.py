@@ -1,7 +1,7 @@
 """Which device each worker of this machine gets: what the driver counts, and what `--gpu-ids` makes of it.
 
 GPUs are counted by NVML, which needs no torch and makes no CUDA context, so that a refusal is fast. This is
-the only home of `pynvml`. CUDA's rules about `CUDA_VISIBLE_DEVICES` are `shoal.plan.visibility`.
+the only home of `pynvml`. CUDA's rules about `CUDA_VISIBLE_DEVICES` are `shoal.machine.visibility`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import UsageError, did_you_mean
-from shoal.plan.visibility import Gpu, Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
+from shoal.machine.visibility import Gpu, Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.plan.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
+from shoal.machine.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
 from shoal.plan.launchers import Told, launcher_of
 from shoal.plan.srun import read_task
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.env import MujocoConfig
 from shoal.config.machines import number_of_nodes
 from shoal.errors import UsageError
+from shoal.machine.host import why_unwritable
+from shoal.machine.network import through
 from shoal.plan.devices import parse_gpu_ids, plan_bound_workers, plan_workers
-from shoal.plan.host import why_unwritable
-from shoal.plan.job import Job, Start
 from shoal.plan.launchers import launcher_of
-from shoal.plan.machines import Machines
-from shoal.plan.network import through
+from shoal.plan.nodes import Nodes
 from shoal.plan.ranks import joined_rank, stale_rank_note
+from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import (
     RunDir,
     experiment_dir,
@@ -27,8 +27,8 @@ from shoal.plan.rundir import (
     torchrunx_log_dir,
     validate_run_name,
 )
+from shoal.plan.spec import Start, WorkerSpec
 from shoal.plan.srun import has_own_gpus
-from shoal.plan.starts import changes_since, find_start
 from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from shoal.config import TrainConfig
     from shoal.plan.devices import GpuIds, VisibleGpus
     from shoal.plan.launchers import Launcher
-    from shoal.plan.machines import MachinePlan
+    from shoal.plan.nodes import NodePlan
     from shoal.plan.ranks import Rank
     from shoal.tasks.registry import TaskSpec
 
-Door = Literal["in process", "spawned", "joined", "nodes"]
+LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
 
 HOST = "localhost"
 """The name under which torchrunx knows this machine when it is the only one; rank files are named after it."""
@@ -54,7 +54,7 @@ class TrainPlan:
 
     config: TrainConfig
     spec: TaskSpec
-    door: Door
+    launch_mode: LaunchMode
     devices: tuple[str, ...]
     """Device of each worker on this machine, by local rank; with `--hosts`, of each worker by its rank."""
     backend: str | None
@@ -69,7 +69,7 @@ class TrainPlan:
     start_iteration: int
     notes: tuple[str, ...]
     """Sentences that the user should read before training starts."""
-    machines: tuple[MachinePlan, ...] = ()
+    machines: tuple[NodePlan, ...] = ()
     """The machines of `--hosts`; `devices` are then those of all of them."""
     meeting: str | None = None
     """The address at which the ranks of several machines meet."""
@@ -87,9 +87,9 @@ class TrainPlan:
 
     def log_base(self, run: RunDir, environ: Mapping[str, str]) -> Path | None:
         """Return the directory that gets one directory of rank files for each launch, or None when they are off."""
-        return torchrunx_log_dir(environ, self.config.torchrunx_log_dir, run) if self.door == "spawned" else None
+        return torchrunx_log_dir(environ, self.config.torchrunx_log_dir, run) if self.launch_mode == "spawned" else None
 
-    def job(self, run: RunDir, log_dir: Path | None = None) -> Job:
+    def job(self, run: RunDir, log_dir: Path | None = None) -> WorkerSpec:
         """Return what each worker needs to know. Rank files go to `log_dir`, if there is one."""
         workers = (
             [(HOST, number) for number in range(len(self.devices))]
@@ -101,7 +101,7 @@ class TrainPlan:
             ]
         )
         logs = [str((log_dir / rank_log_name(*worker)).absolute()) for worker in workers] if log_dir else []
-        return Job(
+        return WorkerSpec(
             config=self.config,
             run_dir=str(run.path.absolute()),
             devices=self.devices,
@@ -117,7 +117,7 @@ class TrainPlan:
         """Return the plan as plain values, for `run.json` and `--dry-run`."""
         return {
             "task": self.config.task,
-            "door": self.door,
+            "launch_mode": self.launch_mode,
             "devices": list(self.devices),
             **self._machines_to_plain(),
             "backend": self.backend,
@@ -159,7 +159,7 @@ def plan_training(
     config: TrainConfig,
     environ: Mapping[str, str],
     gpus: VisibleGpus,
-    survey: Callable[[], Machines] | None = None,
+    probe_hosts: Callable[[], Nodes] | None = None,
 ) -> TrainPlan:
     """Decide everything about one training.
 
@@ -167,7 +167,7 @@ def plan_training(
         config: What was asked.
         environ: Environment variables.
         gpus: What is visible.
-        survey: With `--hosts`, finds out about the machines; called when all else has been found possible.
+        probe_hosts: With `--hosts`, finds out about the machines; called when all else has been found possible.
 
     Raises:
         UsageError: What was asked cannot be done.
@@ -181,7 +181,7 @@ def plan_training(
     if rank is not None and config.interface is not None:
         through(config.interface)
     gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))
-    machines = survey() if survey is not None else Machines()
+    machines = probe_hosts() if probe_hosts is not None else Nodes()
     if rank is not None and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
         workers = plan_bound_workers(gpu_ids, rank.local_world_size, gpus)
     else:
@@ -203,11 +203,11 @@ def plan_training(
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
     spawned = world_size > 1 or config.max_restarts or machines.machines
-    door: Door = "joined" if rank else "nodes" if nodes > 1 else "spawned" if spawned else "in process"
+    launch_mode: LaunchMode = "joined" if rank else "elastic" if nodes > 1 else "spawned" if spawned else "in process"
     plan = TrainPlan(
         config=config,
         spec=spec,
-        door=door,
+        launch_mode=launch_mode,
         devices=workers.devices,
         # One worker here may still be one of several machines.
         backend=workers.backend or _backend(workers.devices, gpus) if world_size > 1 else None,

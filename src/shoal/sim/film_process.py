@@ -8,8 +8,8 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from shoal import PYTHON
+from shoal.checks.film import GL_VARIABLE
 from shoal.errors import ShoalError
-from shoal.plan.films import GL_VARIABLE
 from shoal.procfs import how_it_ended
 from shoal.sim.film import unfinished
 
@@ -31,7 +31,7 @@ class FilmProcess:
         Args:
             clip: What is filmed.
             target: The film, an mp4.
-            gl: What to draw with, see `shoal.plan.films`.
+            gl: What to draw with, see `shoal.checks.film`.
             nice: How far other processes go first, up to 19.
 
         Raises:

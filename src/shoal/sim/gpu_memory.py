@@ -1,6 +1,6 @@
 """Errors of torch and Warp that mean that a GPU has no memory left, as an error of Shoal's own.
 
-What a training takes at least is judged before it starts, in `shoal.plan.preflight`.
+What a training takes at least is judged before it starts, in `shoal.checks.preflight`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import warp as wp
 
+from shoal.checks.findings import size
 from shoal.errors import ShoalError, TrainingFailedError
-from shoal.plan.findings import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

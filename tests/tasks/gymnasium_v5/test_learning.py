@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import TRAIN, start
 
+from shoal.commands.play import play
 from shoal.config import PlayConfig
-from shoal.play import play
 from shoal.tasks.gymnasium_v5.specs import SPECS
 from shoal.tasks.registry import registered
 

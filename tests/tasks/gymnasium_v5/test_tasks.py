@@ -14,12 +14,12 @@ import pytest
 from support.commands import SMALL
 
 from shoal.cli.parse import parse_train
+from shoal.commands.train import make_plan
 from shoal.errors import UsageError
 from shoal.tasks.gymnasium_v5.config import ANT, HALF_CHEETAH, HOPPER, RunConfig, StandupConfig
 from shoal.tasks.gymnasium_v5.specs import SPECS
 from shoal.tasks.gymnasium_v5.tasks import HalfCheetah, Hopper, HumanoidStandup
 from shoal.tasks.registry import registered
-from shoal.train import make_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

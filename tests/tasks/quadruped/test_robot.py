@@ -16,7 +16,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.launch.record import RunRecord, make_run_dir
+from shoal.launch.run_record import RunRecord, make_run_dir
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.specs import check_robot

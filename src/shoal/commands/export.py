@@ -1,0 +1,65 @@
+"""The story of exporting a policy: find its checkpoint and where its files go, build its networks, write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+from shoal.plan.checkpoints import run_of
+from shoal.plan.resume import find_model
+from shoal.plan.rundir import refuse_links
+from shoal.plan.training import refuse_unwritable
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.config import ExportConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    files: tuple[Path, ...]
+    metadata: Mapping[str, str]
+    """What stands in each of them beside the network."""
+
+
+def export(config: ExportConfig) -> Exported:
+    """Write a trained policy as ONNX, and as a program of `torch.export`.
+
+    Raises:
+        UsageError: There is no such policy, it cannot be exported, or its files cannot be written there.
+        ShoalError: The disk refused them.
+    """
+    spec = registry.resolve(config.task)
+    model = find_model(config.log_root, spec, config.checkpoint).absolute()
+    onnx_file = _onnx_file(config, model)
+
+    from shoal.learn.export import read_policy, write_policy
+
+    run = run_of(model)
+    checkpoint = str(model.parent.relative_to(run.path.parent)) if run else model.name
+    policy = read_policy(config, spec, model, checkpoint)
+    return Exported(write_policy(policy, onnx_file), policy.metadata)
+
+
+def _onnx_file(config: ExportConfig, model: Path) -> Path:
+    """Return where the ONNX file goes.
+
+    Raises:
+        UsageError: It cannot be written there, as far as looking tells.
+    """
+    run = run_of(model)
+    default = run.policy_onnx if run else model.with_suffix(".onnx")
+    file = default if config.out is None else Path(config.out)
+    if run and config.out is None:
+        refuse_links(run)
+    if file.is_dir():
+        message = f"--out asks for {file}, which is a directory: pass a file, such as {file / 'policy.onnx'}."
+        raise UsageError(message)
+    refuse_unwritable("The default of --out" if config.out is None else "--out", file.parent)
+    return file

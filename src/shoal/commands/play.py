@@ -1,0 +1,110 @@
+"""The story of playing a policy: find its checkpoint, build its environments, run episodes and count, or show them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+from shoal.checks.film import refuse_no_film
+from shoal.checks.viewer import check_display, free_viewer_port
+from shoal.errors import UsageError
+from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
+from shoal.plan.resume import find_model
+from shoal.plan.training import refuse_unwritable
+from shoal.tasks import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.config import AgentKind, PlayConfig
+    from shoal.tasks.registry import TaskSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Returns and lengths of a policy's episodes."""
+
+    task: str
+    agent: AgentKind
+    checkpoint: Path | None
+    """Where a trained policy comes from."""
+    returns: list[float]
+    lengths: list[int]
+    """Length of each episode [environment steps]."""
+    video: str | None = None
+    """The film of the first of the environments."""
+
+    def summary(self) -> dict[str, float | str | int | None]:
+        """Return means, standard deviations and extremes."""
+        return {
+            "task": self.task,
+            "agent": self.agent,
+            "checkpoint": str(self.checkpoint) if self.checkpoint else None,
+            "video": self.video,
+            "episodes": len(self.returns),
+            "return_mean": fmean(self.returns),
+            "return_std": pstdev(self.returns),
+            "return_min": min(self.returns),
+            "return_max": max(self.returns),
+            "length_mean": fmean(self.lengths),
+            "length_std": pstdev(self.lengths),
+        }
+
+
+def play(config: PlayConfig) -> Episodes:
+    """Run episodes of a policy, a trained one without exploration noise.
+
+    Raises:
+        UsageError: There is no such policy, or it cannot be run here.
+    """
+    spec, model, device = _find(config)
+    if config.video is not None:
+        refuse_no_film(device, os.environ)
+        refuse_unwritable("--video", Path(config.video).parent)
+
+    from shoal.learn.evaluation import run_episodes
+
+    returns, lengths = run_episodes(config, spec, model, device)
+    return Episodes(config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video)
+
+
+def show(config: PlayConfig, say: Callable[[str], None]) -> None:
+    """Show a policy at play, until its window is closed or a signal comes.
+
+    Args:
+        config: What is shown; its `viewer` says where.
+        say: Prints a line.
+
+    Raises:
+        UsageError: There is no such policy, or it cannot be shown here.
+    """
+    if config.viewer == "native":
+        check_display(os.environ)
+        spec, model, device = _find(config)
+
+        from shoal.viewer.native import show as show_native
+
+        show_native(config, spec, model, device, say=say)
+    else:
+        config = replace(config, viewer_port=free_viewer_port(config))
+        spec, model, device = _find(config)
+
+        from shoal.viewer.web import show as show_web
+
+        show_web(config, spec, model, device, say=say)
+
+
+def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
+    """Return the task, the checkpoint of a trained policy, and the device."""
+    spec = registry.resolve(config.task)
+    gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
+    if gpu_ids == "all" or (isinstance(gpu_ids, tuple) and len(gpu_ids) > 1):
+        asked = " ".join(config.gpu_ids)
+        message = f"A policy plays on one device, but --gpu-ids {asked} may name several: pass one index, or None."
+        raise UsageError(message)
+    model = find_model(config.log_root, spec, config.checkpoint) if config.agent_kind == "trained" else None
+    spec.check_env(config.env)
+    return spec, model, plan_workers(gpu_ids, 1, visible_gpus(os.environ)).devices[0]

@@ -1,0 +1,132 @@
+"""Where a training begins that does not begin from nothing: the run that goes on, the checkpoint it starts from."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.errors import UsageError
+from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
+from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
+from shoal.plan.spec import Start
+
+if TYPE_CHECKING:
+    from shoal.config import TrainConfig
+    from shoal.tasks.registry import TaskSpec
+
+logger = logging.getLogger(__name__)
+
+
+def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
+    """Find the run to continue, the checkpoint to start from, its iteration, and what was passed over."""
+    if config.resume is not None:
+        run, damaged = run_to_continue(config, spec)
+        checkpoint, passed_over = newest_good(run)
+        if checkpoint is None:
+            reasons = " ".join(passed_over) or "It has none yet."
+            message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
+            raise UsageError(message)
+        _refuse_finished(config, run, checkpoint)
+        return (
+            run,
+            Start(model=str(checkpoint.model.absolute()), mode="continue"),
+            checkpoint.iteration,
+            [*damaged, *passed_over],
+        )
+    if config.checkpoint is not None:
+        model = find_model(config.log_root, spec, config.checkpoint)
+        return None, Start(model=str(model.absolute()), mode="weights"), 0, []
+    return None, None, 0, []
+
+
+def changes_since(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> list[str]:
+    """Say what is not as it was when the checkpoint was written that a run goes on from."""
+    if start is None or start.mode != "continue":
+        return []
+    checkpoint = Checkpoint(Path(start.model).parent)
+    told = checkpoint.manifest()
+    workers, each = told.get("world_size"), told.get("num_envs")
+    if workers is None or each is None or (workers, each) == (world_size, num_envs) or not checkpoint.has_rank_files:
+        return []
+    then, now = int(workers) * int(each), world_size * num_envs
+    steps = config.agent.num_steps_per_env
+    dealt = (
+        "all of them go on"
+        if then == now
+        else f"{now - then:,} of them are new"
+        if now > then
+        else f"the last {then - now:,} are left out"
+    )
+    change = (
+        f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} "
+        f"environments in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random "
+        "actions. The learning rate is not changed."
+    )
+    return [change]
+
+
+def _workers(number: int, num_envs: int) -> str:
+    workers = "1 worker" if number == 1 else f"{number} workers"
+    return f"{workers} with {num_envs:,} environments{'' if number == 1 else ' each'}"
+
+
+def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
+    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint.
+
+    With it comes a sentence for each checkpoint of a newer run that has none that is whole.
+    """
+    if config.resume:
+        return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
+    return _newest_run_with_checkpoint(config.log_root, spec)
+
+
+def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
+    """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
+    if checkpoint == "best":
+        run, _ = _newest_run_with_checkpoint(log_root, spec)
+        found = best_good(run)
+        if found is not None and found.score is None:
+            _warn_of_no_score(run)
+    elif checkpoint == "latest":
+        found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
+    else:
+        return checkpoint_at(Path(checkpoint))
+    if found is None:  # Removed by somebody in this very moment.
+        message = f"The newest checkpoint below {log_root} is gone: try again."
+        raise UsageError(message)
+    return found.model
+
+
+@cache
+def _warn_of_no_score(run: RunDir) -> None:
+    """Say, once for each run, that `best` is `latest`."""
+    logger.warning("No score of %s can be compared: its best checkpoint is the last one.", run.path)
+
+
+def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, list[str]]:
+    experiment = experiment_dir(Path(log_root), spec.experiment)
+    passed_over: list[str] = []
+    for run in reversed(list_runs(experiment)):
+        newest, damaged = newest_good(run)
+        if newest is not None:
+            return run, passed_over
+        passed_over += damaged
+    if passed_over:
+        message = (
+            f"No run in {experiment.absolute()} has a whole checkpoint. {' '.join(passed_over)} Pass a path, or train "
+            "anew without this flag."
+        )
+        raise UsageError(message)
+    message = f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path."
+    raise UsageError(message)
+
+
+def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -> None:
+    if checkpoint.iteration >= config.max_iterations:
+        message = (
+            f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
+            f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
+        )
+        raise UsageError(message)

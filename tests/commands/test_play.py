@@ -1,0 +1,75 @@
+"""The story of playing: what is refused before a policy is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from support.documented import ROOT
+from support.films import blue, draws, frames_of
+
+from shoal.commands.play import play
+from shoal.config import PlayConfig
+from shoal.errors import UsageError
+from shoal.tasks import registry
+from shoal.tasks.cartpole.config import SwingupConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHORT = SwingupConfig(episode_length_s=0.2)
+"""Episodes of ten steps."""
+
+
+def asked_of(task: str) -> PlayConfig:
+    """Random actions in two environments of a task."""
+    spec = registry.resolve(task)
+    return PlayConfig(
+        task=task,
+        agent_kind="random",
+        episodes=2,
+        gpu_ids=("None",),
+        env=spec.env,
+        agent=spec.agent,
+        video_size=(64, 32),
+    )
+
+
+@pytest.mark.parametrize("gpu_ids", [("0", "1"), ("0,1",), ("all",)])
+def test_a_policy_plays_on_one_device(gpu_ids: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"plays on one device, but --gpu-ids .* may name several"):
+        play(PlayConfig(task="Cartpole-Swingup", gpu_ids=gpu_ids))
+
+
+@draws
+@pytest.mark.parametrize(("length", "frames"), [(None, 10), (4, 4), (25, 25)])
+def test_a_film_is_as_long_as_an_episode_or_as_asked(length: int | None, frames: int, tmp_path: Path) -> None:
+    silent = replace(asked_of("Cartpole-Swingup"), env=SHORT)
+    filmed = replace(silent, video=str(tmp_path / "film.mp4"), video_length=length)
+    episodes = play(filmed)
+    pictures, rate = frames_of(tmp_path / "film.mp4")
+    assert (pictures.shape, rate) == ((frames, 32, 64, 3), 50)
+    assert episodes.summary() == play(silent).summary() | {"video": filmed.video}
+
+
+@draws
+def test_a_film_shows_motion(tmp_path: Path) -> None:
+    asked = replace(asked_of("Cartpole-Swingup"), video=str(tmp_path / "film.mp4"), video_length=100)
+    play(replace(asked, video_size=(640, 360)))
+    places = [blue(picture)[0] for picture in frames_of(tmp_path / "film.mp4")[0]]
+    assert max(places) - min(places) > 5
+
+
+@draws
+def test_a_task_without_a_picture_is_not_filmed(tmp_path: Path) -> None:
+    asked = asked_of(f"{ROOT}/docs/examples/pendulum.py:Pendulum")
+    with pytest.raises(UsageError, match="Pendulum cannot be shown"):
+        play(replace(asked, video=str(tmp_path / "film.mp4")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_draws_is_looked_for_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "bogus")
+    with pytest.raises(UsageError, match="MUJOCO_GL is bogus"):
+        play(replace(asked_of("Cartpole-Swingup"), video="film.mp4"))

@@ -1,0 +1,105 @@
+"""Messages over two pipes: whole, in order, past what a shell prints, and with an end or a silence that is noticed."""
+
+from __future__ import annotations
+
+import os
+import queue
+import struct
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from support.commands import wait_until
+
+from shoal.launch.channel import GREETING, Channel, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 20.0
+
+
+class Side:
+    """One end, and what has come out of it."""
+
+    def __init__(self, read_from: int, write_to: int, *, greets: bool = False, begins_with: bytes = b"") -> None:
+        self.came: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.line = Channel(read_from, write_to, self.came.put, greets=greets, begins_with=begins_with)
+
+
+@contextmanager
+def joined(preamble: bytes = b"") -> Iterator[tuple[Side, Side]]:
+    """Two ends; what a login shell has printed comes before all else."""
+    (to_far, from_near), (to_near, from_far) = os.pipe(), os.pipe()
+    os.write(from_far, preamble)
+    near, far = Side(to_near, from_near), Side(to_far, from_far, greets=True)
+    yield near, far
+    for side in (near, far):
+        side.line.close()
+
+
+def test_messages_come_whole_and_in_order_in_both_directions() -> None:
+    with joined() as (near, far):
+        big = os.urandom(3_000_000)
+        near.line.say("facts", {"files": ["a", "ü"]})
+        near.line.say("agent", blob=big)
+        far.line.say("bye")
+        assert far.came.get(timeout=WAIT_S) == Message({"files": ["a", "ü"], "kind": "facts"})
+        second = far.came.get(timeout=WAIT_S)
+        assert second is not None
+        assert (second.kind, second.blob) == ("agent", big)
+        assert near.came.get(timeout=WAIT_S) == Message({"kind": "bye"})
+
+
+@pytest.mark.parametrize("preamble", [b"Welcome to b!\n", b"\x00\xff" * 1000, GREETING[:4]])
+def test_what_a_shell_prints_before_is_passed_over(preamble: bytes) -> None:
+    with joined(preamble) as (near, far):
+        far.line.say("facts")
+        assert near.came.get(timeout=WAIT_S) == Message({"kind": "facts"})
+
+
+def test_a_shell_that_never_stops_printing_is_no_warden() -> None:
+    with joined() as (near, _far):
+        pass
+    assert near.came.get(timeout=WAIT_S) is None
+    (read_from, feed), (_drain, write_to) = os.pipe(), os.pipe()
+    side = Side(read_from, write_to)
+    with suppress(BrokenPipeError):
+        for _ in range(100):
+            os.write(feed, b"Welcome!" * 1000)
+    assert side.came.get(timeout=WAIT_S) is None
+    assert side.line.has_ended
+
+
+def test_what_was_said_last_is_said_before_the_end() -> None:
+    with joined() as (near, far):
+        far.line.say("bye")
+        far.line.close()
+        assert near.came.get(timeout=WAIT_S) == Message({"kind": "bye"})
+        assert near.came.get(timeout=WAIT_S) is None
+        assert near.line.has_ended
+
+
+def test_a_line_beats_without_being_told_to_and_silence_is_counted() -> None:
+    (read_from, feed), (drain, write_to) = os.pipe(), os.pipe()
+    side = Side(read_from, write_to)
+    assert os.read(drain, 8) == struct.pack(">II", 0, 0)
+    assert wait_until(lambda: side.line.silent > 1.0, WAIT_S)
+    os.write(feed, GREETING)
+    assert wait_until(lambda: side.line.silent < 1.0, WAIT_S)
+    assert side.came.empty()
+    os.close(feed)
+
+
+def test_a_pipe_that_leads_nowhere_keeps_nobody_waiting() -> None:
+    (read_from, _feed), (_drain, write_to) = os.pipe(), os.pipe()
+    side = Side(read_from, write_to)
+    for _ in range(100):
+        side.line.say("agent", blob=bytes(100_000))  # Far more than a pipe holds.
+
+
+def test_nonsense_ends_the_line() -> None:
+    (read_from, feed), (_drain, write_to) = os.pipe(), os.pipe()
+    side = Side(read_from, write_to)
+    os.write(feed, GREETING + struct.pack(">II", 1 << 31, 0))
+    assert side.came.get(timeout=WAIT_S) is None

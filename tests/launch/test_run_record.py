@@ -1,0 +1,190 @@
+"""What the launching process writes before and after a launch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from support.saved import write_checkpoint
+from support.stories import plan_of
+
+from shoal.cli.parse import parse_play, parse_train
+from shoal.errors import UsageError
+from shoal.launch.run_record import RunRecord, make_log_dir, make_run_dir
+from shoal.plan.rundir import RunDir
+from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.robot import SHIPPED
+from shoal.tasks.quadruped.task import FlatVelocity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TASK = "Cartpole-Swingup"
+
+
+def launches_in(run: Path) -> list[dict[str, object]]:
+    return json.loads((run / "run.json").read_text(encoding="utf-8"))["launches"]
+
+
+def test_two_run_directories_of_one_second_differ(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK, "--run-name", "twin")
+    names = [make_run_dir(plan).name for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all("_twin" in name for name in names)
+
+
+def test_a_run_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "logs", TASK)
+    (tmp_path / "logs").write_text("", encoding="utf-8")  # It came after the plan was made.
+    with pytest.raises(UsageError, match=r"cannot be made in .*logs.*\(Not a directory\): pass --log-root"):
+        make_run_dir(plan)
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    run.params_dir.write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"cannot be written \(File exists\)"):
+        RunRecord(run, plan)
+
+
+def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robots = tmp_path / "robots"
+    (robots / "dog").mkdir(parents=True)
+    (robots / "meshes").mkdir()
+    tetrahedron = "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    (robots / "meshes" / "horn.obj").write_text(tetrahedron, encoding="utf-8")
+    (robots / "dog" / "horn.xml").write_text(
+        '<mujoco><asset><mesh file="horn.obj"/></asset></mujoco>', encoding="utf-8"
+    )
+    text = SHIPPED.read_text(encoding="utf-8")
+    text = text.replace("<worldbody>", '<compiler meshdir="../meshes"/><include file="horn.xml"/><worldbody>', 1)
+    (robots / "dog" / "dog.xml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(robots)
+    plan = plan_of(log_root, "Quadruped-Velocity-Flat", "--env.robot", "dog/dog.xml")
+    run = make_run_dir(plan)
+    RunRecord(run, plan)
+    moved = RunDir(run.path.rename(tmp_path / "elsewhere"))
+    shutil.rmtree(robots / "dog")
+    monkeypatch.chdir(tmp_path)
+    model = moved.checkpoint_dir(1) / "model.pt"
+    model.parent.mkdir()
+    model.touch()
+    played = parse_play(["Quadruped-Velocity-Flat", "--checkpoint", str(model)], program="play").env
+    again = parse_train(["--config", str(moved.train_yaml)])
+    for env in (played, again.env):
+        assert isinstance(env, VelocityConfig)
+        assert FlatVelocity.build_model(env).mesh("horn").id == 0
+    # A training that goes on with it keeps it, and a flag wins over it.
+    plan = plan_of(log_root, "--config", str(moved.env_yaml))
+    RunRecord(moved, replace(plan, continued=moved))
+    assert moved.saved_model("robot") == moved.path / "models" / "robot" / "dog" / "model.xml"
+    asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
+    assert isinstance(asked, VelocityConfig)
+    assert asked.robot == "cat.xml"
+
+
+def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:
+    made = [make_log_dir(tmp_path / "files") for _ in range(3)]
+    assert len(set(made)) == 3
+    datetime.fromisoformat(made[0].name)  # torchrunx's name
+
+
+def test_a_directory_for_rank_files_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"cannot be written to .*files.*set TORCHRUNX_LOG_DIR"):
+        make_log_dir(tmp_path / "files")
+
+
+def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    RunRecord(run, plan)
+    (launch,) = launches_in(run.path)
+    assert launch["ended"] is None
+    assert {"command", "started", "host", "pid", "plan", "versions", "git"} <= launch.keys()
+
+
+def test_the_record_is_replaced_whole(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    record = RunRecord(run, plan)
+    first = run.run_json.stat().st_ino
+    record.end(0, "finished", {0: "0123456789abcdef"})
+    assert run.run_json.stat().st_ino != first
+    assert not list(run.path.glob("*.unfinished"))
+
+
+def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    run.params_dir.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("mine", encoding="utf-8")
+    names = ("run.unfinished", f"run.{os.getpid()}", "params/env.yaml", f"params/env.{os.getpid()}")
+    for name in names:
+        (run.path / name).symlink_to(victim)
+    RunRecord(run, plan).end(0, "finished")
+    assert victim.read_text(encoding="utf-8") == "mine"
+    assert run.env_yaml.is_file()
+    assert not run.env_yaml.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "params",
+        "models",
+        "checkpoints",
+        "ranks",
+        "exports",
+        "videos",
+        "torchrunx",
+        "wandb",
+        "wandb_run_id",
+        "metrics.jsonl",
+    ],
+)
+def test_a_link_in_a_run_that_goes_on_is_refused_by_name(log_root: Path, tmp_path: Path, name: str) -> None:
+    run = make_run_dir(plan_of(log_root, TASK))
+    write_checkpoint(run, 5, {}, 1)
+    elsewhere = tmp_path / "elsewhere"
+    if (run.path / name).exists():
+        (run.path / name).rename(elsewhere)
+    (run.path / name).symlink_to(elsewhere)
+    with pytest.raises(UsageError, match=f"{run.path / name} is a link to {elsewhere}, and what is written there"):
+        plan_of(log_root, TASK, "--resume", str(run.path))
+
+
+def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(
+    log_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    record = RunRecord(run, plan)
+    run.run_json.unlink()
+    run.run_json.mkdir()  # What a rename cannot replace.
+    record.end(1, "Rank 0 failed.")
+    assert "does not tell how this launch ended" in caplog.text
+
+
+def test_what_a_crash_has_left_of_checkpoints_is_swept_when_a_launch_begins(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    left = (run.unfinished_dir(50), run.checkpoints_dir / ".dropped-000010", run.checkpoint_dir(40))
+    for directory in left:
+        directory.mkdir(parents=True)
+        (directory / "model.pt").write_bytes(b"some of it")
+    run.unfinished_dir(60).write_text("a file, where a directory would be made", encoding="utf-8")
+    run.dropped_dir(70).symlink_to(run.checkpoint_dir(40))
+    (run.checkpoints_dir / ".of-somebody-else").touch()
+    RunRecord(run, plan)
+    assert sorted(path.name for path in run.checkpoints_dir.iterdir()) == [".of-somebody-else", "000040"]
+    assert list(run.checkpoint_dir(40).iterdir())

@@ -1,0 +1,153 @@
+"""What ranks of several machines learn of each other through a store, and when they do not reach it any more."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.commands import wait_until
+from torch.distributed import HashStore
+
+from shoal.heartbeat import Beat
+from shoal.launch.exit_records import ExitRecord, exit_record_path
+from shoal.launch.signed_store import SignedStore
+from shoal.launch.status_store import TcpStatusStore
+from shoal.plan.ranks import Rank
+from shoal.plan.rundir import RunDir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from torch.distributed import Store
+
+
+def beat(rank: int, **more: Any) -> Beat:
+    told: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
+    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(told | more))
+
+
+def failed(rank: int) -> ExitRecord:
+    return ExitRecord(rank=rank, host=f"host {rank}", ending="failed", time=1.0, exit_code=1, error="ValueError: no")
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Iterator[Callable[..., list[TcpStatusStore]]]:
+    """Makes a board for each of two ranks, each on a machine with a disk of its own."""
+    with ExitStack() as stack:
+
+        def make(connect: Callable[[], Store]) -> list[TcpStatusStore]:
+            made: list[TcpStatusStore] = []
+            for number in (0, 1):
+                run = RunDir(tmp_path / str(number))
+                run.ranks_dir.mkdir(parents=True)
+                rank = Rank(rank=number, local_rank=0, world_size=2, local_world_size=1)
+                made.append(
+                    stack.enter_context(closing(TcpStatusStore(run, rank, lambda: SignedStore(connect(), None))))
+                )
+            return made
+
+        yield make
+
+
+def seen_by(board: TcpStatusStore, rank: int) -> Beat | None:
+    board.refresh()
+    return next(iter(board.beats([rank])), None)
+
+
+def test_a_rank_is_seen_as_it_tells_and_its_silence_is_counted_here(
+    boards: Callable[..., list[TcpStatusStore]],
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    first.pulse(beat(0), curious=True)
+    assert seen_by(first, 1) is None
+    second.pulse(beat(1, idle=5.0), curious=False)
+    assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
+    second.close()
+    time.sleep(0.2)
+    told = seen_by(first, 1)
+    assert told is not None
+    assert (told.phase, told.host) == ("rollout", "host 1")
+    assert told.silent >= 0.2
+    assert told.idle == pytest.approx(5.0 + told.silent)
+
+
+def test_a_limit_from_before_the_second_iteration_does_not_excuse_one_that_is_silent(
+    boards: Callable[..., list[TcpStatusStore]],
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    first.pulse(beat(0, limit=10.0), curious=True)
+    second.pulse(beat(1, limit=900.0), curious=True)
+    assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
+    told = seen_by(first, 1)
+    assert told is not None
+    assert told.limit == 10.0
+
+
+def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
+    boards: Callable[..., list[TcpStatusStore]], tmp_path: Path
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    for board, number in ((first, 0), (second, 1)):
+        board.pulse(beat(number), curious=False)
+    second.leave(failed(1))
+    assert wait_until(lambda: 1 in first.notes(), timeout=10)
+    assert first.notes()[1] == failed(1)
+    assert exit_record_path(tmp_path / "0" / "ranks", 1).is_file()
+    assert exit_record_path(tmp_path / "1" / "ranks", 1).is_file()
+
+
+def test_the_first_failure_is_the_first_in_the_store_whatever_the_clocks_say(
+    boards: Callable[..., list[TcpStatusStore]],
+) -> None:
+    store = HashStore()
+    first, second = boards(lambda: store)
+    second.leave(replace(failed(1), time=2_000_000_000.0))  # Its clock is fast.
+    first.leave(failed(0))
+    assert wait_until(lambda: len(first.notes()) == len(second.notes()) == 2, timeout=10)
+    assert [board.first_failure() for board in (first, second)] == [first.notes()[1]] * 2
+
+
+def test_a_failure_that_the_store_did_not_take_is_told_with_the_next_visit(
+    boards: Callable[..., list[TcpStatusStore]],
+) -> None:
+    """A rank ends when it has left its note, so it waits until the note is there."""
+    store, refused = HashStore(), list[str]()
+
+    class Refusing:
+        """Loses the connection when a note comes for the first time."""
+
+        def set(self, key: str, value: str) -> None:
+            if "note" in key and not refused:
+                refused.append(key)
+                message = "Broken pipe"
+                raise RuntimeError(message)
+            store.set(key, value)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    (_, second) = boards(Refusing)  # pyright: ignore[reportArgumentType]
+    second.leave(failed(1))
+    assert refused == ["shoal/note/1"]
+    assert store.check(["shoal/note/1"])
+
+
+def test_a_store_that_does_not_answer_is_silent_and_blocks_nobody(boards: Callable[..., list[TcpStatusStore]]) -> None:
+    def connect() -> Store:
+        message = "the cable was pulled"
+        raise RuntimeError(message)
+
+    first, _second = boards(connect)
+    first.pulse(beat(0), curious=True)
+    begun = time.monotonic()
+    first.refresh()
+    assert first.silent >= time.monotonic() - begun
+    assert first.notes() == {}
+    assert list(first.beats([0, 1])) == []
