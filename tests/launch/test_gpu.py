@@ -65,25 +65,34 @@ def weights_of(ended: Ended) -> torch.Tensor:
     return torch.cat(found)
 
 
+def trained(where: Path, task: str, iterations: str, *more: str) -> Ended:
+    flags = (*SMALL[2:], "--gpu-ids", "0", "--logger", "none", "--max-iterations", iterations)
+    ended = run((*TRAIN, task, *flags, *more), where)
+    assert ended.code == 0, ended.stdout + ended.stderr
+    return ended
+
+
 @pytest.mark.gpu(count=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
 def test_a_resumed_training_differs_from_a_straight_one_no_more_than_that_from_itself(
     task: str, tmp_path: Path
 ) -> None:
-    flags = (*SMALL[2:], "--gpu-ids", "0", "--logger", "none", "--max-iterations")
-
-    def trained(where: str, *more: str) -> Ended:
-        ended = run((*TRAIN, task, *flags, *more), tmp_path / where)
-        assert ended.code == 0, ended.stdout + ended.stderr
-        return ended
-
-    straight, again = weights_of(trained("straight", "6")), weights_of(trained("again", "6"))
-    trained("resumed", "3")
-    resumed = weights_of(trained("resumed", "6", "--resume"))
+    straight, again = (weights_of(trained(tmp_path / name, task, "6")) for name in ("straight", "again"))
+    trained(tmp_path / "resumed", task, "3")
+    resumed = weights_of(trained(tmp_path / "resumed", task, "6", "--resume"))
     own = (again - straight).abs().max().item()
     # Kernels that add in no order differ by rounding, which grows by about as much each time; others not at all.
     assert (resumed - straight).abs().max().item() <= 10 * own
+
+
+@pytest.mark.gpu(count=1)
+@pytest.mark.slow
+def test_a_deterministic_training_ends_with_the_same_weights_resumed_or_not(tmp_path: Path) -> None:
+    task, flag = "Quadruped-Velocity-Flat", "--env.deterministic"
+    straight = weights_of(trained(tmp_path / "straight", task, "6", flag))
+    trained(tmp_path / "resumed", task, "3", flag)
+    assert torch.equal(weights_of(trained(tmp_path / "resumed", task, "6", flag, "--resume")), straight)
 
 
 @pytest.mark.gpu(count=2)
