@@ -62,7 +62,7 @@ test-chaos:                   ## What breaks a command as a user's machine would
 	$(RUN) pytest -m "chaos and (soak or not soak)" tests/chaos
 
 test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
-	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/plan
+	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/machine
 
 docs:                         ## The pages, in docs/_build/html; a warning is a failure.
 	$(RUN) sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

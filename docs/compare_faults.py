@@ -299,7 +299,7 @@ def told_within(tail: list[str], fault: Fault) -> int | None:
 def table(rows: list[Seen], limit: float) -> str:
     """Return everything as a table in Markdown."""
     lines = [
-        "| fault | system | ends after | exit code | told in the last | saved | left |",
+        "| fault | system | ends after | exit code | cause in the last | saved | left |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
