@@ -13,7 +13,7 @@ from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, m
 
 from shoal.machine import gpu_health
 from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder, read_driver, read_gpu_links, read_gpu_states
-from shoal.machine.visibility import resolve
+from shoal.machine.gpus import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     """Stands an NVML in for the real one."""
 
     def use(fake: FakeNvml) -> FakeNvml:
-        monkeypatch.setattr(gpu_health, "_nvml", lambda: fake)
+        monkeypatch.setattr(gpu_health, "import_nvml", lambda: fake)
         return fake
 
     return use

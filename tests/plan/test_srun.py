@@ -9,14 +9,14 @@ from support.fake_devices import machine, mig_gpu, seen, whole_gpu
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.machine.visibility import resolve
+from shoal.machine.gpus import resolve
 from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import joined_rank, meeting_host
+from shoal.plan.ranks import joined_rank, rendezvous_host
 from shoal.plan.srun import Task, has_own_gpus, read_task
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
-    from shoal.machine.visibility import VisibleGpus
+    from shoal.machine.gpus import VisibleGpus
 
 STEP = {
     "SLURM_STEP_ID": "3",
@@ -62,7 +62,7 @@ def test_older_releases_count_the_job_s_tasks_alone() -> None:
 
 def test_tasks_of_one_machine_meet_on_loopback() -> None:
     assert read_task(ON_ONE_MACHINE).host == "127.0.0.1"
-    assert meeting_host(ON_ONE_MACHINE) == "127.0.0.1"
+    assert rendezvous_host(ON_ONE_MACHINE) == "127.0.0.1"
 
 
 def test_the_user_may_say_where_they_meet() -> None:
@@ -102,7 +102,7 @@ def test_steps_that_run_together_have_different_ports_which_the_kernel_gives_to_
 def test_what_is_no_step_of_several_tasks_trains_alone(left_out: dict[str, str]) -> None:
     assert launcher_of(STEP | left_out) is None
     assert joined_rank(STEP | left_out) is None
-    assert meeting_host(STEP | left_out) is None
+    assert rendezvous_host(STEP | left_out) is None
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), STEP | left_out, seen(0))
     assert (plan.launch_mode, plan.world_size, plan.notes) == ("in process", 1, ())
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.bench.environments import measure_environments
 from shoal.bench.training import Run, measure_training
-from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
