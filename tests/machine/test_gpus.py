@@ -83,11 +83,7 @@ def test_whole_gpus_follow_the_mask(mask: str | None, expected: list[int]) -> No
         pytest.param("MIG-21,MIG-9,MIG-22", ["MIG-21"], id="an unknown MIG device ends the list"),
         pytest.param("MIG-21,0", ["MIG-21"], id="a number among MIG devices ends the list"),
         pytest.param("MIG-21,MIG-21", [], id="repeated MIG devices"),
-        pytest.param(f"MIG-{gpu_uuid(3)}/1/1", ["MIG-311"], id="the old name"),
-        pytest.param("MIG-GPU-3/2/0,MIG-22", ["MIG-32", "MIG-22"], id="old and new names together"),
-        pytest.param("MIG-3/2/0", ["MIG-32"], id="the old name, abbreviated"),
-        pytest.param("MIG-GPU-3/7/0", [], id="an old name of no instance"),
-        pytest.param("MIG-GPU-0/1/0", [], id="an old name on a GPU without MIG"),
+        pytest.param("MIG-GPU-3/2/0", [], id="a name of drivers before 470"),
     ],
 )
 def test_mig_devices_follow_the_mask_since_driver_570(mask: str | None, expected: list[str]) -> None:

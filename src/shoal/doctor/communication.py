@@ -184,12 +184,16 @@ def numbers_of_ranks(most: int) -> list[int]:
 
 def judge_timings(topic: str, timings: Timings) -> Finding:
     """Judge the time of an all_reduce among ranks of this machine."""
-    latency, gradient = timings["latency"] * 1e3, timings["gradient"] * 1e3
-    truth = f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
+    truth = _describe(timings)
     if timings["gradient"] > SLOW_S:
         remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
         return note(topic, f"all_reduce is slow: {truth}", remedy)
     return ok(topic, truth)
+
+
+def _describe(timings: Timings) -> str:
+    latency, gradient = timings["latency"] * 1e3, timings["gradient"] * 1e3
+    return f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
 
 
 def _failure(
@@ -307,9 +311,8 @@ def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterat
         timings: Times of all_reduce, and how many an iteration has.
         rows: Metrics of iterations that were trained there. Without any, nothing is predicted.
     """
-    size, took = timings["bytes"], timings["gradient"]
-    truth = f"{timings['latency'] * 1e3:.2f} ms for a number, {took * 1e3:.2f} ms for {size / 1e6:.2f} MB of gradients"
-    yield ok("between machines", f"{truth} ({size / took / 1e6:,.1f} MB/s)")
+    bandwidth = timings["bytes"] / timings["gradient"]
+    yield ok("between machines", f"{_describe(timings)} ({bandwidth / 1e6:,.1f} MB/s)")
     if not rows:
         return
     work, communication = predict_iteration(timings, rows)

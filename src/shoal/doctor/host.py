@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import resource
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.checks.findings import note, ok, problem
 from shoal.checks.launch import check_loopback
 from shoal.checks.preflight import findings_of
 from shoal.errors import UsageError
-from shoal.machine.cgroups import read_text
-from shoal.machine.host import cpu_quota, usable_cores, why_unresolved
+from shoal.machine.host import cpu_name, cpu_quota, usable_cores, why_unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +35,6 @@ def check_cores(workers: int, there: int, usable: int, quota: float | None) -> F
     if workers > usable:
         return note("cores", f"{truth}, and {workers} workers will share them", "pass fewer --nproc-per-node")
     return ok("cores", f"{truth}; {cpu_name()}")
-
-
-def cpu_name() -> str:
-    """Return the model of the CPU."""
-    lines = read_text(Path("/proc/cpuinfo")).splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def open_files(_context: DoctorContext) -> Iterator[Finding]:

@@ -24,7 +24,6 @@ FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES = 570
 them. Before it, a process saw a single MIG device, and no whole GPU beside it."""
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,9})")  # nine digits are out of range anyway
-_OLD_MIG_NAME = re.compile(r"MIG-(?:GPU-)?(?P<gpu>[^/]+)/(?P<gi>[0-9]+)/(?P<ci>[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +278,7 @@ def _listed(mask: str, inventory: Inventory) -> list[_Device]:
     visible.
     """
     if mask.startswith(("GPU-", "MIG-")):
-        kind, find = ("GPU-", _gpu_by_uuid) if mask.startswith("GPU-") else ("MIG-", _mig_by_name)
+        kind, find = ("GPU-", _gpu_by_uuid) if mask.startswith("GPU-") else ("MIG-", _mig_by_uuid)
         names = list(itertools.takewhile(lambda entry: entry.startswith(kind), mask.split(",")))
         return _distinct(names, [find(name, inventory) for name in names])
     # CUDA reads numbers as C's strtoul does: "1gpu" is 1, and a word without a leading number is invalid.
@@ -315,18 +314,7 @@ def _gpu_by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
     return _gpu_at(numbers[0], inventory) if len(numbers) == 1 else None
 
 
-def _mig_by_name(name: str, inventory: Inventory) -> _Device | None:
-    """Return the one MIG device of a name: the start of its UUID, or ``MIG-<GPU UUID>/<gi>/<ci>``."""
-    old = _OLD_MIG_NAME.fullmatch(name)
-    found = [
-        _Device(number, mig)
-        for number, gpu in enumerate(inventory.gpus)
-        for mig in gpu.mig_devices or ()
-        if mig.uuid.startswith(name) or (old is not None and _has_old_name(old, gpu, mig))
-    ]
+def _mig_by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
+    """Return the one MIG device whose UUID begins with `prefix`, None when there is none or more than one."""
+    found = [device for device in _all_devices(inventory) if device.mig and device.mig.uuid.startswith(prefix)]
     return found[0] if len(found) == 1 else None
-
-
-def _has_old_name(old_name: re.Match[str], gpu: PhysicalGpu, mig: MigDevice) -> bool:
-    instances = (int(old_name["gi"]), int(old_name["ci"]))
-    return gpu.uuid.startswith(f"GPU-{old_name['gpu']}") and instances == (mig.gpu_instance, mig.compute_instance)

@@ -6,6 +6,7 @@ Only facts, read without torch. They are judged in `shoal.checks`.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import socket
 import tempfile
@@ -76,6 +77,13 @@ def _memory_of(group: Path) -> tuple[int | None, int]:
     if not (limit.isdigit() and used.isdigit()) or int(limit) > _NO_LIMIT:
         return None, 0
     return int(limit), max(0, int(used) - droppable)
+
+
+def cpu_name() -> str:
+    """Return the model of the CPU."""
+    lines = read_text(Path("/proc/cpuinfo")).splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def usable_cores() -> int:
