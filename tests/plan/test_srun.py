@@ -11,7 +11,7 @@ from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
 from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import joined_rank, rendezvous_host
+from shoal.plan.ranks import Rank, joined_rank, rendezvous_host
 from shoal.plan.srun import Task, has_own_gpus, read_task
 from shoal.plan.training import plan_training
 
@@ -37,12 +37,9 @@ ON_ONE_MACHINE = STEP | ALONE | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}
 # Its place
 
 
-def test_a_task_knows_its_place_and_where_all_meet() -> None:
+def test_a_task_has_a_rank_and_a_rendezvous() -> None:
     assert read_task(STEP) == Task(
-        rank=5,
-        local_rank=1,
-        world_size=7,
-        local_world_size=2,
+        rank=Rank(rank=5, local_rank=1, world_size=7, local_world_size=2),
         host="gpu08",
         port=20_000 + (4711 * 16 + 3) % 12_000,
         attempt="4711.3/0",
@@ -50,7 +47,7 @@ def test_a_task_knows_its_place_and_where_all_meet() -> None:
 
 
 def test_a_machine_with_fewer_tasks_has_its_own_number_of_them() -> None:
-    last = read_task(STEP | {"SLURM_NODEID": "3", "SLURM_LOCALID": "0", "SLURM_PROCID": "3"})
+    last = read_task(STEP | {"SLURM_NODEID": "3", "SLURM_LOCALID": "0", "SLURM_PROCID": "3"}).rank
     assert (last.local_world_size, last.world_size) == (1, 7)
 
 
@@ -60,14 +57,14 @@ def test_older_releases_count_the_job_s_tasks_alone() -> None:
     assert read_task(STEP | {"SLURM_NTASKS": "9"}) == read_task(STEP)
 
 
-def test_tasks_of_one_machine_meet_on_loopback() -> None:
+def test_the_rendezvous_of_one_machine_is_loopback() -> None:
     assert read_task(ON_ONE_MACHINE).host == "127.0.0.1"
     assert rendezvous_host(ON_ONE_MACHINE) == "127.0.0.1"
 
 
-def test_the_user_may_say_where_they_meet() -> None:
-    told = read_task(STEP | {"MASTER_ADDR": "10.0.0.8", "MASTER_PORT": "1234"})
-    assert (told.host, told.port) == ("10.0.0.8", 1234)
+def test_the_user_may_choose_the_rendezvous() -> None:
+    task = read_task(STEP | {"MASTER_ADDR": "10.0.0.8", "MASTER_PORT": "1234"})
+    assert (task.host, task.port) == ("10.0.0.8", 1234)
     empty = read_task(STEP | {"MASTER_ADDR": "", "MASTER_PORT": " "})
     assert (empty.host, empty.port) == (read_task(STEP).host, read_task(STEP).port)
 

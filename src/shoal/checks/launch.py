@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from typing import TYPE_CHECKING
+
+import psutil
 
 from shoal.checks.findings import Finding, ok, problem
 from shoal.checks.storage import SHARED_MEMORY
@@ -12,7 +13,6 @@ from shoal.machine.host import why_unresolved
 from shoal.machine.network import LOOPBACK, addresses_by_interface, answers
 from shoal.plan.launchers import SRUN_SIGN, TORCHRUN_SIGN, launcher_of
 from shoal.plan.ranks import rendezvous_host
-from shoal.procfs import stat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +59,8 @@ def _check_launcher(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that torchrun or srun runs, whose variables this process has: they may be left over."""
     if launcher_of(environ) == "srun":
         task = environ.get("SLURM_TASK_PID", "")
-        if task and task not in _ancestry():
+        process = psutil.Process()
+        if task and task not in {str(each.pid) for each in (process, *process.parents())}:
             yield problem(
                 "launcher",
                 f"{SRUN_SIGN} is set, as srun sets it, but the process that srun started (SLURM_TASK_PID {task}) is "
@@ -75,14 +76,6 @@ def _check_launcher(environ: Mapping[str, str]) -> Iterator[Finding]:
                 "torchrun has its store",
                 f"unset {TORCHRUN_SIGN} if it is left over, or start torchrun again",
             )
-
-
-def _ancestry() -> list[str]:
-    """Return the ids of this process and its parents, as far as they are visible."""
-    pids = [str(os.getpid())]
-    while fields := stat(int(pids[-1])):
-        pids.append(fields[1])
-    return pids
 
 
 def _check_semaphores() -> Iterator[Finding]:

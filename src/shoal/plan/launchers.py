@@ -46,6 +46,26 @@ def tasks_name(environ: Mapping[str, str]) -> str:
     return "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """The rank of one worker, as torch numbers them."""
+
+    rank: int
+    """Global rank, from 0."""
+    local_rank: int
+    """Rank among the workers of this machine, from 0."""
+    world_size: int
+    """Workers of the whole job."""
+    local_world_size: int
+    """Workers on this machine."""
+
+    def __post_init__(self) -> None:
+        in_order = 0 <= self.local_rank < self.local_world_size <= self.world_size
+        if not (in_order and 0 <= self.rank < self.world_size):
+            message = f"Inconsistent rank: {self}"
+            raise ValueError(message)
+
+
 @dataclass(frozen=True, slots=True)
 class LauncherVariables:
     """The environment variables of a launcher. Each method raises a `UsageError` for an invalid one."""

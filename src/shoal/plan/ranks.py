@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.machine.host import usable_cores
-from shoal.plan.launchers import LauncherVariables, launcher_of
+from shoal.plan.launchers import LauncherVariables, Rank, launcher_of
 from shoal.plan.srun import read_task
 
 if TYPE_CHECKING:
@@ -32,26 +31,6 @@ _KEPT_UNDER_SRUN = ("MASTER_ADDR", "MASTER_PORT")
 """Variables by which the user may choose the rendezvous of a step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """The rank of one worker, as torch numbers them."""
-
-    rank: int
-    """Global rank, from 0."""
-    local_rank: int
-    """Rank among the workers of this machine, from 0."""
-    world_size: int
-    """Workers of the whole job."""
-    local_world_size: int
-    """Workers on this machine."""
-
-    def __post_init__(self) -> None:
-        in_order = 0 <= self.local_rank < self.local_world_size <= self.world_size
-        if not (in_order and 0 <= self.rank < self.world_size):
-            message = f"Inconsistent rank: {self}"
-            raise ValueError(message)
-
-
 def joined_rank(environ: Mapping[str, str] = os.environ) -> Rank | None:
     """Return the rank that torchrun or srun gave this process. None when neither started it as one of several.
 
@@ -62,13 +41,7 @@ def joined_rank(environ: Mapping[str, str] = os.environ) -> Rank | None:
         case "torchrun":
             return _rank_of_torchrun(LauncherVariables("torchrun", environ))
         case "srun":
-            task = read_task(environ)
-            return Rank(
-                rank=task.rank,
-                local_rank=task.local_rank,
-                world_size=task.world_size,
-                local_world_size=task.local_world_size,
-            )
+            return read_task(environ).rank
         case None:
             return None
 

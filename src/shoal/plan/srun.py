@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.plan.launchers import LauncherVariables, tasks_name
+from shoal.plan.launchers import LauncherVariables, Rank, tasks_name
 from shoal.plan.slurm import expand_hosts
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ _TASKS = "SLURM_STEP_TASKS_PER_NODE"
 class Task:
     """One task of a step."""
 
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
+    rank: Rank
     host: str
     """Host of the rendezvous: the machine of task 0."""
     port: int
@@ -66,10 +63,7 @@ def read_task(environ: Mapping[str, str]) -> Task:
     # One machine needs no name that resolves, and no port on the network.
     host = _LOOPBACK if local_world_size == world_size else hosts[0]
     return Task(
-        rank=rank,
-        local_rank=local_rank,
-        world_size=world_size,
-        local_world_size=local_world_size,
+        rank=Rank(rank=rank, local_rank=local_rank, world_size=world_size, local_world_size=local_world_size),
         host=environ.get("MASTER_ADDR", "").strip() or host,
         port=variables.port("MASTER_PORT") if environ.get("MASTER_PORT", "").strip() else _port(job, step),
         attempt=f"{job}.{step}/{restarts}",
