@@ -49,7 +49,7 @@ def findings(
     ]
 
 
-def test_an_idle_healthy_gpu_needs_no_word() -> None:
+def test_an_idle_healthy_gpu_has_no_findings() -> None:
     assert findings() == []
     assert findings(4) == []
 
@@ -105,10 +105,8 @@ def test_an_idle_healthy_gpu_needs_no_word() -> None:
             (
                 "problem",
                 (
-                    (
-                        f"{NAME} has 300 MiB of memory free, but 2 workers with 1 environment each take at least "
-                        "400 MiB: pass other --gpu-ids."
-                    ),
+                    f"{NAME} has 300 MiB of memory free, but 2 workers with 1 environment each take at least "
+                    "400 MiB: pass other --gpu-ids."
                 ),
                 False,
             ),
@@ -150,7 +148,7 @@ def test_an_idle_healthy_gpu_needs_no_word() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_said(state: dict[str, Any], workers: int, expected: tuple[str, str, bool]) -> None:
+def test_faults_of_a_gpu_are_reported(state: dict[str, Any], workers: int, expected: tuple[str, str, bool]) -> None:
     assert findings(workers, **state) == [expected]
 
 
@@ -224,7 +222,7 @@ def test_the_number_of_environments_that_fits_is_not_refused() -> None:
     assert len(findings(plan=dataclasses.replace(plan, num_envs=28199), **SMALL_GPU)) == 1
 
 
-def test_one_worker_takes_an_exclusive_gpu_only_while_nobody_else_has_it() -> None:
+def test_an_exclusive_gpu_takes_one_worker_while_it_is_idle() -> None:
     assert findings(compute_mode="exclusive process") == []
     level, _, transient = findings(compute_mode="exclusive process", holders=(OTHER,))[0]
     assert (level, transient) == ("problem", True)

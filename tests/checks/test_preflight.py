@@ -136,7 +136,7 @@ def test_a_kernel_cache_where_no_file_can_be_made_is_refused(tmp_path: Path) -> 
 # Row 12: a host name that does not resolve.
 
 
-def test_a_meeting_place_that_does_not_resolve_is_named_within_five_seconds(tmp_path: Path) -> None:
+def test_a_rendezvous_host_that_does_not_resolve_is_refused_within_five_seconds(tmp_path: Path) -> None:
     plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path), environ=TORCHRUN)
     started = time.monotonic()
     with pytest.raises(UsageError, match=r"meet at 'nowhere\.invalid' \(MASTER_ADDR\), but that name does not resolve"):

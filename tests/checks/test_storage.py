@@ -69,7 +69,7 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
         (None, True, ("note", "The room on the disk of /data cannot be told.", False)),
     ],
 )
-def test_a_disk_is_held_against_checkpoints(disk: Disk | None, exactly: bool, expected: tuple[str, str, bool]) -> None:
+def test_a_disk_is_compared_with_checkpoints(disk: Disk | None, exactly: bool, expected: tuple[str, str, bool]) -> None:
     assert fields(storage.check_disk(HERE, disk, 10 * MIB, 4, exactly=exactly)) == expected
 
 
@@ -118,7 +118,7 @@ def test_a_disk_is_held_against_checkpoints(disk: Disk | None, exactly: bool, ex
         ),
     ],
 )
-def test_memory_is_held_against_workers(memory: Memory, expected: tuple[str, str, bool]) -> None:
+def test_memory_is_compared_with_workers(memory: Memory, expected: tuple[str, str, bool]) -> None:
     assert fields(storage.check_memory(memory, 2, 100 * MIB)) == expected
 
 
@@ -152,7 +152,7 @@ def test_nccl_may_need_shared_memory_that_is_not_there() -> None:
     assert storage.check_shared_memory(None, 2).level == "note"
 
 
-def test_a_temporary_directory_that_was_wished_and_cannot_be_had_is_noted(tmp_path: Path) -> None:
+def test_a_tmpdir_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
     finding = storage.check_temporary({"TMPDIR": str(tmp_path / "nowhere")})
     assert finding.level == "note"
     assert finding.sentence.startswith(f"TMPDIR is {tmp_path}/nowhere, which cannot be written: temporary files go to ")

@@ -105,7 +105,7 @@ def test_a_release_that_is_known_to_be_bad_is_a_problem(name: str, release: str 
     assert sentences(software.check_packages({**GOOD, name: release})) == [("problem", sentence)]
 
 
-def test_good_releases_need_no_word() -> None:
+def test_good_releases_have_no_findings() -> None:
     assert sentences(software.check_packages({**GOOD})) == []
     assert sentences(software.check_packages({**GOOD, "rsl-rl-lib": "5.10.0", "torch": "3.0"})) == []
 
@@ -270,7 +270,7 @@ def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
         (1, {"gpu_ids": ("1",)}, ()),
     ],
 )
-def test_what_was_asked_decides_the_devices(visible: int, config: dict[str, Any], devices: tuple[str, ...]) -> None:
+def test_flags_decide_the_devices(visible: int, config: dict[str, Any], devices: tuple[str, ...]) -> None:
     assert context_of(visible, **config).devices == devices
 
 
@@ -432,7 +432,7 @@ def test_the_page_has_every_line() -> None:
     ("count", "words"),
     [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (3 * 2**50, "3072.0 TiB")],
 )
-def test_sizes_are_told_in_units(count: int, words: str) -> None:
+def test_sizes_have_units(count: int, words: str) -> None:
     assert size(count) == words
 
 

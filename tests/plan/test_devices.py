@@ -83,7 +83,7 @@ def test_gpu_ids_are_read_in_every_spelling(words: tuple[str, ...], expected: Gp
         ),
     ],
 )
-def test_other_words_are_refused_with_what_to_pass(words: tuple[str, ...], sentence: str) -> None:
+def test_other_values_are_refused_with_what_to_pass(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UsageError) as refusal:
         parse_gpu_ids(words)
     assert str(refusal.value) == sentence
@@ -96,7 +96,7 @@ def test_any_list_of_indices_is_read_back(indices: list[int], spelling: str) -> 
 
 
 @given(words=st.lists(st.text(max_size=6), max_size=4))
-def test_any_words_are_read_or_refused(words: list[str]) -> None:
+def test_any_values_are_parsed_or_refused(words: list[str]) -> None:
     try:
         ids = parse_gpu_ids(words)
     except UsageError:
@@ -160,11 +160,11 @@ def test_sharing_a_gpu_is_noted(nproc: int, who: str) -> None:
     ("gpu_ids", "nproc", "visible"),
     [(None, None, 0), (None, 2, 2), ("auto", None, 2), ("auto", 2, 2), ("all", None, 2), ((1,), 1, 2)],
 )
-def test_what_was_asked_for_needs_no_note(gpu_ids: GpuIds, nproc: int | None, visible: int) -> None:
+def test_what_was_requested_needs_no_note(gpu_ids: GpuIds, nproc: int | None, visible: int) -> None:
     assert plan_workers(gpu_ids, nproc, seen(visible)).notes == ()
 
 
-def test_workers_on_mig_devices_talk_through_gloo() -> None:
+def test_workers_on_mig_devices_use_gloo() -> None:
     planned = plan_workers("all", None, resolve(machine(mig_gpu(0, (1, 0), (2, 0))), None))
     assert planned == WorkerDevices(
         devices=("cuda:0", "cuda:1"),
@@ -173,7 +173,7 @@ def test_workers_on_mig_devices_talk_through_gloo() -> None:
     )
 
 
-def test_one_worker_on_a_mig_device_talks_to_nobody() -> None:
+def test_one_worker_on_a_mig_device_has_no_backend() -> None:
     planned = plan_workers("auto", None, resolve(machine(mig_gpu(0, (1, 0))), None))
     assert planned == WorkerDevices(devices=("cuda:0",), backend=None)
 

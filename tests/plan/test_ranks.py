@@ -192,7 +192,7 @@ def test_what_makes_a_rank_is_stale_without_its_launcher() -> None:
         pytest.param(2, {"SLURM_CPUS_PER_TASK": "8"}, 8, 4, id="a batch script's workers share what it has"),
     ],
 )
-def test_threads_are_a_fair_share_or_the_users_word(
+def test_threads_are_an_equal_share_or_the_users_choice(
     local_world_size: int, environ: dict[str, str], cores: int, threads: int
 ) -> None:
     assert cpu_threads(local_world_size, environ, cores) == threads

@@ -74,7 +74,7 @@ def test_every_start_of_a_job_is_an_attempt_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("job", [1, 2, 4711, 99_999_999, 999_999_999])
-def test_steps_that_run_together_have_different_ports_which_the_kernel_gives_to_nobody(job: int) -> None:
+def test_concurrent_steps_have_different_ports_outside_the_ephemeral_range(job: int) -> None:
     steps = [{"SLURM_JOB_ID": str(each), "SLURM_STEP_ID": str(step)} for each in (job, job - 1) for step in range(4)]
     ports = {read_task(STEP | each).port for each in steps}
     assert len(ports) == 8
@@ -183,7 +183,7 @@ def test_what_srun_has_decided_is_refused(words: list[str], refusal: str) -> Non
         plan_training(parse_train([TASK, "--gpu-ids", "None", *words]), STEP, seen(0))
 
 
-def test_the_number_that_srun_has_started_may_be_said() -> None:
+def test_the_number_of_workers_that_srun_started_may_be_passed() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None", "--nproc-per-node", "2"]), STEP, seen(0))
     assert (plan.launch_mode, plan.world_size, plan.devices, plan.backend) == ("joined", 7, ("cpu", "cpu"), "gloo")
 
@@ -251,7 +251,7 @@ def test_a_worker_takes_what_its_task_was_given(
     assert (plan.devices, plan.backend) == (tuple(devices.split()), backend)
 
 
-def test_a_gpu_that_another_task_sees_cannot_be_asked_for() -> None:
+def test_a_gpu_of_another_task_is_refused() -> None:
     environ = ON_ONE_MACHINE | {"SLURM_GPUS_PER_TASK": "1"}
     with pytest.raises(UsageError, match="GPU 1 was asked for, but 1 is visible"):
         plan_training(parse_train([TASK, "--gpu-ids", "1"]), environ, seen(1))
