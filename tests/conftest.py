@@ -90,7 +90,7 @@ def _device_of(config: pytest.Config) -> str:
 
 def _visible_gpu_count() -> int:
     # Imported here, so that a broken module fails its own tests and not the collection of all others.
-    from shoal.plan.devices import visible_gpus
+    from shoal.machine.gpus import visible_gpus
 
     return len(visible_gpus())
 

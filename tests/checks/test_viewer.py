@@ -7,9 +7,13 @@ import socket
 
 import pytest
 
-from shoal.checks.viewer import check_display, free_port, free_viewer_port
+from shoal.checks.viewer import check_display, free_viewer_port
 from shoal.config import PlayConfig
 from shoal.errors import UsageError
+
+
+def free_port(host: str, first: int) -> int:
+    return free_viewer_port(PlayConfig(task="T", viewer_host=host, viewer_port=first))
 
 
 def test_a_taken_port_is_passed_over() -> None:

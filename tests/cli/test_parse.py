@@ -12,7 +12,7 @@ from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_bench, parse_export, parse_play, parse_train, split_task
 from shoal.errors import UsageError
-from shoal.machine.visibility import resolve
+from shoal.machine.gpus import resolve
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.tasks.registry import registered

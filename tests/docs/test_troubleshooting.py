@@ -22,11 +22,11 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 ERRORS = {name for name in vars(errors) if name.endswith("Error")}
 SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse"}
 """What makes an error of its first argument: errors by name or out of a table, and a function."""
-WRITERS = {"_trouble", "_difference"}
+WRITERS = {"_why_unavailable", "_trouble", "_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""
-FOUND_BEFORE_TRAINING = {"src/shoal/checks/preflight.py", "src/shoal/checks/launch.py"}
+FOUND_BEFORE_TRAINING = {f"src/shoal/checks/{name}.py" for name in ("preflight", "launch", "storage", "gpu")}
 """The modules whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
 
 

@@ -1,4 +1,4 @@
-"""What the doctor makes of versions, cores, GPUs and links: pure judgements on machines that are not there."""
+"""The doctor's checks of versions, cores, GPUs and links, on machines that are not there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from support.fake_devices import GIB, gpu_uuid, seen
 from shoal import doctor
 from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.config import DoctorConfig
-from shoal.doctor import CHECKS, Diagnosis, _found_by, gpus, machine, software
-from shoal.doctor.ask import Ask
-from shoal.doctor.settings import CANDIDATES
+from shoal.doctor import CHECKS, Diagnosis, _findings_of, gpus, host, software
+from shoal.doctor.communication import NCCL_SETTINGS
+from shoal.doctor.context import DoctorContext
 from shoal.errors import MachineBusyError, UsageError
 from shoal.machine import gpu_health
 from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder
@@ -44,18 +44,18 @@ OLD_DRIVER = (
 )
 
 
-def ask_of(visible: int = 0, environ: dict[str, str] | None = None, **config: Any) -> Ask:
+def context_of(visible: int = 0, environ: dict[str, str] | None = None, **config: Any) -> DoctorContext:
     """An examination of a machine with so many GPUs."""
-    return Ask(config=DoctorConfig(**config), environ=environ or {}, gpus=seen(visible), say=lambda _: None)
+    return DoctorContext(config=DoctorConfig(**config), environ=environ or {}, gpus=seen(visible), log=lambda _: None)
 
 
-def knowing(ask: Ask, torch: dict[str, Any] | str) -> Ask:
-    """The same examination, with torch's answer."""
-    ask.__dict__["torch"] = torch
-    return ask
+def with_torch(context: DoctorContext, torch: dict[str, Any] | str) -> DoctorContext:
+    """The same examination, with the result of `probe_torch`."""
+    context.__dict__["torch"] = torch
+    return context
 
 
-def told(found: Iterable[Finding]) -> list[tuple[str, str]]:
+def sentences(found: Iterable[Finding]) -> list[tuple[str, str]]:
     return [(finding.level, finding.sentence) for finding in found]
 
 
@@ -66,7 +66,7 @@ def told(found: Iterable[Finding]) -> list[tuple[str, str]]:
     ("release", "level"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "problem")]
 )
 def test_python_has_a_range(release: tuple[int, int], level: str) -> None:
-    finding = software.judge_python(release)
+    finding = software.check_python(release)
     assert finding.level == level
     if level == "problem":
         assert finding.sentence == (
@@ -75,7 +75,7 @@ def test_python_has_a_range(release: tuple[int, int], level: str) -> None:
 
 
 def test_this_python_is_in_the_range() -> None:
-    assert [level for level, _ in told(software.python(ask_of()))] == ["ok"]
+    assert [level for level, _ in sentences(software.python(context_of()))] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_this_python_is_in_the_range() -> None:
             "torchrunx",
             "0.5.0",
             (
-                "torchrunx is 0.5.0, but the spawned door leans on what 0.4 does outside of 'torchrunx>=0.4,<0.5': "
+                "torchrunx is 0.5.0, but spawned launches depend on what 0.4 does outside of 'torchrunx>=0.4,<0.5': "
                 "install 'torchrunx>=0.4,<0.5'."
             ),
         ),
@@ -102,12 +102,12 @@ def test_this_python_is_in_the_range() -> None:
     ],
 )
 def test_a_release_that_is_known_to_be_bad_is_a_problem(name: str, release: str | None, sentence: str) -> None:
-    assert told(software.judge_packages({**GOOD, name: release})) == [("problem", sentence)]
+    assert sentences(software.check_packages({**GOOD, name: release})) == [("problem", sentence)]
 
 
-def test_good_releases_need_no_word() -> None:
-    assert told(software.judge_packages({**GOOD})) == []
-    assert told(software.judge_packages({**GOOD, "rsl-rl-lib": "5.10.0", "torch": "3.0"})) == []
+def test_good_releases_have_no_findings() -> None:
+    assert sentences(software.check_packages({**GOOD})) == []
+    assert sentences(software.check_packages({**GOOD, "rsl-rl-lib": "5.10.0", "torch": "3.0"})) == []
 
 
 def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
@@ -132,9 +132,9 @@ def test_the_driver_matters_to_gpus(
 ) -> None:
     monkeypatch.setattr(gpu_health, "read_driver", lambda: found)
     monkeypatch.setattr(software, "read_built_with", lambda: {"torch": (13, 2)})
-    ask = ask_of(gpu_ids=(gpu_ids,))
-    ask = replace(ask, gpus=replace(seen(1), problem=None if found else "no NVIDIA driver was found"))
-    assert told(software.driver(ask)) == [expected]
+    context = context_of(gpu_ids=(gpu_ids,))
+    context = replace(context, gpus=replace(seen(1), problem=None if found else "no NVIDIA driver was found"))
+    assert sentences(software.driver(context)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_the_driver_matters_to_gpus(
 def test_torch_is_held_against_the_gpus(
     facts: dict[str, Any], config: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
-    ask = knowing(ask_of(2, **config), {**FACTS, **facts})
-    assert [each for each in told(software.torch(ask)) if each[0] != "ok"] == expected
+    context = with_torch(context_of(2, **config), {**FACTS, **facts})
+    assert [each for each in sentences(software.torch(context)) if each[0] != "ok"] == expected
 
 
 def test_a_torch_that_cannot_be_imported_is_a_problem() -> None:
-    ask = knowing(ask_of(), "it left with exit code 1: ImportError: libcudart.so.13")
-    assert told(software.torch(ask)) == [
+    context = with_torch(context_of(), "it left with exit code 1: ImportError: libcudart.so.13")
+    assert sentences(software.torch(context)) == [
         (
             "problem",
             "torch cannot be imported (it left with exit code 1: ImportError: libcudart.so.13): install it anew.",
@@ -193,8 +193,8 @@ def test_a_torch_that_cannot_be_imported_is_a_problem() -> None:
     ]
 
 
-def test_variables_that_decide_something_are_told() -> None:
-    found = told(software.variables(ask_of(environ={"NCCL_DEBUG": "INFO", "RANK": "3", "HOME": "/root"})))
+def test_variables_that_decide_something_are_sentences() -> None:
+    found = sentences(software.variables(context_of(environ={"NCCL_DEBUG": "INFO", "RANK": "3", "HOME": "/root"})))
     assert found == [
         ("note", "RANK is set, but no launcher started this process: ignoring it."),
         ("ok", "NCCL_DEBUG=INFO."),
@@ -212,62 +212,46 @@ def test_variables_that_decide_something_are_told() -> None:
         (5, None, ("note", "4 of 8 cores may be used, and 5 workers will share them: pass fewer --nproc-per-node.")),
     ],
 )
-def test_workers_are_held_against_cores(workers: int, quota: float | None, expected: tuple[str, str]) -> None:
-    assert told([machine.judge_cores(workers, 8, 4, quota, "Xeon")]) == [expected]
-
-
-def test_loopback_answers_here() -> None:
-    assert told(machine.loopback(ask_of())) == [("ok", "127.0.0.1 answers.")]
-
-
-def test_a_loopback_that_is_down_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "LOOPBACK", "203.0.113.1")  # RFC 5737: nobody's, so no socket can be bound to it.
-    ((level, sentence),) = told(machine.loopback(ask_of()))
-    assert level == "problem"
-    assert sentence.startswith("203.0.113.1 cannot be reached (")
+def test_workers_are_compared_with_cores(
+    workers: int, quota: float | None, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "cpu_name", lambda: "Xeon")
+    assert sentences([host.check_cores(workers, 8, 4, quota)]) == [expected]
 
 
 @pytest.mark.parametrize("node", ["nowhere.invalid", "localhost"])
 def test_a_machine_that_does_not_know_its_own_name_is_noted(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platform, "node", lambda: node)
-    ((level, _),) = told(machine.names(ask_of()))
+    monkeypatch.setattr(host.platform, "node", lambda: node)
+    ((level, _),) = sentences(host.names(context_of()))
     assert level == ("ok" if node == "localhost" else "note")
 
 
 def test_few_open_files_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (64, 4096))
-    assert told(machine.open_files(ask_of())) == [
+    monkeypatch.setattr(host.resource, "getrlimit", lambda _: (64, 4096))
+    assert sentences(host.open_files(context_of())) == [
         ("note", "A process may open 64 files only: raise the limit, as by `ulimit -n 4096`.")
     ]
 
 
 def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    found = told(machine.storage(ask_of(log_root=str(tmp_path / "logs"))))
-    problems = [sentence for level, sentence in found if level == "problem"]
-    assert problems == [
+    found = sentences(host.training(context_of(log_root=str(tmp_path / "logs"))))
+    assert found == [
         (
-            f"--log-root asks for {tmp_path}/logs, but {tmp_path}/logs is no directory: "
-            "pass a directory that you can write to."
+            "problem",
+            (
+                f"--log-root asks for {tmp_path}/logs/Cartpole-Swingup, but {tmp_path}/logs is no directory: "
+                "pass a directory that you can write to."
+            ),
         )
     ]
 
 
 def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
-    ask = ask_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
-    found = told(machine.storage(ask))
+    context = context_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
+    found = sentences(host.training(context))
     assert found[0] == ("ok", "Cartpole-Swingup: 4 workers on cpu, 512 environments each.")
     assert any("a checkpoint takes at least 102 KiB" in sentence for _, sentence in found)
-
-
-def test_a_tasks_training_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "logs").touch()
-    ask = ask_of(task="Cartpole-Swingup", gpu_ids=("None",), log_root=str(tmp_path / "logs"))
-    level, sentence = told(machine.storage(ask))[0]
-    assert level == "problem"
-    assert sentence.startswith(
-        f"--log-root asks for {tmp_path}/logs/Cartpole-Swingup, but {tmp_path}/logs is no directory"
-    )
 
 
 # GPUs -------------------------------------------------------------------------------------------------------------
@@ -286,25 +270,31 @@ def test_a_tasks_training_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
         (1, {"gpu_ids": ("1",)}, ()),
     ],
 )
-def test_what_was_asked_decides_the_devices(visible: int, config: dict[str, Any], devices: tuple[str, ...]) -> None:
-    assert ask_of(visible, **config).devices == devices
+def test_flags_decide_the_devices(visible: int, config: dict[str, Any], devices: tuple[str, ...]) -> None:
+    assert context_of(visible, **config).devices == devices
 
 
 def test_gpus_that_cannot_be_had_are_a_problem_and_not_the_end() -> None:
-    found = told(gpus.gpus(ask_of(0, gpu_ids=("0",))))
+    found = sentences(gpus.gpus(context_of(0, gpu_ids=("0",))))
     level, sentence = found[0]
     assert level == "problem"
     assert sentence.startswith("GPU 0 was asked for, but no GPU is visible")
     assert len(found) == 2
 
 
-def test_every_visible_gpu_is_told_and_the_wanted_ones_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_visible_gpu_is_reported_and_the_wanted_ones_are_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lost = [
         GpuState(index=index, name="NVIDIA H200", uuid=gpu_uuid(index), problem="GPU is lost") for index in range(2)
     ]
-    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: tuple(lost))
-    found = [(finding.topic, finding.level) for finding in gpus.gpus(ask_of(2, gpu_ids=("1",)))]
-    assert found == [("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "problem"), ("GPU 1", "ok")]
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda gpus: tuple(lost[gpu.index] for gpu in gpus))
+    context = context_of(2, gpu_ids=("1",), log_root=str(tmp_path))
+    assert [(finding.topic, finding.level) for finding in gpus.gpus(context)] == [
+        *(("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "ok"))
+    ]
+    judged = [(finding.topic, finding.level) for finding in host.training(context)]
+    assert [each for each in judged if each[0].startswith("GPU")] == [("GPU 1", "problem")]
 
 
 def test_a_gpu_is_described_in_one_line() -> None:
@@ -360,7 +350,7 @@ def test_a_gpu_is_described_in_one_line() -> None:
 def test_gpus_that_do_not_reach_each_other_are_noted(
     access: str | None, peers: list[list[int]] | None, expected: list[tuple[str, str]]
 ) -> None:
-    found = told(gpus.judge_links([GpuLink(one=0, other=1, path="PIX", peer_access=access)], peers))
+    found = sentences(gpus.check_links([GpuLink(one=0, other=1, path="PIX", peer_access=access)], peers))
     assert found[:-1] == expected
     assert found[-1] == ("ok", f"GPUs 0 and 1: PIX, peer access {access or 'unknown'}.")
 
@@ -375,7 +365,7 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
     ],
 )
 def test_a_kernel_that_does_not_run_is_a_problem(answer: dict[str, Any] | str, level: str) -> None:
-    finding = gpus.judge_kernel("cuda:0", answer)
+    finding = gpus.check_kernel("cuda:0", answer)
     assert (finding.level, finding.topic) == (level, "kernel on cuda:0")
 
 
@@ -401,23 +391,23 @@ def test_problems_that_may_pass_by_end_the_command_with_seventy_five() -> None:
 
 
 def test_a_check_that_fails_is_a_problem_and_the_others_go_on() -> None:
-    def broken(_ask: Ask) -> Iterator[Finding]:
+    def broken(_context: DoctorContext) -> Iterator[Finding]:
         yield ok("first", "x")
         message = "half a thought"
         raise ValueError(message)
 
-    assert told(_found_by(broken, ask_of())) == [
+    assert sentences(_findings_of(broken, context_of())) == [
         ("ok", "x."),
         ("problem", "The check 'broken' failed (ValueError: half a thought): please report it, with this line."),
     ]
 
 
 def test_what_two_checks_find_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(_ask: Ask) -> Iterator[Finding]:
+    def check(_context: DoctorContext) -> Iterator[Finding]:
         yield problem("driver", "it is too old", "update it")
 
     monkeypatch.setattr(doctor, "CHECKS", (check, check))
-    monkeypatch.setattr(Ask, "children", {})
+    monkeypatch.setattr(DoctorContext, "probes", {})
     assert len(doctor.examine(DoctorConfig(), {}, lambda _: None).findings) == 1
 
 
@@ -427,7 +417,7 @@ def test_every_check_says_what_it_looks_at() -> None:
 
 def test_the_page_has_every_line() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    sources = [*(ROOT / "src/shoal/doctor").glob("*.py"), ROOT / "src/shoal/checks/preflight.py"]
+    sources = [*(ROOT / "src/shoal/doctor").glob("*.py"), *(ROOT / "src/shoal/checks").glob("*.py")]
     calls = [
         node for source in sources for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Call)
     ]
@@ -435,14 +425,14 @@ def test_the_page_has_every_line() -> None:
     topics = {call.args[0].value for call in finders if isinstance(call.args[0], ast.Constant)}
     assert {"python", "loopback", "disk", "links"} <= topics
     assert [topic for topic in topics if f"`{topic}" not in page] == []
-    assert [setting for setting in CANDIDATES if f"`{'='.join(setting)}`" not in page] == []
+    assert [setting for setting in NCCL_SETTINGS.items() if f"`{'='.join(setting)}`" not in page] == []
 
 
 @pytest.mark.parametrize(
     ("count", "words"),
     [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (3 * 2**50, "3072.0 TiB")],
 )
-def test_sizes_are_told_in_units(count: int, words: str) -> None:
+def test_sizes_have_units(count: int, words: str) -> None:
     assert size(count) == words
 
 

@@ -76,7 +76,7 @@ def test_everything_is_looked_at(report: dict[str, Any]) -> None:
     topics = [finding["topic"] for finding in report["findings"]]
     assert list(dict.fromkeys(topics)) == [
         *("python", "packages", "locale", "environment", "cores", "open files", "task", "kernel cache"),
-        *("temporary files", "disk", "memory", "loopback", "host name", "driver", "devices", "GPUs", "torch"),
+        *("temporary files", "loopback", "disk", "memory", "host name", "driver", "devices", "GPUs", "torch"),
         *("verified", "kernel on cpu", "gloo, 2 ranks", "gloo, 3 ranks"),
     ] or any(topic.startswith("GPU ") for topic in topics)  # On a machine with GPUs, each has its line.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shoal.config import TrainConfig
     from shoal.errors import ShoalError
-    from shoal.machine.visibility import VisibleGpus
+    from shoal.machine.gpus import VisibleGpus
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
 

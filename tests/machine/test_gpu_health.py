@@ -13,7 +13,7 @@ from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, m
 
 from shoal.machine import gpu_health
 from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder, read_driver, read_gpu_links, read_gpu_states
-from shoal.machine.visibility import resolve
+from shoal.machine.gpus import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,19 +26,19 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     """Stands an NVML in for the real one."""
 
     def use(fake: FakeNvml) -> FakeNvml:
-        monkeypatch.setattr(gpu_health, "_nvml", lambda: fake)
+        monkeypatch.setattr(gpu_health, "import_nvml", lambda: fake)
         return fake
 
     return use
 
 
-def test_a_driver_that_tells_little_leaves_the_rest_unknown(nvml: Callable[..., FakeNvml]) -> None:
+def test_unsupported_queries_leave_fields_unknown(nvml: Callable[..., FakeNvml]) -> None:
     fake = nvml(FakeNvml(machine_of(1)))
     assert read_gpu_states(seen(1).gpus) == (GpuState(**H200, total_bytes=141 * GIB, free_bytes=141 * GIB),)
     assert not fake.is_open
 
 
-def test_everything_that_is_told_is_kept(nvml: Callable[..., FakeNvml]) -> None:
+def test_the_state_has_everything_that_nvml_reports(nvml: Callable[..., FakeNvml]) -> None:
     process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=3 * GIB)
     answers = {
         "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=10 * GIB, free=7 * GIB),
@@ -65,7 +65,7 @@ def test_everything_that_is_told_is_kept(nvml: Callable[..., FakeNvml]) -> None:
     )
 
 
-def test_older_gpus_tell_of_pages_and_not_of_rows(nvml: Callable[..., FakeNvml]) -> None:
+def test_older_gpus_report_pages_instead_of_rows(nvml: Callable[..., FakeNvml]) -> None:
     nvml(FakeNvml(machine_of(1), answers={"nvmlDeviceGetRetiredPagesPendingStatus": lambda _: 1}))
     (state,) = read_gpu_states(seen(1).gpus)
     assert (state.repair_pending, state.repair_failed) == (True, None)
@@ -91,14 +91,14 @@ def test_a_gpu_in_trouble_has_a_problem(
     assert read_gpu_states(seen(1).gpus) == (GpuState(**H200, problem=problem),)
 
 
-def test_a_mig_device_is_asked_by_its_own_name(nvml: Callable[..., FakeNvml]) -> None:
+def test_a_mig_device_is_queried_by_its_own_uuid(nvml: Callable[..., FakeNvml]) -> None:
     there = machine(mig_gpu(0, (1, 0), (2, 0)))
     nvml(FakeNvml(there))
     states = read_gpu_states(resolve(there, None).gpus)
     assert [(state.uuid[:7], state.free_bytes) for state in states] == [("MIG-010", 10 * GIB), ("MIG-020", 10 * GIB)]
 
 
-def test_without_a_driver_nothing_is_told(nvml: Callable[..., FakeNvml]) -> None:
+def test_without_a_driver_there_is_no_state(nvml: Callable[..., FakeNvml]) -> None:
     nvml(FakeNvml(machine_of(2), raises={"nvmlInit": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
     assert read_gpu_states(seen(2).gpus) == ()
     assert read_gpu_links(seen(2).gpus) == ()

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from support.mounts import tiny_disk
 
@@ -20,24 +22,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GIB = 2**30
-MEMINFO = "MemTotal: 8388608 kB\nMemFree: 1000 kB\nMemAvailable: 4194304 kB\nSwapFree: 1048576 kB\n"
 
 
-def memory_with(where: Path, groups: str, **files: str) -> Memory | None:
-    """The memory of a machine of 8 GiB, half of it available, whose control groups have these files."""
-    (where / "meminfo").write_text(MEMINFO)
+@pytest.fixture
+def eight_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 8 GiB, half of it available."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=8 * GIB, available=4 * GIB))
+    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(free=GIB))
+
+
+def memory_with(where: Path, groups: str, **files: str) -> Memory:
+    """The memory of a machine whose control groups have these files."""
     (where / "own").write_text(groups)
     for name, text in files.items():
         file = where / "cgroup" / name.replace("__", "/").replace("_dot_", ".")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return host.memory(where / "meminfo", where / "cgroup", where / "own")
+    return host.memory(where / "cgroup", where / "own")
 
 
+@pytest.mark.usefixtures("eight_gib")
 def test_a_machine_without_limits_offers_what_the_kernel_tells(tmp_path: Path) -> None:
     assert memory_with(tmp_path, "0::/\n") == Memory(total=8 * GIB, available=4 * GIB, swap_free=GIB)
 
 
+@pytest.mark.usefixtures("eight_gib")
 def test_a_container_offers_what_its_limit_leaves(tmp_path: Path) -> None:
     files = {"job__memory_dot_max": str(3 * GIB), "job__memory_dot_current": str(2 * GIB)}
     files["job__memory_dot_stat"] = f"anon 1\ninactive_file {GIB // 2}\n"  # Which can be dropped.
@@ -45,6 +54,7 @@ def test_a_container_offers_what_its_limit_leaves(tmp_path: Path) -> None:
     assert told == Memory(total=3 * GIB, available=3 * GIB // 2, swap_free=GIB, limited=True)
 
 
+@pytest.mark.usefixtures("eight_gib")
 def test_the_first_version_of_control_groups_is_read_too(tmp_path: Path) -> None:
     files = {
         "memory__job__memory_dot_limit_in_bytes": str(GIB),
@@ -55,20 +65,14 @@ def test_the_first_version_of_control_groups_is_read_too(tmp_path: Path) -> None
     assert told == Memory(total=GIB, available=3 * GIB // 4, swap_free=GIB, limited=True)
 
 
+@pytest.mark.usefixtures("eight_gib")
 def test_a_limit_above_the_machine_is_none(tmp_path: Path) -> None:
     files = {"memory_dot_max": str(64 * GIB), "memory_dot_current": "0"}
-    told = memory_with(tmp_path, "0::/\n", **files)
-    assert told is not None
-    assert not told.limited
-
-
-def test_a_system_that_does_not_tell_has_no_memory_to_judge(tmp_path: Path) -> None:
-    assert host.memory(tmp_path / "nothing") is None
+    assert not memory_with(tmp_path, "0::/\n", **files).limited
 
 
 def test_this_machine_tells_its_memory() -> None:
     told = host.memory()
-    assert told is not None
     assert 0 < told.available <= told.total
 
 
@@ -134,19 +138,87 @@ def test_the_kernel_cache_is_where_warp_keeps_it(tmp_path: Path) -> None:
 
 
 def test_names_and_addresses_of_this_machine_resolve() -> None:
-    assert host.resolves("localhost") is None
-    assert host.resolves("127.0.0.1") is None
+    assert host.why_unresolved("localhost") is None
+    assert host.why_unresolved("127.0.0.1") is None
 
 
 def test_a_name_that_does_not_resolve_says_why() -> None:
-    assert host.resolves("nowhere.invalid", seconds=30.0)  # RFC 6761: never a host.
-    assert host.resolves("a..b") == "it is no host name"
+    assert host.why_unresolved("nowhere.invalid", timeout_s=30.0)  # RFC 6761: never a host.
+    assert host.why_unresolved("a..b") == "it is no host name"
 
 
 def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answered.wait(10))
     started = time.monotonic()
-    assert host.resolves("slow.example", seconds=0.05) == "no answer within 0.05 s"
+    assert host.why_unresolved("slow.example", timeout_s=0.05) == "no answer within 0.05 s"
     assert time.monotonic() - started < 5
     answered.set()
+
+
+@pytest.mark.parametrize(
+    ("schedulable", "quota", "cores"),
+    [(8, None, 8), (8, 2.0, 2), (8, 2.9, 2), (8, 0.5, 1), (2, 16.0, 2)],
+)
+def test_a_container_s_quota_limits_the_cores(
+    schedulable: int, quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _: range(schedulable))
+    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
+    assert host.usable_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("own_groups", "files", "quota"),
+    [
+        pytest.param("0::/", {"cpu.max": "250000 100000"}, 2.5, id="a container sees itself as the root"),
+        pytest.param("0::/", {"cpu.max": "max 100000"}, None, id="no limit"),
+        pytest.param("0::/", {}, None, id="the root of a machine has no such file"),
+        pytest.param("0::/a/b", {"a/b/cpu.max": "100000 50000"}, 2.0, id="our own group"),
+        pytest.param(
+            "0::/a/b",
+            {"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"},
+            1.0,
+            id="a group above ours",
+        ),
+        pytest.param("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0, id="the tightest"),
+        pytest.param(
+            "4:memory:/\n1:cpu:/job\n0::/",
+            {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"},
+            1.5,
+            id="version 1",
+        ),
+        pytest.param(
+            "3:cpu,cpuacct:/docker/abc",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "200000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            2.0,
+            id="version 1, where the path is the host's",
+        ),
+        pytest.param(
+            "1:cpu:/",
+            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+            None,
+            id="version 1 without a limit",
+        ),
+        pytest.param(
+            "2:cpuset:/\n1:name=systemd:/",
+            {"cpuset/cpu.max": "100000 100000"},
+            None,
+            id="groups of other controllers",
+        ),
+        pytest.param("", {"cpu.max": "100000 100000"}, None, id="no groups"),
+    ],
+)
+def test_the_quota_is_read_from_the_control_groups(
+    tmp_path: Path, own_groups: str, files: dict[str, str], quota: float | None
+) -> None:
+    (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
+    for name, text in files.items():
+        path = tmp_path / "mount" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    assert host.cpu_quota(tmp_path / "mount", tmp_path / "own") == quota
+
+
+def test_a_system_without_control_groups_sets_no_quota(tmp_path: Path) -> None:
+    assert host.cpu_quota(tmp_path, tmp_path / "missing") is None

@@ -37,12 +37,12 @@ def test_the_interface_is_the_one_that_owns_the_source() -> None:
 @pytest.mark.parametrize(
     ("source", "more"), [("192.0.2.1", {}), ("2001:db8::1", {"NCCL_SOCKET_FAMILY": "AF_INET6"})], ids=["old", "new"]
 )
-def test_gloo_and_nccl_are_told_of_the_interface(source: str, more: dict[str, str]) -> None:
+def test_gloo_and_nccl_are_restricted_to_the_interface(source: str, more: dict[str, str]) -> None:
     told = {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     assert Route("192.0.2.2", source, "eth1").environment() == told | more
 
 
-def test_an_interface_that_is_asked_for_is_taken_or_refused() -> None:
+def test_a_requested_interface_is_used_or_refused() -> None:
     assert through(LOOPBACK)["GLOO_SOCKET_IFNAME"] == LOOPBACK
     with pytest.raises(UsageError, match=rf"^--interface eth77 .* {socket.gethostname()} has no such .*{LOOPBACK}"):
         through("eth77")

@@ -274,7 +274,7 @@ def test_a_score_without_a_metric_that_can_be_printed_is_none(metric: Any, run_d
     assert (listed.score, listed.damage) == (None, None)
 
 
-def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
+def test_every_newer_damaged_checkpoint_is_reported(run_dir: RunDir) -> None:
     for iteration in (1, 2, 3):
         make(run_dir, iteration)
     shutil.rmtree(run_dir.checkpoint_dir(3))
@@ -289,7 +289,7 @@ def test_every_newer_damaged_checkpoint_is_told(run_dir: RunDir) -> None:
     ]
 
 
-def test_damage_to_an_older_checkpoint_is_nobodys_business(run_dir: RunDir) -> None:
+def test_damage_to_an_older_checkpoint_is_not_reported(run_dir: RunDir) -> None:
     flip_a_bit(make(run_dir, 1))
     make(run_dir, 2)
     found, passed_over = newest_good(run_dir)
@@ -298,7 +298,7 @@ def test_damage_to_an_older_checkpoint_is_nobodys_business(run_dir: RunDir) -> N
     assert passed_over == []
 
 
-def test_without_a_good_one_all_are_told(run_dir: RunDir) -> None:
+def test_without_a_valid_one_all_are_reported(run_dir: RunDir) -> None:
     flip_a_bit(make(run_dir, 1))
     found, passed_over = newest_good(run_dir)
     assert found is None
@@ -380,7 +380,7 @@ def test_where_no_score_can_be_compared_the_best_is_the_last_whole_one(
 # The newest run
 
 
-def test_a_newer_run_with_nothing_but_damage_is_told_and_passed_over(log_root: Path) -> None:
+def test_a_newer_run_without_a_valid_checkpoint_is_reported_and_skipped(log_root: Path) -> None:
     spec = resolve("Cartpole-Swingup")
     older, newer, empty = (RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2, 3))
     make(older, 1)
@@ -393,7 +393,7 @@ def test_a_newer_run_with_nothing_but_damage_is_told_and_passed_over(log_root: P
 
 
 @pytest.mark.parametrize("words", [("--resume",), ("--checkpoint", "latest"), ("--checkpoint", "best")])
-def test_when_no_run_has_a_whole_checkpoint_each_damage_is_told(words: tuple[str, ...], log_root: Path) -> None:
+def test_when_no_run_has_a_valid_checkpoint_each_damage_is_reported(words: tuple[str, ...], log_root: Path) -> None:
     spec = resolve("Cartpole-Swingup")
     damaged = [RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2)]
     for run in damaged:

@@ -56,7 +56,7 @@ def test_each_difference_has_its_clause(changes: dict[str, object], said: list[s
     assert differences(HERE, there(**changes)) == said
 
 
-def test_all_differences_of_all_machines_are_told_at_once() -> None:
+def test_all_differences_of_all_machines_are_reported_at_once() -> None:
     other = replace(HERE, host="c", files={})
     with pytest.raises(UsageError) as refused:
         refuse_differences(HERE, [there(versions={**HERE.versions, "torch": "2.14.1"}), replace(HERE), other])
@@ -70,7 +70,7 @@ def test_all_differences_of_all_machines_are_told_at_once() -> None:
     )
 
 
-def test_this_machine_is_told_by_what_its_files_hold(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_contents_of_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("1", encoding="utf-8")
     told = fingerprint("b", ["shoal"], [str(file)])

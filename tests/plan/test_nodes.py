@@ -12,7 +12,7 @@ from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.plan.devices import visible_gpus
+from shoal.machine.gpus import visible_gpus
 from shoal.plan.environment_parity import Fingerprint
 from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, meeting_addresses, plan_devices
 from shoal.plan.spec import WorkerSpec

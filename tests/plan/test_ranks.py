@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
+from shoal.machine.host import usable_cores
 from shoal.plan.ranks import (
     Rank,
-    cpu_quota,
     cpu_threads,
     joined_rank,
-    share_of_quota,
     stale_rank_note,
     stale_rank_variables,
-    usable_cores,
     usable_threads,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -120,7 +114,7 @@ def test_each_wrong_variable_has_its_own_sentence(name: str, value: str, what_is
 def test_a_rank_outside_its_world_cannot_be_made(
     rank: int, local_rank: int, world_size: int, local_world_size: int
 ) -> None:
-    with pytest.raises(ValueError, match="No worker can stand there"):
+    with pytest.raises(ValueError, match="Inconsistent rank"):
         Rank(rank=rank, local_rank=local_rank, world_size=world_size, local_world_size=local_world_size)
 
 
@@ -198,7 +192,7 @@ def test_what_makes_a_rank_is_stale_without_its_launcher() -> None:
         pytest.param(2, {"SLURM_CPUS_PER_TASK": "8"}, 8, 4, id="a batch script's workers share what it has"),
     ],
 )
-def test_threads_are_a_fair_share_or_the_users_word(
+def test_threads_are_an_equal_share_or_the_users_choice(
     local_world_size: int, environ: dict[str, str], cores: int, threads: int
 ) -> None:
     assert cpu_threads(local_world_size, environ, cores) == threads
@@ -216,67 +210,3 @@ def test_a_rank_shares_the_cores_of_this_process() -> None:
     crowd = Rank(rank=0, local_rank=0, world_size=10_000, local_world_size=10_000)
     assert usable_threads(alone, {}) == usable_cores() <= (os.cpu_count() or 1)
     assert usable_threads(crowd, {}) == 1
-
-
-@pytest.mark.parametrize(
-    ("schedulable", "quota", "cores"),
-    [(8, None, 8), (8, 2.0, 2), (8, 2.9, 2), (8, 0.5, 1), (2, 16.0, 2)],
-)
-def test_a_container_s_quota_limits_the_cores(schedulable: int, quota: float | None, cores: int) -> None:
-    assert share_of_quota(schedulable, quota) == cores
-
-
-@pytest.mark.parametrize(
-    ("own_groups", "files", "quota"),
-    [
-        pytest.param("0::/", {"cpu.max": "250000 100000"}, 2.5, id="a container sees itself as the root"),
-        pytest.param("0::/", {"cpu.max": "max 100000"}, None, id="no limit"),
-        pytest.param("0::/", {}, None, id="the root of a machine has no such file"),
-        pytest.param("0::/a/b", {"a/b/cpu.max": "100000 50000"}, 2.0, id="our own group"),
-        pytest.param(
-            "0::/a/b",
-            {"a/cpu.max": "100000 100000", "a/b/cpu.max": "max 100000"},
-            1.0,
-            id="a group above ours",
-        ),
-        pytest.param("0::/a/b", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "300000 100000"}, 3.0, id="the tightest"),
-        pytest.param(
-            "4:memory:/\n1:cpu:/job\n0::/",
-            {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"},
-            1.5,
-            id="version 1",
-        ),
-        pytest.param(
-            "3:cpu,cpuacct:/docker/abc",
-            {"cpu,cpuacct/cpu.cfs_quota_us": "200000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
-            2.0,
-            id="version 1, where the path is the host's",
-        ),
-        pytest.param(
-            "1:cpu:/",
-            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
-            None,
-            id="version 1 without a limit",
-        ),
-        pytest.param(
-            "2:cpuset:/\n1:name=systemd:/",
-            {"cpuset/cpu.max": "100000 100000"},
-            None,
-            id="groups of other controllers",
-        ),
-        pytest.param("", {"cpu.max": "100000 100000"}, None, id="no groups"),
-    ],
-)
-def test_the_quota_is_read_from_the_control_groups(
-    tmp_path: Path, own_groups: str, files: dict[str, str], quota: float | None
-) -> None:
-    (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
-    for name, text in files.items():
-        path = tmp_path / "mount" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-    assert cpu_quota(tmp_path / "mount", tmp_path / "own") == quota
-
-
-def test_a_system_without_control_groups_sets_no_quota(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path, tmp_path / "missing") is None

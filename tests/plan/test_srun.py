@@ -9,14 +9,14 @@ from support.fake_devices import machine, mig_gpu, seen, whole_gpu
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.machine.visibility import resolve
+from shoal.machine.gpus import resolve
 from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import joined_rank, meeting_host
+from shoal.plan.ranks import Rank, joined_rank, rendezvous_host
 from shoal.plan.srun import Task, has_own_gpus, read_task
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
-    from shoal.machine.visibility import VisibleGpus
+    from shoal.machine.gpus import VisibleGpus
 
 STEP = {
     "SLURM_STEP_ID": "3",
@@ -37,12 +37,9 @@ ON_ONE_MACHINE = STEP | ALONE | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}
 # Its place
 
 
-def test_a_task_knows_its_place_and_where_all_meet() -> None:
+def test_a_task_has_a_rank_and_a_rendezvous() -> None:
     assert read_task(STEP) == Task(
-        rank=5,
-        local_rank=1,
-        world_size=7,
-        local_world_size=2,
+        rank=Rank(rank=5, local_rank=1, world_size=7, local_world_size=2),
         host="gpu08",
         port=20_000 + (4711 * 16 + 3) % 12_000,
         attempt="4711.3/0",
@@ -50,7 +47,7 @@ def test_a_task_knows_its_place_and_where_all_meet() -> None:
 
 
 def test_a_machine_with_fewer_tasks_has_its_own_number_of_them() -> None:
-    last = read_task(STEP | {"SLURM_NODEID": "3", "SLURM_LOCALID": "0", "SLURM_PROCID": "3"})
+    last = read_task(STEP | {"SLURM_NODEID": "3", "SLURM_LOCALID": "0", "SLURM_PROCID": "3"}).rank
     assert (last.local_world_size, last.world_size) == (1, 7)
 
 
@@ -60,14 +57,14 @@ def test_older_releases_count_the_job_s_tasks_alone() -> None:
     assert read_task(STEP | {"SLURM_NTASKS": "9"}) == read_task(STEP)
 
 
-def test_tasks_of_one_machine_meet_on_loopback() -> None:
+def test_the_rendezvous_of_one_machine_is_loopback() -> None:
     assert read_task(ON_ONE_MACHINE).host == "127.0.0.1"
-    assert meeting_host(ON_ONE_MACHINE) == "127.0.0.1"
+    assert rendezvous_host(ON_ONE_MACHINE) == "127.0.0.1"
 
 
-def test_the_user_may_say_where_they_meet() -> None:
-    told = read_task(STEP | {"MASTER_ADDR": "10.0.0.8", "MASTER_PORT": "1234"})
-    assert (told.host, told.port) == ("10.0.0.8", 1234)
+def test_the_user_may_choose_the_rendezvous() -> None:
+    task = read_task(STEP | {"MASTER_ADDR": "10.0.0.8", "MASTER_PORT": "1234"})
+    assert (task.host, task.port) == ("10.0.0.8", 1234)
     empty = read_task(STEP | {"MASTER_ADDR": "", "MASTER_PORT": " "})
     assert (empty.host, empty.port) == (read_task(STEP).host, read_task(STEP).port)
 
@@ -77,7 +74,7 @@ def test_every_start_of_a_job_is_an_attempt_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("job", [1, 2, 4711, 99_999_999, 999_999_999])
-def test_steps_that_run_together_have_different_ports_which_the_kernel_gives_to_nobody(job: int) -> None:
+def test_concurrent_steps_have_different_ports_outside_the_ephemeral_range(job: int) -> None:
     steps = [{"SLURM_JOB_ID": str(each), "SLURM_STEP_ID": str(step)} for each in (job, job - 1) for step in range(4)]
     ports = {read_task(STEP | each).port for each in steps}
     assert len(ports) == 8
@@ -102,7 +99,7 @@ def test_steps_that_run_together_have_different_ports_which_the_kernel_gives_to_
 def test_what_is_no_step_of_several_tasks_trains_alone(left_out: dict[str, str]) -> None:
     assert launcher_of(STEP | left_out) is None
     assert joined_rank(STEP | left_out) is None
-    assert meeting_host(STEP | left_out) is None
+    assert rendezvous_host(STEP | left_out) is None
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None"]), STEP | left_out, seen(0))
     assert (plan.launch_mode, plan.world_size, plan.notes) == ("in process", 1, ())
 
@@ -186,7 +183,7 @@ def test_what_srun_has_decided_is_refused(words: list[str], refusal: str) -> Non
         plan_training(parse_train([TASK, "--gpu-ids", "None", *words]), STEP, seen(0))
 
 
-def test_the_number_that_srun_has_started_may_be_said() -> None:
+def test_the_number_of_workers_that_srun_started_may_be_passed() -> None:
     plan = plan_training(parse_train([TASK, "--gpu-ids", "None", "--nproc-per-node", "2"]), STEP, seen(0))
     assert (plan.launch_mode, plan.world_size, plan.devices, plan.backend) == ("joined", 7, ("cpu", "cpu"), "gloo")
 
@@ -254,7 +251,7 @@ def test_a_worker_takes_what_its_task_was_given(
     assert (plan.devices, plan.backend) == (tuple(devices.split()), backend)
 
 
-def test_a_gpu_that_another_task_sees_cannot_be_asked_for() -> None:
+def test_a_gpu_of_another_task_is_refused() -> None:
     environ = ON_ONE_MACHINE | {"SLURM_GPUS_PER_TASK": "1"}
     with pytest.raises(UsageError, match="GPU 1 was asked for, but 1 is visible"):
         plan_training(parse_train([TASK, "--gpu-ids", "1"]), environ, seen(1))

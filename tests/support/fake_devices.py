@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
-from shoal.machine.visibility import Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
+from shoal.machine.gpus import Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from shoal.cli.parse import parse_train
 from shoal.config import AgentConfig
 from shoal.errors import UsageError
-from shoal.machine.visibility import VisibleGpus
+from shoal.machine.gpus import VisibleGpus
 from shoal.plan.training import plan_training
 from shoal.tasks import registry
 

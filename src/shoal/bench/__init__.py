@@ -1,7 +1,7 @@
-"""The story of `shoal bench`: how fast a task steps, how fast it trains, and how soon it begins.
+"""`shoal bench`: environment steps and training steps per second, and the time to the first iteration.
 
-Each measurement is taken several times, in turn with the others, because machines are seldom quiet; medians are told,
-and efficiencies are medians of ratios within a turn.
+Measurements are repeated in turns, because other processes disturb them. Results are medians; efficiencies are medians
+of ratios within a turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.bench.environments import measure_environments
 from shoal.bench.training import Run, measure_training
-from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
+from shoal.machine.gpus import visible_gpus
+from shoal.machine.host import cpu_name
+from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BenchReport:
-    """What was measured, with the machine it was measured on."""
+    """The results, and the machine."""
 
     task: str
     machine: dict[str, Any]
@@ -37,19 +39,19 @@ class BenchReport:
     env_steps_per_second: dict[str, float] = field(default_factory=dict)
     """Environment steps without a policy, on one worker, by engine."""
     training: list[dict[str, float]] = field(default_factory=list)
-    """A row for each number of workers: steps per second, efficiency against the first row, the part of an
-    iteration that goes into collectives, cost of a checkpoint."""
+    """A row for each number of workers: steps per second, efficiency relative to the first row, the fraction of an
+    iteration in collectives, cost of a checkpoint."""
 
 
-def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
-    """Measure what `config` asks for.
+def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
+    """Measure a task.
 
     Args:
-        config: What to measure.
-        say: Takes a line about each measurement as it is made.
+        config: The configuration.
+        log: Takes a line about each measurement.
 
     Raises:
-        UsageError: What was asked cannot be measured here.
+        UsageError: The configuration is impossible on this machine.
         ShoalError: A measured command failed.
     """
     spec = registry.resolve(config.task)
@@ -61,12 +63,12 @@ def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
     runs: dict[int, list[Run]] = {n: [] for n in config.nproc_per_node}
     for turn in range(config.repeats):
         for engine, rate in measure_environments(config, device).items():
-            say(f"[{turn + 1}/{config.repeats}] {engine}: {rate:,.0f} environment steps per second")
+            log(f"[{turn + 1}/{config.repeats}] {engine}: {rate:,.0f} environment steps per second")
             rates.setdefault(engine, []).append(rate)
         for workers, measured in runs.items():
             measured.append(measure_training(config, spec, workers, cold=False))
-            told = f"{measured[-1].steps_per_second:,.0f} training steps per second"
-            say(f"[{turn + 1}/{config.repeats}] {workers} worker(s): {told}, first after {measured[-1].first_s:.1f} s")
+            rate = f"{measured[-1].steps_per_second:,.0f} training steps per second"
+            log(f"[{turn + 1}/{config.repeats}] {workers} worker(s): {rate}, first after {measured[-1].first_s:.1f} s")
     report.env_steps_per_second = {engine: median(values) for engine, values in rates.items()}
     report.training = [_summary(workers, measured, runs) for workers, measured in runs.items()]
     if config.cold:
@@ -78,11 +80,11 @@ def bench(config: BenchConfig, say: Callable[[str], None]) -> BenchReport:
 
 
 def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> dict[str, float]:
-    """Return the row of one number of workers. Efficiencies are medians of ratios within a turn."""
+    """Return the row of one number of workers."""
     base = next(iter(runs))
     efficiencies = [
-        mine.steps_per_second / workers / (first.steps_per_second / base)
-        for mine, first in zip(measured, runs[base], strict=True)
+        run.steps_per_second / workers / (first.steps_per_second / base)
+        for run, first in zip(measured, runs[base], strict=True)
     ]
     row = {
         "workers": workers,
@@ -96,18 +98,10 @@ def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> d
 
 
 def _machine() -> dict[str, Any]:
-    """Describe the machine and the versions that figures depend on."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
+    """Describe the machine and the versions that results depend on."""
     packages = ("shoal", "torch", "warp-lang", "rsl-rl-lib", "mujoco")
     return {
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "gpus": [gpu.name for gpu in visible_gpus()],
         "python": platform.python_version(),

@@ -1,8 +1,8 @@
-"""Environment steps per second without a policy, measured in a process of its own, on as many cores as a worker has.
+"""Environment steps per second without a policy, measured in a child process on the cores of one worker.
 
-A task with a MuJoCo model is held against the bare engine with the same model, threads, states and controls: both are
-stepped in turn, a fraction of a second each, so that a busy machine slows both. A task that has a twin in another
-engine is held against that.
+A task with a MuJoCo model is compared with the bare engine with the same model, threads, states and controls: both are
+stepped in turn, a fraction of a second each, so that a busy machine slows both. A task with a reference simulation in
+another engine is compared with that.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from shoal.config import BenchConfig
 
 _WARM_UP = 64
-_BETWEEN_LOOKS = 8
-"""Steps between two looks at the clock, which on a GPU waits for them all."""
+_STEPS_PER_READING = 8
+"""Steps between two readings of the clock, which synchronise a GPU."""
 _TURN_S = 0.25
-"""How long one engine is stepped before it is the other's turn [s]."""
+"""Time for which one engine is stepped in each turn [s]."""
 
 
 def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
@@ -37,14 +37,14 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
     Raises:
         ShoalError: The task could not be stepped.
     """
-    asked = {
+    arguments = {
         "task": config.task,
         "num_envs": config.num_envs,
         "device": device,
         "seconds": config.seconds,
         "threads": config.threads,
     }
-    command = [*PYTHON, "-c", f"from {__name__} import main; main()", json.dumps(asked)]
+    command = [*PYTHON, "-c", f"from {__name__} import main; main()", json.dumps(arguments)]
     done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"The environments of {config.task} could not be measured: {done.stderr.strip()[-2000:]}"
@@ -53,26 +53,26 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
 
 
 def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads: int) -> dict[str, float]:
-    """Step the task, and what it is held against, in this process."""
+    """Step the task and its references in this process."""
     import torch
 
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.sim.isolation import isolated
 
-    # Always the same cores: what is compared is engines, not the scheduler's mood.
+    # Always the same cores, so that the scheduler does not affect the comparison.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
     spec = registry.resolve(task)
     with isolated(device, threads=threads):
         env = WarpVecEnv(spec.build(spec.env, num_envs=num_envs, device=device, seed=0))
         actions = torch.rand(num_envs, env.num_actions, device=device) * 2 - 1
-        contestants: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(actions)}
+        steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(actions)}
         for _ in range(_WARM_UP):
             env.step(actions)
         engine = getattr(env.task, "engine", None)
         if engine is not None:
-            contestants[f"bare {engine.title}"] = engine.bare()
+            steppers[f"bare {engine.title}"] = engine.bare()
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None
-        rates = {name: rate * num_envs for name, rate in _call_rates(contestants, wait, seconds).items()}
+        rates = {name: rate * num_envs for name, rate in _call_rates(steppers, wait, seconds).items()}
         twin = spec.load_twin()
         if twin is not None:
             rates["MuJoCo C, one core"] = twin(spec.env, num_envs).step_rate(seconds)
@@ -80,29 +80,29 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
 
 
 def _call_rates(
-    contestants: Mapping[str, Callable[[], object]], wait: Callable[[], None], seconds: float
+    steppers: Mapping[str, Callable[[], object]], wait: Callable[[], None], seconds: float
 ) -> dict[str, float]:
-    """Return calls per second of each, over `seconds` of it, in turns of a fraction of a second.
+    """Return calls per second of each function, called in turns of a fraction of a second.
 
     Args:
-        contestants: What is called, by name.
-        wait: Waits for the device.
-        seconds: How long each is called in all [s].
+        steppers: Functions by name.
+        wait: Synchronises the device.
+        seconds: Time for each [s].
     """
-    calls, spent = dict.fromkeys(contestants, 0), dict.fromkeys(contestants, 0.0)
+    calls, spent = dict.fromkeys(steppers, 0), dict.fromkeys(steppers, 0.0)
     while min(spent.values()) < seconds:
-        for name, call in contestants.items():
+        for name, call in steppers.items():
             wait()
             started = time.perf_counter()
             while (elapsed := time.perf_counter() - started) < _TURN_S:
-                for _ in range(_BETWEEN_LOOKS):
+                for _ in range(_STEPS_PER_READING):
                     call()
                 wait()
-                calls[name] += _BETWEEN_LOOKS
+                calls[name] += _STEPS_PER_READING
             spent[name] += elapsed
-    return {name: calls[name] / spent[name] for name in contestants}
+    return {name: calls[name] / spent[name] for name in steppers}
 
 
 def main() -> None:
-    """Be the measuring process: take what to measure from the command line, and print the rates as JSON."""
+    """Entry point of the child process: read arguments as JSON from the command line, and print the rates as JSON."""
     sys.stdout.write(json.dumps(_measure_here(**json.loads(sys.argv[1]))) + "\n")

@@ -1,7 +1,4 @@
-"""Training steps per second and time to the first iteration, measured from outside.
-
-The very command that a user types is run, and the metrics that it writes are read.
-"""
+"""Training steps per second and time to the first iteration, read from the metrics of a `train` command."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.05
 _TIME_LIMIT_S = 1800.0
 _PATIENCE_S = 30.0
-"""How long a training that is told to end may take to finish its iteration [s]."""
+"""Time that a training gets after SIGTERM [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +33,15 @@ class Run:
 
     steps_per_second: float
     first_s: float
-    """Time from the command's start to its first finished iteration [s]."""
+    """Time from the start of the command to the end of its first iteration [s]."""
     collective_part: float
-    """Part of an iteration that goes into collectives, the median over all that were timed."""
+    """Fraction of an iteration in collectives, the median over all timed iterations."""
     checkpoint_costs: list[float]
-    """How much longer each iteration beside which a checkpoint was written took than its neighbours, as a part."""
+    """Relative slowdown of each iteration during which a checkpoint was written."""
 
 
 def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold: bool) -> Run:
-    """Run one training, and read its speed from what it writes."""
+    """Run one training, and compute its speed from its metrics."""
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as scratch:
         environment = bench_environment(config)
         if cold:
@@ -85,24 +82,24 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
 
 
 def collective_part(rows: Sequence[Mapping[str, float]]) -> float:
-    """Return the part of an iteration that goes into collectives, the median over `rows`."""
+    """Return the fraction of an iteration in collectives, the median over `rows`."""
     return median(row["Perf/collective_time"] / row["Perf/iteration_time"] for row in rows)
 
 
 def checkpoint_costs(seconds: list[float], save_interval: int, warmup: int) -> list[float]:
-    """Compare each iteration beside which a checkpoint was written, the one after it was taken, with its neighbours.
+    """Return the relative slowdown of each iteration after a checkpoint, which is written meanwhile.
 
     Args:
-        seconds: The time of each iteration, from the first.
-        save_interval: Iterations from one checkpoint to the next. Below 3 no iteration has two neighbours without one.
-        warmup: Iterations at the beginning that are not compared.
+        seconds: Time of each iteration, from the first.
+        save_interval: Iterations between checkpoints. Below 3 no iteration has two neighbours without one.
+        warmup: Number of first iterations that do not count.
     """
     beside = range(save_interval, len(seconds) - 1, save_interval) if save_interval >= 3 else ()  # noqa: PLR2004
     return [seconds[index] / ((seconds[index - 1] + seconds[index + 1]) / 2) - 1 for index in beside if index > warmup]
 
 
 def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) -> tuple[float, list[dict[str, float]]]:
-    """Wait for a training; return when its first iteration was done, and all its metrics."""
+    """Wait for a training. Return the time to the end of its first iteration, and all metrics."""
     first_s = float("nan")
     rows: list[dict[str, float]] = []
     tail: Tail | None = None
@@ -122,7 +119,7 @@ def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a training that is not wanted any more: in order, so that its workers end too, unless that takes long."""
+    """Terminate a training with its workers, and kill it if that takes too long."""
     process.terminate()
     try:
         process.wait(_PATIENCE_S)
@@ -132,5 +129,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def bench_environment(config: BenchConfig) -> dict[str, str]:
-    """Return the environment of a measured process: its share of threads, and no log files."""
+    """Return the environment of a measured process, with its number of threads and without log files."""
     return os.environ | {"OMP_NUM_THREADS": str(config.threads), "TORCHRUNX_LOG_DIR": ""}

@@ -1,4 +1,4 @@
-"""What films need of this machine: a library that draws without a display, and an encoder. Looked up, not loaded."""
+"""Check of video recording: a library that renders without a display, and an encoder. Neither is loaded."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 GL_VARIABLE = "MUJOCO_GL"
-"""Tells MuJoCo what to draw with. It is read once, when MuJoCo is imported."""
+"""Selects MuJoCo's renderer. It is read once, when MuJoCo is imported."""
 
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
-"""What draws without a display, and the library that each needs."""
+"""Renderers without a display, and the library that each needs."""
 _PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6"}
-"""Debian's packages of them."""
+"""Their Debian packages."""
 _ON_A_DISPLAY = frozenset({"glfw", "glx", "on", "true", "1", "enable", "enabled"})
-"""Other values of MUJOCO_GL by which MuJoCo 4 draws, and which are the user's own affair."""
+"""Other values of MUJOCO_GL that MuJoCo 4 accepts, which are not checked."""
 
 
 def choose_gl(device: str, environ: Mapping[str, str], find: Callable[[str], str | None] = find_library) -> str:
-    """Return what to draw with: what the user has chosen, or EGL on a GPU whose driver has it, else OSMesa.
+    """Return the renderer: the user's choice, or EGL on a GPU whose driver has it, else OSMesa.
 
     Args:
-        device: Where the environments are simulated.
+        device: Device of the environments.
         environ: Environment variables.
         find: Returns the file of a library, or None where there is none.
     """
-    asked = environ.get(GL_VARIABLE, "").lower().strip()
-    if asked:
-        return asked
-    # Without the driver's part, EGL is there for a display only, or draws on the CPU as OSMesa does.
+    chosen = environ.get(GL_VARIABLE, "").lower().strip()
+    if chosen:
+        return chosen
+    # Without the driver's part, EGL needs a display, or renders on the CPU as OSMesa does.
     fitting = ("egl", "osmesa") if device != "cpu" and find("EGL_nvidia") else ("osmesa",)
     return next((name for name in fitting if find(_LIBRARIES[name])), fitting[0])
 
 
 def refuse_no_film(device: str, environ: Mapping[str, str], find: Callable[[str], str | None] = find_library) -> None:
-    """Refuse a film that could not be drawn or encoded here.
+    """Refuse a video that cannot be rendered or encoded here.
 
     Raises:
-        UsageError: Something is missing; names what to install.
+        UsageError: A package or library is missing.
     """
     gl = choose_gl(device, environ, find)
     message = None

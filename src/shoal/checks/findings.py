@@ -1,4 +1,4 @@
-"""What a look at the machine finds: one thing each, with what is true and what to do about it."""
+"""Findings of checks: one fact each, with its level and remedy."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Level = Literal["ok", "note", "problem"]
-"""`ok` needs no reading, a `note` deserves it, and with a `problem` training would not work as asked."""
+"""With a `note` training may work differently than expected; with a `problem` it would not work as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found."""
+    """The result of one check."""
 
     topic: str
-    """What was looked at, in a few words."""
+    """What was checked, in a few words."""
     level: Level
     truth: str
     """What is true, as a clause without a full stop."""
     remedy: str = ""
-    """What to do, as a clause without a full stop. Empty where there is nothing to do."""
+    """What to do, as a clause without a full stop. May be empty."""
     transient: bool = False
     """Whether a problem may go away by itself, because another process causes it."""
 
@@ -34,12 +34,12 @@ class Finding:
 
 
 def ok(topic: str, truth: str) -> Finding:
-    """Return a finding that needs no reading."""
+    """Return a finding without consequences."""
     return Finding(topic=topic, level="ok", truth=truth)
 
 
 def note(topic: str, truth: str, remedy: str = "") -> Finding:
-    """Return a finding with which training works, but perhaps not as expected."""
+    """Return a finding with which training works, perhaps not as expected."""
     return Finding(topic=topic, level="note", truth=truth, remedy=remedy)
 
 

@@ -1,44 +1,66 @@
-"""What a launch needs beside its workers: the launcher that is said to have started it, loopback, semaphores."""
+"""Checks of what a launch needs besides its workers: the launcher, loopback, host names, semaphores."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.checks.findings import Finding, problem
+import psutil
+
+from shoal.checks.findings import Finding, ok, problem
+from shoal.checks.storage import SHARED_MEMORY
+from shoal.machine.host import why_unresolved
 from shoal.machine.network import LOOPBACK, addresses_by_interface, answers
 from shoal.plan.launchers import SRUN_SIGN, TORCHRUN_SIGN, launcher_of
-from shoal.procfs import stat
+from shoal.plan.ranks import rendezvous_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shoal.plan.training import TrainPlan
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  The kernel's own directory.
 
-
-def judge_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Look for what keeps the workers of a plan from starting, or from finding each other on this machine."""
+def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the workers of a plan can start, and reach each other on this machine."""
     if plan.rank is not None:
-        yield from _judge_launcher(environ)
+        host = rendezvous_host(environ)
+        yield from [check_name(host)] if host else []
+        yield from _check_launcher(environ)
     if plan.launch_mode == "spawned":
-        yield from _judge_semaphores()
-    if len(plan.devices) > 1 and not plan.machines and not addresses_by_interface().get(LOOPBACK):
-        yield problem(
-            "loopback",
-            f"The network interface {LOOPBACK} is down, or has no address, and workers of one machine need it",
-            f"run `ip link set {LOOPBACK} up` as root",
-        )
+        yield from _check_semaphores()
+    if len(plan.devices) > 1 and not plan.machines:
+        yield check_loopback()
 
 
-def _judge_launcher(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Look whether torchrun or srun is there, whose variables this process has: they may be left over."""
+def check_name(name: str) -> Finding:
+    """Check that the host name of the rendezvous resolves. On one machine Shoal's own launches use none."""
+    reason = why_unresolved(name)
+    if reason is None:
+        return ok("host name", f"{name} resolves")
+    return problem(
+        "host name",
+        f"The ranks are to meet at '{name}' (MASTER_ADDR), but that name does not resolve ({reason})",
+        "give the launcher an address, or a name that this machine can resolve",
+    )
+
+
+def check_loopback() -> Finding:
+    """Check the network interface by which the workers of one machine communicate."""
+    if addresses_by_interface().get(LOOPBACK):
+        return ok("loopback", f"{LOOPBACK} is up")
+    return problem(
+        "loopback",
+        f"The network interface {LOOPBACK} is down, or has no address, and workers of one machine need it",
+        f"run `ip link set {LOOPBACK} up` as root",
+    )
+
+
+def _check_launcher(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that torchrun or srun runs, whose variables this process has: they may be left over."""
     if launcher_of(environ) == "srun":
         task = environ.get("SLURM_TASK_PID", "")
-        if task and task not in _ancestry():
+        process = psutil.Process()
+        if task and task not in {str(each.pid) for each in (process, *process.parents())}:
             yield problem(
                 "launcher",
                 f"{SRUN_SIGN} is set, as srun sets it, but the process that srun started (SLURM_TASK_PID {task}) is "
@@ -56,16 +78,8 @@ def _judge_launcher(environ: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def _ancestry() -> list[str]:
-    """Return this process and its parents, as far as they are to be seen."""
-    pids = [str(os.getpid())]
-    while fields := stat(int(pids[-1])):
-        pids.append(fields[1])
-    return pids
-
-
-def _judge_semaphores() -> Iterator[Finding]:
-    """Make a semaphore without a name, as torchrunx and the pools of its agent do."""
+def _check_semaphores() -> Iterator[Finding]:
+    """Create an unnamed semaphore, as torchrunx and its agent's pools do."""
     try:
         multiprocessing.get_context("fork").Lock()
     except OSError as error:

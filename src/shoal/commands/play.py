@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
 from shoal.errors import UsageError
-from shoal.plan.devices import parse_gpu_ids, plan_workers, visible_gpus
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.resume import find_model
 from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry

@@ -17,8 +17,8 @@ from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import RunRecord, lock_run, make_log_dir, make_run_dir
+from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.devices import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training

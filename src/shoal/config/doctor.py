@@ -27,7 +27,7 @@ class DoctorConfig:
     log_root: str = "logs"
     """Directory of all experiments, whose disk is looked at."""
     timeout: float = 30.0
-    """Time without any progress after which a trial counts as hung [s]."""
+    """Time without any progress after which a rank counts as hung [s]."""
     json: bool = False
     """Print what was found as JSON instead of a table."""
 

@@ -1,6 +1,6 @@
-"""The story of `shoal doctor`: look at everything that a training needs, say what was found, and whether it would work.
+"""`shoal doctor`: check everything that a training needs, and report whether it would work.
 
-Each check is a small function that yields findings; another check is another entry of `CHECKS`.
+A check is a function that yields findings, listed in `CHECKS`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import __version__
 from shoal.checks.findings import problem
-from shoal.doctor import apart, gpus, machine, software, talk
-from shoal.doctor.ask import Ask
-from shoal.errors import MachineBusyError, ShoalError, UsageError
-from shoal.plan.devices import visible_gpus
+from shoal.doctor import communication, gpus, host, software
+from shoal.doctor.context import DoctorContext
+from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError
+from shoal.machine.gpus import visible_gpus
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
     from shoal.checks.findings import Finding
     from shoal.config import DoctorConfig
 
-    _Check = Callable[[Ask], Iterable[Finding]]
+    _Check = Callable[[DoctorContext], Iterable[Finding]]
 
 CHECKS: tuple[_Check, ...] = (
     software.python,
     software.packages,
     software.language,
     software.variables,
-    machine.cores,
-    machine.open_files,
-    machine.storage,
-    machine.loopback,
-    machine.names,
+    host.cores,
+    host.open_files,
+    host.training,
+    host.loopback,
+    host.names,
     software.driver,
     gpus.gpus,
     software.torch,
     software.verified,
     gpus.links,
     gpus.kernels,
-    talk.gloo,
-    talk.nccl,
+    communication.gloo,
+    communication.nccl,
 )
-"""What is looked at, in the order in which it is told."""
+"""All checks, in the order in which they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was found."""
+    """All findings."""
 
     findings: tuple[Finding, ...]
 
     @property
     def error(self) -> ShoalError | None:
-        """What to end the command with: None when training would work as asked."""
+        """The error that ends the command: None when training would work as asked."""
         problems = [finding for finding in self.findings if finding.level == "problem"]
         if not problems:
             return None
@@ -68,7 +68,7 @@ class Diagnosis:
         return UsageError(message)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return the findings as plain values, for JSON."""
         return {
             "shoal": __version__,
             "exit_code": self.error.exit_code if self.error else 0,
@@ -76,33 +76,35 @@ class Diagnosis:
         }
 
 
-def examine(config: DoctorConfig, environ: Mapping[str, str], say: Callable[[str], None]) -> Diagnosis:
-    """Look at everything that `config` asks for.
+def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Diagnosis:
+    """Run all checks.
 
     Args:
-        config: What to look at.
+        config: What to check.
         environ: Environment variables.
-        say: Takes a line about each thing that takes a while.
+        log: Takes a line about each step that takes a while.
 
     Raises:
-        UsageError: What was asked cannot be understood.
+        UsageError: The configuration is invalid.
     """
     if config.hosts:
-        return Diagnosis(tuple(apart.examine_machines(config, environ, say)))
-    with closing(Ask(config=config, environ=environ, gpus=visible_gpus(environ), say=say)) as ask:
-        _ = ask.gpu_ids  # Words that are no GPUs, and a task that is none, are refused before anything is looked at.
+        return Diagnosis(tuple(communication.examine_hosts(config, environ, log)))
+    with closing(DoctorContext(config=config, environ=environ, gpus=visible_gpus(environ), log=log)) as context:
+        _ = context.gpu_ids  # An invalid --gpu-ids, and an unknown task, are refused first.
         if config.task is not None:
             registry.resolve(config.task)
-        _ = ask.children  # They run while the rest is looked at.
-        found = (finding for check in CHECKS for finding in _found_by(check, ask))
-        return Diagnosis(tuple(dict.fromkeys(found)))  # Two checks may look at the same thing.
+        _ = context.probes  # They run during the other checks.
+        found = (finding for check in CHECKS for finding in _findings_of(check, context))
+        return Diagnosis(tuple(dict.fromkeys(found)))  # Two checks may find the same.
 
 
-def _found_by(check: _Check, ask: Ask) -> Iterator[Finding]:
-    """Return what a check finds. One that fails is a finding itself, and the others go on."""
+def _findings_of(check: _Check, context: DoctorContext) -> Iterator[Finding]:
+    """Return the findings of a check. One that raises is a problem itself, and the others still run."""
     try:
-        yield from check(ask)
-    except Exception as error:  # noqa: BLE001  A broken machine breaks in ways that nobody thought of.
+        yield from check(context)
+    except (InterruptedRunError, TerminatedRunError):
+        raise
+    except Exception as error:  # noqa: BLE001  A broken machine raises anything.
         name = check.__name__
         truth = f"The check '{name}' failed ({type(error).__name__}: {error})"
         yield problem(name, truth, "please report it, with this line")

@@ -1,12 +1,12 @@
-"""Checks of the GPUs: which there are and how they are, how they reach each other, and a kernel on each device."""
+"""Checks of the GPUs: their state, the links between them, and a kernel on each device."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from shoal.checks.findings import note, ok, problem, size
-from shoal.checks.preflight import holders_of, judge_gpu, wanted_gpus
+from shoal.checks.gpu import holders_of
+from shoal.checks.preflight import wanted_gpus
 from shoal.errors import UsageError
 from shoal.machine import gpu_health
 
@@ -14,66 +14,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shoal.checks.findings import Finding
-    from shoal.doctor.ask import Ask
+    from shoal.doctor.context import DoctorContext
     from shoal.machine.gpu_health import GpuLink, GpuState
 
 
-def gpus(ask: Ask) -> Iterator[Finding]:
-    """Look at what is visible, and at what was asked for."""
-    if isinstance(ask.workers, UsageError):
-        yield problem("devices", str(ask.workers).rstrip("."), "")
+def gpus(context: DoctorContext) -> Iterator[Finding]:
+    """Report the devices of the workers and the visible GPUs. `train`'s own checks judge them."""
+    if isinstance(context.workers, UsageError):
+        yield problem("devices", str(context.workers).rstrip("."), "")
     else:
-        for each in ask.workers.notes:
+        for each in context.workers.notes:
             yield note("devices", each.rstrip("."))
-        yield ok("devices", f"{len(ask.devices)} workers on {', '.join(dict.fromkeys(ask.devices))}")
-    if not ask.gpus:
-        yield ok(
-            "GPUs", f"none is visible ({ask.gpus.problem or 'this machine has none, or CUDA_VISIBLE_DEVICES hides it'})"
-        )
-    workers = Counter(ask.devices)
-    for state in ask.states:
-        wanted = workers[f"cuda:{state.index}"]
-        if wanted:
-            yield from judge_gpu(state, wanted, None, sure=not ask.gpus.order_is_uncertain)
+        yield ok("devices", f"{len(context.devices)} workers on {', '.join(dict.fromkeys(context.devices))}")
+    if not context.gpus:
+        reason = context.gpus.problem or "this machine has none, or CUDA_VISIBLE_DEVICES hides it"
+        yield ok("GPUs", f"none is visible ({reason})")
+    for state in context.states:
         yield ok(f"GPU {state.index}", describe(state))
 
 
 def describe(state: GpuState) -> str:
-    """Return how a GPU is, in one line."""
-    told = [state.name]
+    """Return the state of a GPU in one line."""
+    parts = [state.name]
     if state.free_bytes is not None and state.total_bytes is not None:
-        told.append(f"{size(state.free_bytes)} of {size(state.total_bytes)} free")
+        parts.append(f"{size(state.free_bytes)} of {size(state.total_bytes)} free")
     if state.holders:
-        told.append(f"used by {holders_of(state)}")
+        parts.append(f"used by {holders_of(state)}")
     if state.temperature_c is not None:
-        told.append(f"{state.temperature_c} °C")
+        parts.append(f"{state.temperature_c} °C")
     if state.uncorrected_errors is not None:
-        told.append(f"{state.uncorrected_errors} uncorrected memory errors")
+        parts.append(f"{state.uncorrected_errors} uncorrected memory errors")
     if state.compute_mode not in (None, "default"):
-        told.append(f"compute mode {state.compute_mode}")
+        parts.append(f"compute mode {state.compute_mode}")
     if state.uuid.startswith("MIG-"):
-        told.append("a MIG device")
-    return ", ".join(told)
+        parts.append("a MIG device")
+    return ", ".join(parts)
 
 
-def links(ask: Ask) -> Iterator[Finding]:
-    """Look how the wanted GPUs reach each other, in the driver's view and in torch's."""
-    wanted = wanted_gpus(ask.devices, ask.gpus)
+def links(context: DoctorContext) -> Iterator[Finding]:
+    """Check the links between the wanted GPUs, as the driver and torch report them."""
+    wanted = wanted_gpus(context.devices, context.gpus)
     if len(wanted) > 1:
-        peers = None if isinstance(ask.torch, str) else ask.torch["peers"]
-        yield from judge_links(gpu_health.read_gpu_links(wanted), peers)
+        peers = None if isinstance(context.torch, str) else context.torch["peers"]
+        yield from check_links(gpu_health.read_gpu_links(wanted), peers)
 
 
-def judge_links(found: Sequence[GpuLink], peers: Sequence[Sequence[int]] | None) -> Iterator[Finding]:
-    """Look for pairs of GPUs that do not reach each other directly.
+def check_links(links: Sequence[GpuLink], peers: Sequence[Sequence[int]] | None) -> Iterator[Finding]:
+    """Check for pairs of GPUs without direct access to each other.
 
     Args:
-        found: What the driver says of each pair.
-        peers: Pairs of which torch says that the first can read the other's memory. None when it was not asked.
+        links: The link of each pair, as the driver reports it.
+        peers: Pairs of which torch reports that the first can read the other's memory. None without torch.
     """
-    for link in found:
+    for link in links:
         pair = f"GPUs {link.one} and {link.other}"
-        told = f"{pair}: {link.path or 'the driver does not tell the way'}, peer access {link.peer_access or 'unknown'}"
         can = peers is None or ([link.one, link.other] in peers and [link.other, link.one] in peers)
         if link.peer_access == "ok" and not can:
             yield note(
@@ -82,28 +76,28 @@ def judge_links(found: Sequence[GpuLink], peers: Sequence[Sequence[int]] | None)
                 "set NCCL_P2P_DISABLE=1 if NCCL hangs",
             )
         elif link.peer_access not in (None, "ok"):
-            yield note(
-                "links", f"{pair} have no peer access ({link.peer_access}): gradients go through the host's memory"
-            )
-        yield ok("links", told)
+            truth = f"{pair} have no peer access ({link.peer_access}): gradients go through the host's memory"
+            yield note("links", truth)
+        path = link.path or "the driver does not tell the way"
+        yield ok("links", f"{pair}: {path}, peer access {link.peer_access or 'unknown'}")
 
 
-def kernels(ask: Ask) -> Iterator[Finding]:
-    """See what became of a kernel on each device, each in a process of its own."""
-    for device in dict.fromkeys(ask.devices):
-        yield judge_kernel(device, ask.children[device].answer())
+def kernels(context: DoctorContext) -> Iterator[Finding]:
+    """Report whether a kernel ran on each device, each in a process of its own."""
+    for device in dict.fromkeys(context.devices):
+        yield check_kernel(device, context.probes[device].result())
 
 
-def judge_kernel(device: str, answer: dict[str, Any] | str) -> Finding:
-    """Look at what became of a kernel on a device."""
+def check_kernel(device: str, result: dict[str, Any] | str) -> Finding:
+    """Check the result of `probe_kernel` on a device."""
     topic = f"kernel on {device}"
-    if isinstance(answer, str):
+    if isinstance(result, str):
         return problem(
-            topic, f"Warp could not run a kernel on {device} ({answer})", "mend the driver, or install warp-lang anew"
+            topic, f"Warp could not run a kernel on {device} ({result})", "mend the driver, or install warp-lang anew"
         )
-    if not answer["right"]:
+    if not result["right"]:
         return problem(topic, f"A kernel on {device} computed something wrong", "do not trust this device")
-    if answer["why_not_captured"]:
-        truth = f"A step on {device} cannot be captured as a graph ({answer['why_not_captured']})"
+    if result["why_not_captured"]:
+        truth = f"A step on {device} cannot be captured as a graph ({result['why_not_captured']})"
         return problem(topic, truth, "update the driver, or train with --env.no-step-graph, which is much slower")
-    return ok(topic, f"ran, and was captured as a graph; loading it took {answer['loaded_s']:.1f} s")
+    return ok(topic, f"ran, and was captured as a graph; loading it took {result['loaded_s']:.1f} s")

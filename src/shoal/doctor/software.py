@@ -1,4 +1,4 @@
-"""Checks of what is installed: Python, packages and their known-bad releases, torch and its CUDA, the locale."""
+"""Checks of the software: Python, packages and their known-bad releases, torch and its CUDA, locale, environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shoal import __version__
 from shoal.checks.findings import note, ok, problem
-from shoal.checks.preflight import judge_driver
+from shoal.checks.gpu import check_driver
 from shoal.machine import gpu_health
 from shoal.machine.cuda_versions import read_built_with
 from shoal.plan.ranks import stale_rank_note
@@ -20,49 +20,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shoal.checks.findings import Finding
-    from shoal.doctor.ask import Ask
+    from shoal.doctor.context import DoctorContext
 
 PYTHONS = ((3, 11), (3, 14))
-"""The first release of Python that works, and the first that does not any more."""
+"""The first release of Python that works, and the first later one that does not."""
 
 PACKAGES: dict[str, tuple[str, str | None, str]] = {
     "torch": ("2.8", None, "Shoal is not tested with it"),
-    "torchrunx": ("0.4", "0.5", "the spawned door leans on what 0.4 does"),
+    "torchrunx": ("0.4", "0.5", "spawned launches depend on what 0.4 does"),
     "warp-lang": ("1.19", None, "it cannot record steps on the CPU"),
     "rsl-rl-lib": ("5.5.1", "6", "observation normalisers differ between ranks"),
     "mujoco": ("4.0", None, "it has no batch of simulations"),
 }
-"""Packages with the first release that works, the first that does not any more, and what is wrong outside of that."""
+"""For each package: the first release that works, the first later one that does not, and why not."""
 
 _ENVIRONMENT = ("CUDA_", "NCCL_", "GLOO_", "WARP_", "OMP_", "TORCHRUNX_", "TORCH_NCCL_")
 
 
-def python(_ask: Ask) -> Iterator[Finding]:
-    """Look at the interpreter."""
-    yield judge_python(sys.version_info[:2])
+def python(_context: DoctorContext) -> Iterator[Finding]:
+    """Check the release of this interpreter."""
+    yield check_python(sys.version_info[:2])
 
 
-def judge_python(release: tuple[int, ...]) -> Finding:
-    """Look at a release of Python."""
+def check_python(release: tuple[int, ...]) -> Finding:
+    """Check a release of Python."""
     first, after = PYTHONS
-    told = f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}"
     if first <= release < after:
-        return ok("python", told)
+        return ok("python", f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}")
     wanted = f"{first[0]}.{first[1]} to {after[0]}.{after[1] - 1}"
     found = ".".join(map(str, release))
     return problem("python", f"Shoal needs Python {wanted}, and this is {found}", "install it with one of them")
 
 
-def packages(_ask: Ask) -> Iterator[Finding]:
-    """Look at the packages that Shoal is made of."""
+def packages(_context: DoctorContext) -> Iterator[Finding]:
+    """Check the packages that Shoal depends on."""
     found = {name: _version(name) for name in PACKAGES}
-    yield from judge_packages(found)
-    told = ", ".join(f"{name} {release}" for name, release in found.items() if release)
-    yield ok("packages", f"shoal {__version__}, {told}")
+    yield from check_packages(found)
+    installed = ", ".join(f"{name} {release}" for name, release in found.items() if release)
+    yield ok("packages", f"shoal {__version__}, {installed}")
 
 
-def judge_packages(found: dict[str, str | None]) -> Iterator[Finding]:
-    """Look for packages that are missing, and for releases that are known not to work."""
+def check_packages(found: dict[str, str | None]) -> Iterator[Finding]:
+    """Check for packages that are missing, and for releases that are known not to work."""
     for name, release in found.items():
         first, after, why = PACKAGES[name]
         wanted = f"'{name}>={first}{f',<{after}' if after else ''}'"
@@ -84,19 +83,19 @@ def _numbers(release: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", re.match(r"[0-9.]*", release)[0])))  # pyright: ignore[reportOptionalSubscript]  It matches anything.
 
 
-def driver(ask: Ask) -> Iterator[Finding]:
-    """Look at the driver. None is a problem of GPUs only."""
-    found, wanted = gpu_health.read_driver(), "cpu" not in ask.devices
+def driver(context: DoctorContext) -> Iterator[Finding]:
+    """Check the driver, which only GPUs need."""
+    found, wanted = gpu_health.read_driver(), "cpu" not in context.devices
     if found is not None:
-        yield judge_driver(found, read_built_with(), wanted=wanted)
+        yield check_driver(found, read_built_with(), wanted=wanted)
         return
-    none = f"none ({ask.gpus.problem})" if ask.gpus.problem else "none"
+    none = f"none ({context.gpus.problem})" if context.gpus.problem else "none"
     yield note("driver", f"NVIDIA driver: {none}", "mend it") if wanted else ok("driver", none)
 
 
-def verified(ask: Ask) -> Iterator[Finding]:
-    """Return on which devices Shoal's own tests have run, see docs/gpu.md."""
-    if ask.devices[:1] in ((), ("cpu",)):
+def verified(context: DoctorContext) -> Iterator[Finding]:
+    """Report on which devices Shoal's own tests have run, see docs/gpu.md."""
+    if context.devices[:1] in ((), ("cpu",)):
         yield ok("verified", "all tests run on the CPU")
     else:
         truth = (
@@ -106,31 +105,31 @@ def verified(ask: Ask) -> Iterator[Finding]:
         yield note("verified", truth, "run `make test-gpu` in a clone, and report what fails")
 
 
-def torch(ask: Ask) -> Iterator[Finding]:
-    """Look whether torch can be imported, and can use what the workers need."""
-    facts = ask.torch
+def torch(context: DoctorContext) -> Iterator[Finding]:
+    """Check that torch can be imported, and supports what the workers need."""
+    facts = context.torch
     if isinstance(facts, str):
         yield problem("torch", f"torch cannot be imported ({facts})", "install it anew")
         return
-    told = f"torch {facts['torch']}, CUDA {facts['cuda'] or 'none'}, NCCL {facts['nccl'] or 'not looked at'}"
-    on_gpus = ask.devices[:1] not in ((), ("cpu",))
-    if facts["cuda"] is None and ask.gpus:
+    on_gpus = context.devices[:1] not in ((), ("cpu",))
+    if facts["cuda"] is None and context.gpus:
         level = problem if on_gpus else note
         yield level(
-            "torch", f"{len(ask.gpus)} GPUs are visible, but this torch has no CUDA", "install a torch with CUDA"
+            "torch", f"{len(context.gpus)} GPUs are visible, but this torch has no CUDA", "install a torch with CUDA"
         )
     elif facts["problem"] is not None:
         yield problem("torch", f"torch cannot use CUDA ({facts['problem']})", "install a torch that fits the driver")
-    elif on_gpus and facts["device_count"] != len(ask.gpus):
-        truth = f"torch sees {facts['device_count']} GPUs, but the driver shows {len(ask.gpus)}"
+    elif on_gpus and facts["device_count"] != len(context.gpus):
+        truth = f"torch sees {facts['device_count']} GPUs, but the driver shows {len(context.gpus)}"
         yield note("torch", truth, "report this, with the output of nvidia-smi -L")
     if not facts["gloo"]:
         yield problem("torch", "this torch has no gloo, through which workers on the CPU talk", "install another build")
-    yield ok("torch", told)
+    versions = f"torch {facts['torch']}, CUDA {facts['cuda'] or 'none'}, NCCL {facts['nccl'] or 'not looked at'}"
+    yield ok("torch", versions)
 
 
-def language(_ask: Ask) -> Iterator[Finding]:
-    """Look at the locale: what ranks print has to be UTF-8."""
+def language(_context: DoctorContext) -> Iterator[Finding]:
+    """Check the locale: the output of ranks must be UTF-8."""
     encoding = locale.getpreferredencoding(do_setlocale=False)
     if encoding.upper().replace("-", "") == "UTF8":
         yield ok("locale", encoding)
@@ -138,10 +137,10 @@ def language(_ask: Ask) -> Iterator[Finding]:
         yield note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
 
 
-def variables(ask: Ask) -> Iterator[Finding]:
-    """Tell the environment variables that decide something."""
-    stale = stale_rank_note(ask.environ)
+def variables(context: DoctorContext) -> Iterator[Finding]:
+    """Report environment variables that libraries read."""
+    stale = stale_rank_note(context.environ)
     if stale is not None:
         yield note("environment", stale.rstrip("."))
-    told = [f"{name}={ask.environ[name]}" for name in sorted(ask.environ) if name.startswith(_ENVIRONMENT)]
-    yield ok("environment", " ".join(told) or "nothing is set")
+    values = [f"{name}={context.environ[name]}" for name in sorted(context.environ) if name.startswith(_ENVIRONMENT)]
+    yield ok("environment", " ".join(values) or "nothing is set")

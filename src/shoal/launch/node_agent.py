@@ -26,10 +26,10 @@ from shoal.launch.node import LocalNode, NodeSpec
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.tcp_rendezvous import meeting_port, write_meeting_port
 from shoal.launch.worker_entry import PLACE
+from shoal.machine.gpus import visible_gpus
+from shoal.machine.host import usable_cores
 from shoal.machine.network import addresses_by_interface
-from shoal.plan.devices import visible_gpus
 from shoal.plan.environment_parity import fingerprint
-from shoal.plan.ranks import usable_cores
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:

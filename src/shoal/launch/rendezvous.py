@@ -74,7 +74,7 @@ class Rendezvous:
         """Return where the tasks of a step meet. SLURM keeps no store for them, so rank 0 does."""
         task = read_task(environ)
         attempt = f"srun/{task.attempt}"
-        alone = task.local_world_size == task.world_size
+        alone = task.rank.local_world_size == task.rank.world_size
         directory = Path(tempfile.gettempdir(), f"shoal-{attempt.replace('/', '-')}") if alone else None
         return cls(task.host, task.port, attempt, "rank 0", log_root, directory)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
 from shoal.launch.signals import ended_at_once
+from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.devices import visible_gpus
 from shoal.plan.nodes import Nodes
 from shoal.plan.spec import Start
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shoal.config import TrainConfig
     from shoal.launch.progress import ProgressReporter
     from shoal.launch.signals import StopRequests
-    from shoal.machine.visibility import VisibleGpus
+    from shoal.machine.gpus import VisibleGpus
     from shoal.plan.nodes import NodePlan
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from rsl_rl.modules import EmpiricalNormalization
+
+from shoal.errors import TrainingFailedError
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
+    from shoal.learn.groups import World
     from shoal.learn.runner import Runner
 
 _WARM_UP = 3
@@ -20,27 +22,31 @@ _PER_NORMALISER = 3
 """What rsl_rl sums for each normaliser and iteration: the count, the mean, the variance."""
 
 
-def timed_all_reduce(values: torch.Tensor, size: int, group: ProcessGroup | None = None) -> tuple[float, bool]:
-    """Return the median time of an all_reduce [s], and whether every sum was right.
+def _timed_all_reduce(numbers: int, world: World) -> float:
+    """Return the median time of an all_reduce among all ranks [s].
 
     Args:
-        values: What each rank gives; overwritten.
-        size: Ranks that take part.
-        group: Those ranks; all of them by default.
+        numbers: Size of the message.
+        world: This rank's place.
+
+    Raises:
+        TrainingFailedError: A sum was wrong.
     """
+    values = torch.empty(numbers, device=world.device)
     times: list[float] = []
-    right = True
     for _ in range(_WARM_UP + _REPEATS):
         values.fill_(1.0)
         if values.is_cuda:
             torch.cuda.synchronize()
         started = time.perf_counter()
-        dist.all_reduce(values, group=group)
+        dist.all_reduce(values)
         if values.is_cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
-        right = right and bool((values == size).all())
-    return median(times[_WARM_UP:]), right
+        if not bool((values == world.size).all()):
+            message = f"An all_reduce of {numbers:,} numbers among {world.size} ranks returned a wrong sum."
+            raise TrainingFailedError(message)
+    return median(times[_WARM_UP:])
 
 
 def measure_distance(runner: Runner, numbers: int = 0) -> dict[str, float]:
@@ -54,17 +60,13 @@ def measure_distance(runner: Runner, numbers: int = 0) -> dict[str, float]:
         Median times [s] of an all_reduce of one number, `latency`, and of a gradient, `gradient`; the latter's `bytes`;
         and how many an iteration has of each, `small` and `gradients`.
     """
-    from rsl_rl.modules import EmpiricalNormalization  # Here: ranks of the doctor, which train nothing, are light.
-
     alg, agent = runner.alg, runner.config.agent
     networks = [alg.actor, alg.critic, *([alg.rnd] if alg.rnd else [])]
     if not numbers:  # With the divergence, which travels with the gradients.
         numbers = 1 + sum(each.numel() for part in networks for each in part.parameters() if each.requires_grad)
     normalisers = sum(isinstance(each, EmpiricalNormalization) for part in networks for each in part.modules())
     pooled_advantages = not agent.algorithm.normalize_advantage_per_mini_batch
-    latency, gradient = (
-        timed_all_reduce(torch.ones(count, device=runner.world.device), runner.world.size)[0] for count in (1, numbers)
-    )
+    latency, gradient = (_timed_all_reduce(count, runner.world) for count in (1, numbers))
     return {
         "latency": latency,
         "gradient": gradient,

@@ -29,7 +29,7 @@ def torch_cuda(package: Path) -> Version | None:
 def warp_cuda(package: Path) -> Version | None:
     """Return the CUDA version of the Warp in the directory `package`.
 
-    No file of it has the version. Its library has a function that returns it, as 13040 for 13.4, and needs no driver.
+    A function of its library returns it, as 13040 for 13.4, and needs no driver.
     """
     try:
         version = ctypes.CDLL(str(package / "bin" / "warp.so")).wp_cuda_toolkit_version()
@@ -39,6 +39,6 @@ def warp_cuda(package: Path) -> Version | None:
 
 
 def _directory(package: str) -> Path:
-    """Return where a package is installed, without importing it. A path that does not exist where it is not."""
+    """Return the directory of a package without importing it; one that does not exist where it is not installed."""
     spec = find_spec(package)
     return Path(spec.origin).parent if spec is not None and spec.origin else Path("/nonexistent")

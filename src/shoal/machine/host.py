@@ -1,11 +1,12 @@
-"""What this machine has to give right now: memory, room on disks, directories that can be written, names that resolve.
+"""Resources of this machine: memory, cores, disk space, writable directories, host names that resolve.
 
-Looking only, and without torch. What follows from it is decided in `shoal.checks.preflight` and `shoal.doctor`.
+Only facts, read without torch. They are judged in `shoal.checks`.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import socket
 import tempfile
@@ -15,20 +16,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from shoal.machine.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KIB = 2**10
 RESOLVE_S = 2.0
-"""How long the search for a host name may take [s]. A name server that is away keeps one waiting for half a minute."""
+"""Time limit of a host name look-up [s]. Without one, an unreachable name server takes half a minute."""
 _NO_LIMIT = 2**60  # Version 1 of control groups writes nearly 2**63 for no limit.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The host's memory, as far as this process may have it."""
+    """The host's memory that this process may use."""
 
     total: int
     """[bytes], no more than the container allows."""
@@ -47,35 +49,29 @@ class Disk:
     total: int
     """[bytes]"""
     free: int
-    """What this user may still write [bytes]. A quota of the user's is not seen."""
+    """Space for this user [bytes], without regard to quotas."""
     free_files: int | None = None
-    """How many files can still be made. None where the file system sets no such limit."""
+    """Free inodes. None where the file system sets no such limit."""
 
 
-def memory(
-    meminfo: Path = Path("/proc/meminfo"), cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS
-) -> Memory | None:
-    """Return what memory there is. None where the system does not tell, which Linux does."""
-    told = {
-        name: int(number) * KIB for name, number in re.findall(r"^(\w+): +(\d+) kB", read_text(meminfo), re.MULTILINE)
-    }
-    if "MemTotal" not in told or "MemAvailable" not in told:
-        return None
-    total, available, limited = told["MemTotal"], told["MemAvailable"], False
+def memory(cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> Memory:
+    """Return the memory of the machine, within the limits of this process's control groups."""
+    host = psutil.virtual_memory()
+    total, available, limited = host.total, host.available, False
     for group in control_groups("memory", cgroup_root, own_groups):
         limit, used = _memory_of(group)
         if limit is not None and limit < total:
             total, limited = limit, True
             available = min(available, max(0, limit - used))
-    return Memory(total=total, available=available, swap_free=told.get("SwapFree", 0), limited=limited)
+    return Memory(total=total, available=available, swap_free=psutil.swap_memory().free, limited=limited)
 
 
 def _memory_of(group: Path) -> tuple[int | None, int]:
-    """Return the limit of a control group, and what is used of it without what can be dropped [bytes]."""
+    """Return the limit of a control group, and its used memory without droppable pages [bytes]."""
     limit, used = read_text(group / "memory.max"), read_text(group / "memory.current")
     if not limit:
         limit, used = read_text(group / "memory.limit_in_bytes"), read_text(group / "memory.usage_in_bytes")
-    # Pages of files that nobody has used for a while; both versions count them as used.
+    # Inactive pages of files, which both versions count as used.
     stat = dict(re.findall(r"^(\w+) (\d+)$", read_text(group / "memory.stat"), re.MULTILINE))
     droppable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
     if not (limit.isdigit() and used.isdigit()) or int(limit) > _NO_LIMIT:
@@ -83,17 +79,51 @@ def _memory_of(group: Path) -> tuple[int | None, int]:
     return int(limit), max(0, int(used) - droppable)
 
 
-def disk(directory: Path) -> Disk | None:
-    """Return the room where `directory` is or will be. None when that cannot be told."""
+def cpu_name() -> str:
+    """Return the model of the CPU."""
+    lines = read_text(Path("/proc/cpuinfo")).splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: no more than its affinity mask and its container allow.
+
+    A part of a core is given up: a thread beyond the quota makes the kernel pause all of them.
+    """
+    schedulable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return schedulable if quota is None else max(1, min(schedulable, int(quota)))
+
+
+def cpu_quota(cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> float | None:
+    """Return the limit of this process's control groups on CPU time [cores]. None without a limit."""
+    groups = control_groups("cpu", cgroup_root, own_groups)
+    return min((limit for group in groups if (limit := _cpu_limit_of(group)) is not None), default=None)
+
+
+def _cpu_limit_of(group: Path) -> float | None:
+    quota, _, period = read_text(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
+    if not quota:
+        quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
     try:
-        told = os.statvfs(nearest_existing(directory))
+        limit = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
+    return limit if limit > 0 else None  # version 1 writes -1 for no limit
+
+
+def disk(directory: Path) -> Disk | None:
+    """Return the file system where `directory` is or will be. None when it cannot be read."""
+    try:
+        stat = os.statvfs(nearest_existing(directory))
     except OSError:
         return None
-    # What the kernel keeps for root does not count, for root neither: `df` does not count it.
+    # Blocks that the kernel reserves for root do not count, as in `df`.
     return Disk(
-        total=told.f_blocks * told.f_frsize,
-        free=told.f_bavail * told.f_frsize,
-        free_files=told.f_favail if told.f_files else None,
+        total=stat.f_blocks * stat.f_frsize,
+        free=stat.f_bavail * stat.f_frsize,
+        free_files=stat.f_favail if stat.f_files else None,
     )
 
 
@@ -107,12 +137,12 @@ def nearest_existing(path: Path) -> Path:
 
 
 def why_unwritable(directory: Path) -> tuple[Path, str] | None:
-    """Say what keeps a directory from being made or written, as far as looking at it tells. None when nothing does.
+    """Return why a directory cannot be created or written, as far as permissions tell. None when it can.
 
     A read-only mount is noticed too, for root as well.
 
     Returns:
-        The path that is in the way, and how a sentence about it ends.
+        The path at fault, and a predicate about it.
     """
     try:
         nearest = nearest_existing(directory)
@@ -126,10 +156,10 @@ def why_unwritable(directory: Path) -> tuple[Path, str] | None:
 
 
 def why_no_file(directory: Path) -> tuple[Path, str] | None:
-    """Say what keeps a directory from taking a file, which is tried. None when nothing does.
+    """Return why no file can be created in a directory, found out by creating one. None when it can.
 
     Returns:
-        The path that is in the way, and how a sentence about it ends.
+        The path at fault, and a predicate about it.
     """
     nearest = nearest_existing(directory)
     try:
@@ -140,7 +170,7 @@ def why_no_file(directory: Path) -> tuple[Path, str] | None:
 
 
 def kernel_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where Warp keeps compiled kernels. Its own rule, written out: to ask Warp costs a second."""
+    """Return the directory of Warp's compiled kernels, by Warp's own rule: importing Warp costs a second."""
     try:
         release = version("warp-lang")
     except PackageNotFoundError:
@@ -152,14 +182,14 @@ def kernel_cache(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "warp" / release
 
 
-def resolves(name: str, seconds: float = RESOLVE_S) -> str | None:
-    """Say why a host name does not resolve, as a clause. None when it does.
+def why_unresolved(name: str, timeout_s: float = RESOLVE_S) -> str | None:
+    """Return why a host name does not resolve, as a clause. None when it does.
 
-    The resolver has no time limit of its own, so a thread asks it, and is left behind when it takes too long.
+    The resolver has no time limit of its own, so it runs in a thread, which is abandoned when it takes too long.
     """
     answer: list[str | None] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
             socket.getaddrinfo(name, None)
         except OSError as error:
@@ -169,7 +199,7 @@ def resolves(name: str, seconds: float = RESOLVE_S) -> str | None:
         else:
             answer.append(None)
 
-    thread = threading.Thread(target=ask, name=f"resolve {name}", daemon=True)
+    thread = threading.Thread(target=resolve, name=f"resolve {name}", daemon=True)
     thread.start()
-    thread.join(seconds)
-    return answer[0] if answer else f"no answer within {seconds:g} s"
+    thread.join(timeout_s)
+    return answer[0] if answer else f"no answer within {timeout_s:g} s"

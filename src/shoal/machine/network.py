@@ -1,7 +1,7 @@
-"""Which network interface leads to another machine, and which addresses are this machine's own.
+"""Network interfaces, addresses, and routes of this machine.
 
-gloo, left alone, listens at the address that the host's name resolves to, which on Debian is 127.0.1.1; NCCL takes the
-first interface that it likes. Both take an interface by name. What leads to the other machines is the kernel's to say.
+By default gloo listens at the address of the host's name, which on Debian is 127.0.1.1, and NCCL takes the first
+suitable interface. Both accept an interface by name, which the kernel's routing table provides.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK = next((name for _number, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
-"""This machine's interface to itself."""
+"""Name of the loopback interface."""
 _DISCARD = 9
-"""A port to which nothing is sent: a route is looked up without a packet."""
+"""Port for route look-ups, which send no packet."""
 _ANSWER_S = 2.0
-"""How long another machine may take to answer [s]."""
+"""Time limit of a connection attempt [s]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How this machine reaches another one, or itself."""
+    """Route to another machine, or to this one."""
 
     address: str
-    """The other machine's address, as numbers."""
+    """Numeric address of the other machine."""
     source: str
-    """The address of this machine that the other one sees."""
+    """Address of this machine on that route."""
     interface: str
-    """The interface that has it."""
+    """Interface with the source address."""
 
     @property
     def is_local(self) -> bool:
-        """Whether the address is one of this machine's own."""
+        """Whether the address is one of this machine."""
         return self.interface == LOOPBACK or self.source == self.address
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which gloo and NCCL listen on this interface, and on no other."""
-        return _through(self.interface, new_protocol=":" in self.source)
+        """Return the variables that restrict gloo and NCCL to this interface."""
+        return _interface_variables(self.interface, ipv6=":" in self.source)
 
 
 def addresses_by_interface() -> dict[str, tuple[str, ...]]:
-    """Return the addresses of each interface of this machine that is up, without scopes."""
+    """Return the addresses, without scopes, of each interface that is up."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     wanted = {socket.AF_INET, socket.AF_INET6}
     return {
@@ -60,14 +60,14 @@ def addresses_by_interface() -> dict[str, tuple[str, ...]]:
 
 
 def route_to(host: str, interfaces: Mapping[str, tuple[str, ...]] | None = None) -> Route | None:
-    """Return how this machine reaches `host`, by the first of its addresses that there is a way to.
+    """Return the route to the first reachable address of `host`.
 
     Args:
         host: A name or an address.
         interfaces: Addresses by interface, `addresses_by_interface` by default.
 
     Returns:
-        None when the name does not resolve, or nothing leads there.
+        None when the name does not resolve, or there is no route.
     """
     interfaces = addresses_by_interface() if interfaces is None else interfaces
     owners = {ipaddress.ip_address(each): name for name, addresses in interfaces.items() for each in addresses}
@@ -83,30 +83,30 @@ def route_to(host: str, interfaces: Mapping[str, tuple[str, ...]] | None = None)
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether something listens there, as far as it answers soon."""
+    """Whether a connection to a port succeeds within a short time."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_ANSWER_S):
         return True
     return False
 
 
 def through(interface: str) -> dict[str, str]:
-    """Return the variables by which gloo and NCCL listen on an interface that somebody has asked for.
+    """Return the variables that restrict gloo and NCCL to the interface of `--interface`.
 
     Raises:
-        UsageError: This machine does not have it, or it is down. Names those that there are.
+        UsageError: This machine does not have it, or it is down.
     """
-    there = addresses_by_interface()
-    addresses = there.get(interface)
+    interfaces = addresses_by_interface()
+    addresses = interfaces.get(interface)
     if not addresses:
-        known = ", ".join(sorted(name for name, addresses in there.items() if addresses))
+        known = ", ".join(sorted(name for name, addresses in interfaces.items() if addresses))
         message = (
             f"--interface {interface} was asked for, but {socket.gethostname()} has no such interface that is up and "
             f"has an address: pass one of {known}."
         )
         raise UsageError(message)
-    return _through(interface, new_protocol=all(":" in address for address in addresses))
+    return _interface_variables(interface, ipv6=all(":" in address for address in addresses))
 
 
-def _through(interface: str, *, new_protocol: bool) -> dict[str, str]:
+def _interface_variables(interface: str, *, ipv6: bool) -> dict[str, str]:
     variables = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-    return variables | ({"NCCL_SOCKET_FAMILY": "AF_INET6"} if new_protocol else {})
+    return variables | ({"NCCL_SOCKET_FAMILY": "AF_INET6"} if ipv6 else {})

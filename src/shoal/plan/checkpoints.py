@@ -1,8 +1,4 @@
-"""Finding checkpoints and telling good ones from damaged ones, by their manifests alone.
-
-Reading only, and without torch, so that a resume that cannot work is refused before anything is started. Writing is
-`shoal.learn.checkpoints`.
-"""
+"""Finding checkpoints, and validating them by their manifests, without torch. Writing is `shoal.learn.checkpoints`."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ MODEL = "model.pt"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,}")
 _FILE = re.compile(r"\w[\w.-]{,99}", re.ASCII)
-"""A file beside the manifest: no path, and nothing that a terminal would take for more than a name."""
+"""Name of a file beside the manifest: no path, and no control characters."""
 _RANK_FILE = re.compile(r"rank_[0-9]{5,}\.pt")
 _MOST = 2**63
 """More than any file has bytes."""
@@ -37,14 +33,14 @@ def rank_file(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint directory, whole or damaged."""
+    """A checkpoint directory, valid or damaged."""
 
     path: Path
-    """The directory, named after the iterations done."""
+    """The directory, named after the number of finished iterations."""
 
     @property
     def iteration(self) -> int:
-        """Iterations done when it was written."""
+        """Number of finished iterations."""
         return int(self.path.name)
 
     @property
@@ -53,85 +49,85 @@ class Checkpoint:
         return self.path / MODEL
 
     def manifest(self) -> dict[str, Any]:
-        """Return what its manifest says; nothing where it cannot be read, which `damage` tells."""
+        """Return the manifest; empty where it cannot be read, which `damage` reports."""
         try:
-            told = _read(self.path / MANIFEST)
+            manifest = _read(self.path / MANIFEST)
         except (OSError, ValueError, RecursionError):
             return {}
-        return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+        return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
 
     @property
     def score(self) -> float | None:
-        """What `metric` was when it was written; None where that is not known."""
-        told = self.manifest().get("score")
-        if self.metric is None or isinstance(told, bool) or not isinstance(told, int | float):
+        """Value of `metric` when it was written; None where it is unknown."""
+        value = self.manifest().get("score")
+        if self.metric is None or isinstance(value, bool) or not isinstance(value, int | float):
             return None
         try:
-            score = float(told)
+            score = float(value)
         except OverflowError:
             return None
         return score if math.isfinite(score) else None
 
     @property
     def metric(self) -> str | None:
-        """Name of the metric that is its score; None where there is none."""
-        told = self.manifest().get("metric")
-        return told if isinstance(told, str) and told.isprintable() else None  # Terminals show it.
+        """Name of the metric that is its score; None without one."""
+        name = self.manifest().get("metric")
+        return name if isinstance(name, str) and name.isprintable() else None  # It is printed on terminals.
 
     @property
     def world_size(self) -> int | None:
-        """Ranks that trained it; None where that is not known."""
-        told = self.manifest().get("world_size")
-        return told if _is_count(told) else None
+        """Number of ranks that trained it; None where it is unknown."""
+        number = self.manifest().get("world_size")
+        return number if _is_count(number) else None
 
     @property
     def has_rank_files(self) -> bool:
-        """Whether environments and random states of all ranks are in it, with which a run goes on exactly."""
+        """Whether it has environments and random states of all ranks, from which a run resumes exactly."""
         files = self.manifest().get("files")
         return isinstance(files, dict) and rank_file(0) in files
 
     def damage(self) -> str | None:
-        """Say what is wrong with this checkpoint, or None when every file is as its manifest says."""
+        """Return what is wrong with this checkpoint, as a clause. None when every file agrees with the manifest."""
         try:
             manifest: dict[str, Any] = _read(self.path / MANIFEST)
             files: dict[str, dict[str, Any]] = manifest["files"]
-            sums = {name: (told["bytes"], told["sha256"]) for name, told in files.items()}
+            sums = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
-        nonsense = _nonsense_in(manifest, sums)
-        if nonsense is not None:
-            return f"its manifest {nonsense}"
-        found = (_damage_of(self.path / name, *told) for name, told in sums.items())
+        error = _manifest_error(manifest, sums)
+        if error is not None:
+            return f"its manifest {error}"
+        found = (_damage_of(self.path / name, *expected) for name, expected in sums.items())
         damage = next((damage for damage in found if damage is not None), None)
         if damage is not None and self.manifest() not in ({}, manifest):
-            return self.damage()  # A training that goes on has removed its rank files meanwhile.
+            return self.damage()  # The training has removed its rank files meanwhile.
         return damage
 
 
 def _read(manifest: Path) -> Any:  # noqa: ANN401  Whatever JSON holds.
-    if manifest.exists() and not manifest.is_file():  # Or a pipe, which would be waited for.
+    if manifest.exists() and not manifest.is_file():  # Reading a pipe would block.
         raise IsADirectoryError(manifest)
     return json.loads(manifest.read_text(encoding="utf-8"))
 
 
-def _is_count(told: object) -> bool:
-    return isinstance(told, int) and not isinstance(told, bool) and 0 < told < _MOST
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST
 
 
-def _nonsense_in(manifest: dict[str, Any], sums: Mapping[str, tuple[Any, Any]]) -> str | None:
-    """Say what in a manifest cannot be, or None. What else reads a whole checkpoint's manifest may rely on it."""
-    for name, (size, told_sum) in sums.items():
+def _manifest_error(manifest: dict[str, Any], sums: Mapping[str, tuple[Any, Any]]) -> str | None:
+    """Return what is invalid in a manifest, or None. Readers of a valid checkpoint's manifest rely on it."""
+    for name, (size, checksum) in sums.items():
         if not _FILE.fullmatch(name):
             return f"names {name!a:.60}, which is no file beside it"
-        if not (_is_count(size) or size == 0) or not isinstance(told_sum, str):
+        if not (_is_count(size) or size == 0) or not isinstance(checksum, str):
             return f"tells no size and sum of {name}"
     if MODEL not in sums:
         return f"does not name {MODEL}"
     for key in ("world_size", "num_envs"):
-        told = manifest.get(key)
-        if told is not None and not _is_count(told):
-            plain = isinstance(told, str | int | float)
-            return f"says that {key} is {ascii(told) if plain else type(told).__name__:.60}"
+        value = manifest.get(key)
+        if value is not None and not _is_count(value):
+            plain = isinstance(value, str | int | float)
+            return f"says that {key} is {ascii(value) if plain else type(value).__name__:.60}"
     if any(map(_RANK_FILE.fullmatch, sums)):
         ranks = range(manifest.get("world_size") or 0)
         lacking = next((name for name in map(rank_file, ranks) if name not in sums), None)
@@ -139,14 +135,14 @@ def _nonsense_in(manifest: dict[str, Any], sums: Mapping[str, tuple[Any, Any]]) 
     return None
 
 
-def _damage_of(file: Path, told_bytes: int, told_sum: str) -> str | None:
-    """Say what is wrong with one file."""
+def _damage_of(file: Path, size: int, checksum: str) -> str | None:
+    """Return what is wrong with one file, or None."""
     try:
         if not file.is_file():
             return f"{file.name} is missing"
-        if file.stat().st_size != told_bytes:
-            return f"{file.name} has {file.stat().st_size} bytes instead of {told_bytes}"
-        if sha256(file) != told_sum:
+        if file.stat().st_size != size:
+            return f"{file.name} has {file.stat().st_size} bytes instead of {size}"
+        if sha256(file) != checksum:
             return f"{file.name} does not have the SHA-256 sum that its manifest names"
     except OSError as error:
         return f"{file.name} cannot be read ({error.strerror})"
@@ -169,39 +165,38 @@ def list_checkpoints(run: RunDir) -> list[Checkpoint]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Which checkpoints of a run are kept. The newest whole one and the best one always are."""
+    """Which checkpoints of a run are kept, besides the newest valid one and the best one."""
 
     last: int | None = None
-    """So many of the newest; None for all."""
+    """Number of the newest; None for all."""
     every: int | None = None
     """Those whose iteration is a multiple of this, too."""
     rank_files: int | None = None
-    """So many of the newest keep their rank files; None for all."""
+    """Number of the newest that keep their rank files; None for all."""
 
 
 def best_good(run: RunDir) -> Checkpoint | None:
-    """Return the best whole checkpoint of a run, see `best_first`."""
+    """Return the best valid checkpoint of a run, see `best_first`."""
     return next((each for each in best_first(list_checkpoints(run)) if each.damage() is None), None)
 
 
 def best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Return checkpoints, the highest score first, of equal ones the newest.
+    """Return checkpoints by descending score, then the newest first.
 
-    Scores by another metric than the newest checkpoint's cannot be compared, and are none. Those that have none come
-    last, the newest first.
+    Only scores by the metric of the newest checkpoint count. Checkpoints without one come last.
     """
     newest_first = sorted(checkpoints, key=lambda each: each.iteration, reverse=True)
     metric = next((each.metric for each in newest_first if each.manifest()), None)
 
-    def worth(each: Checkpoint) -> float:
+    def score_of(each: Checkpoint) -> float:
         score = each.score
         return -math.inf if score is None or each.metric != metric else score
 
-    return sorted(newest_first, key=worth, reverse=True)
+    return sorted(newest_first, key=score_of, reverse=True)
 
 
 def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
-    """Return the checkpoints of a run that are no longer kept, oldest first. Damaged ones are, like others."""
+    """Return the checkpoints of a run to remove, oldest first, damaged ones included."""
     found = list_checkpoints(run)
     if keep.last is None:
         return []
@@ -211,13 +206,13 @@ def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
 
 
 def to_strip(run: RunDir, keep: Keep) -> list[Checkpoint]:
-    """Return the checkpoints of a run whose rank files are no longer kept, oldest first."""
+    """Return the checkpoints of a run whose rank files are to be removed, oldest first."""
     older = list_checkpoints(run)[: -keep.rank_files] if keep.rank_files else []
     return [each for each in older if any(each.path.glob("rank_*.pt"))]
 
 
 def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest whole checkpoint of a run, and a sentence for each newer one that was passed over."""
+    """Return the newest valid checkpoint of a run, and a sentence about each newer, damaged one."""
     passed_over: list[str] = []
     for checkpoint in reversed(list_checkpoints(run)):
         damage = checkpoint.damage()
@@ -228,10 +223,10 @@ def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return the model file that `path` names: a `.pt` file, or a checkpoint directory whose sums agree.
+    """Return the model file of `path`: a `.pt` file, or a valid checkpoint directory.
 
     Raises:
-        UsageError: Nothing is there, or it is damaged.
+        UsageError: It does not exist, or is damaged.
     """
     if path.is_dir() and (path / MODEL).is_file():
         damage = Checkpoint(path).damage()
@@ -255,6 +250,6 @@ def checkpoint_at(path: Path) -> Path:
 
 
 def run_of(model: Path) -> RunDir | None:
-    """Return the run that a model file is a checkpoint of, or None for a file from elsewhere."""
+    """Return the run of a checkpoint's model file, or None for another file."""
     run = RunDir(model.absolute().parent.parent.parent)
     return run if run.train_yaml.is_file() else None

@@ -1,43 +1,25 @@
-"""Which device each worker of this machine gets: what the driver counts, and what `--gpu-ids` makes of it.
-
-GPUs are counted by NVML, which needs no torch and makes no CUDA context, so that a refusal is fast. This is
-the only home of `pynvml`. CUDA's rules about `CUDA_VISIBLE_DEVICES` are `shoal.machine.visibility`.
-"""
+"""The device of each worker of this machine: `--gpu-ids` and `--nproc-per-node` applied to the visible GPUs."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError, did_you_mean
-from shoal.machine.visibility import Gpu, Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
+    from collections.abc import Sequence
 
-__all__ = [
-    "Gpu",
-    "GpuIds",
-    "Inventory",
-    "VisibleGpus",
-    "WorkerDevices",
-    "parse_gpu_ids",
-    "plan_bound_workers",
-    "plan_workers",
-    "read_inventory",
-    "visible_gpus",
-]
+    from shoal.machine.gpus import VisibleGpus
 
 GpuIds = tuple[int, ...] | Literal["all", "auto"] | None
 """Indices among the visible GPUs; `all` of them; `auto` when the flag was not given; None for the CPU."""
 
 _INDEX = re.compile(r"-?[0-9]{1,9}")
 _RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-|:|\.\.)(?P<last>[0-9]{1,3})")
-_LISTED_AT_MOST = 8  # indices spelled out in advice: those of the usual machine; beyond, bounds read better
+_LISTED_AT_MOST = 8  # indices that a message lists; beyond, it gives bounds
 _FORMS = "pass indices, such as --gpu-ids 0 1, or all, or None for the CPU."
 _ORDER_NOTE = (
     "The GPUs of this machine differ, and CUDA_DEVICE_ORDER is not PCI_BUS_ID, so CUDA counts the fastest one first: "
@@ -50,135 +32,36 @@ class WorkerDevices:
     """The workers of this machine, each with its device."""
 
     devices: tuple[str, ...]
-    """Device of each worker in torch's words, by local rank: ``cuda:0``, or ``cpu``."""
+    """torch device of each worker, by local rank: ``cuda:0``, or ``cpu``."""
     backend: Literal["nccl", "gloo"] | None
-    """How the workers talk. None for a single worker, which talks to nobody."""
+    """Backend of their process group. None for a single worker."""
     notes: tuple[str, ...] = ()
-    """Sentences that the user should read: what was decided that was not asked for."""
-
-
-def visible_gpus(environ: Mapping[str, str] = os.environ, probe: Callable[[], Inventory] | None = None) -> VisibleGpus:
-    """Return the GPUs that CUDA will show to this process.
-
-    Args:
-        environ: Environment variables.
-        probe: What counts the machine's GPUs, `read_inventory` by default.
-    """
-    return resolve(
-        (probe or read_inventory)(),
-        environ.get("CUDA_VISIBLE_DEVICES"),
-        device_order=environ.get("CUDA_DEVICE_ORDER"),
-    )
-
-
-def read_inventory() -> Inventory:
-    """Count the machine's GPUs and MIG devices. A machine that cannot count them has none, and says why."""
-    try:
-        import pynvml  # pyright: ignore[reportMissingTypeStubs]  # `_ask` takes it as a plain module
-    except ImportError as error:
-        return Inventory(problem=f"the package nvidia-ml-py cannot be imported: {error}")
-    return _ask(pynvml)
-
-
-def _ask(nvml: ModuleType) -> Inventory:
-    """Count by NVML, and let go of it: a process that will spawn others holds no handle of the driver."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError_LibraryNotFound:
-        return Inventory(problem="no NVIDIA driver was found")
-    except nvml.NVMLError as error:
-        return Inventory(problem=f"the NVIDIA driver answers: {error}")
-    try:
-        asked = [_physical_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-        release = re.match(r"[0-9]+", nvml.nvmlSystemGetDriverVersion())
-    except nvml.NVMLError as error:
-        return Inventory(problem=f"the NVIDIA driver answers: {error}")
-    finally:
-        nvml.nvmlShutdown()
-    silent = [
-        f"the NVIDIA driver says of GPU {index}: {gpu}" for index, gpu in enumerate(asked) if isinstance(gpu, str)
-    ]
-    return Inventory(
-        gpus=tuple(gpu for gpu in asked if isinstance(gpu, PhysicalGpu)),
-        driver_release=int(release[0]) if release else None,
-        problem=", ".join(silent) or None,
-    )
-
-
-def _physical_gpu(nvml: ModuleType, index: int) -> PhysicalGpu | str:
-    """Ask for one GPU; return the driver's words when it cannot be had, as one that has fallen off the bus."""
-    try:
-        return _described(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
-    except nvml.NVMLError as error:
-        return str(error)
-
-
-def _described(nvml: ModuleType, handle: object) -> PhysicalGpu:
-    return PhysicalGpu(
-        name=nvml.nvmlDeviceGetName(handle),
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-        memory_bytes=_memory_bytes(nvml, handle),
-        mig_devices=_mig_devices(nvml, handle),
-    )
-
-
-def _mig_devices(nvml: ModuleType, gpu: object) -> tuple[MigDevice, ...] | None:
-    """Return the MIG devices of a GPU, None when MIG mode is off or unknown to it."""
-    try:
-        mode, _pending = nvml.nvmlDeviceGetMigMode(gpu)
-    except nvml.NVMLError:  # GPUs without MIG, and drivers older than MIG
-        return None
-    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-        return None
-    devices: list[MigDevice] = []
-    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
-            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
-        except nvml.NVMLError_NotFound:  # nothing was made in this slot
-            continue
-        devices.append(
-            MigDevice(
-                name=nvml.nvmlDeviceGetName(handle),
-                uuid=nvml.nvmlDeviceGetUUID(handle),
-                memory_bytes=_memory_bytes(nvml, handle),
-                gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
-                compute_instance=nvml.nvmlDeviceGetComputeInstanceId(handle),
-            )
-        )
-    return tuple(devices)
-
-
-def _memory_bytes(nvml: ModuleType, handle: object) -> int | None:
-    try:
-        memory: Any = nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError:  # memory shared with the host, or a MIG parent that this user may not ask
-        return None
-    return int(memory.total)
+    """Sentences about decisions that the user did not request."""
 
 
 def parse_gpu_ids(words: Sequence[str]) -> GpuIds:
-    """Read the words after `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``.
+    """Parse the values of `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``.
 
     Raises:
-        UsageError: They are something else.
+        UsageError: They are neither indices nor a keyword.
     """
-    asked = " ".join(words).strip()
-    inner = asked[1:-1].strip() if asked.startswith("[") and asked.endswith("]") else asked
+    text = " ".join(words).strip()
+    inner = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     if not inner:
-        message = f"--gpu-ids {asked}".strip() + f" names no GPU: {_FORMS}"
+        message = f"--gpu-ids {text}".strip() + f" names no GPU: {_FORMS}"
         raise UsageError(message)
     if inner.lower() in ("all", "none"):
         return "all" if inner.lower() == "all" else None
     entries = re.split(r"\s*,\s*|\s+", inner)
     for entry in entries:
         if not _INDEX.fullmatch(entry):
-            message = f"--gpu-ids {asked} was asked for, but {_why_no_index(entry)}"
+            message = f"--gpu-ids {text} was asked for, but {_why_no_index(entry)}"
             raise UsageError(message)
     return tuple(int(entry) for entry in entries)
 
 
 def _why_no_index(entry: str) -> str:
-    """Say what is wrong with one entry of `--gpu-ids`, and what to pass instead."""
+    """Return what is wrong with one entry of `--gpu-ids`, and what to pass instead."""
     device = re.fullmatch(r"(?:cuda|gpu):?(?P<index>[0-9]{1,9})", entry, re.IGNORECASE)
     span = _RANGE.fullmatch(entry)
     wrong, remedy = f"'{entry}' is no index", _FORMS + did_you_mean(entry, ("all", "None"))
@@ -199,19 +82,19 @@ def _why_no_index(entry: str) -> str:
 
 
 def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus) -> WorkerDevices:
-    """Give each worker of this machine its device.
+    """Assign a device to each worker of this machine.
 
-    There is one worker for each GPU, and one on the CPU, unless `nproc_per_node` says otherwise. More workers
-    than GPUs share them in turn. With `auto` one worker takes GPU 0, and `nproc_per_node` workers take the
-    first so many GPUs, or share all of them when there are fewer.
+    By default there is one worker for each GPU, and one on the CPU. More workers than GPUs share them in turn. With
+    `auto` one worker gets GPU 0, and `nproc_per_node` workers get the first so many GPUs, or share all of them when
+    there are fewer.
 
     Args:
-        gpu_ids: What was asked for.
+        gpu_ids: The requested GPUs.
         nproc_per_node: Workers on this machine, None for the default.
-        gpus: What is visible.
+        gpus: The visible GPUs.
 
     Raises:
-        UsageError: What was asked for cannot be had.
+        UsageError: The request cannot be met.
     """
     if nproc_per_node is not None and nproc_per_node < 1:
         message = (
@@ -236,15 +119,15 @@ def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus)
 
 
 def plan_bound_workers(gpu_ids: GpuIds, workers: int, gpus: VisibleGpus) -> WorkerDevices:
-    """Give each worker of this machine its device where each sees other GPUs: all count their own from 0.
+    """Assign a device to each worker of this machine where each sees other GPUs, which it counts from 0.
 
     Args:
-        gpu_ids: What was asked for.
+        gpu_ids: The requested GPUs.
         workers: Workers on this machine.
-        gpus: What is visible to this worker.
+        gpus: The GPUs that this worker sees.
 
     Raises:
-        UsageError: What was asked for cannot be had.
+        UsageError: The request cannot be met.
     """
     own = plan_workers(gpu_ids, 1, gpus)
     (device,) = own.devices
@@ -257,48 +140,50 @@ def _on_cpu(workers: int, *notes: str) -> WorkerDevices:
 
 
 def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> WorkerDevices:
-    """Hand the GPUs out in turn, and choose how the workers talk."""
+    """Assign the GPUs in turn, and choose the backend."""
     why_gloo = None
     if workers > len(indices):
-        who = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
-        why_gloo = f"{who} and talk through gloo: NCCL refuses two ranks on one GPU."
+        shared = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
+        why_gloo = f"{shared} and talk through gloo: NCCL refuses two ranks on one GPU."
     elif workers > 1 and any(gpus.gpus[index].is_mig for index in indices):
         # To NCCL two slices of one GPU are one GPU, and its support for slices of several is experimental.
         why_gloo = f"{workers} workers use MIG devices and talk through gloo: NCCL takes whole GPUs only."
-    several = "gloo" if why_gloo else "nccl"
+    notes = (_missing_gpus(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo)
     return WorkerDevices(
         devices=tuple(f"cuda:{indices[worker % len(indices)]}" for worker in range(workers)),
-        backend=several if workers > 1 else None,
-        notes=tuple(
-            note for note in (_what_is_lost(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo) if note
-        ),
+        backend=None if workers == 1 else "gloo" if why_gloo else "nccl",
+        notes=tuple(note for note in notes if note),
     )
 
 
 def _chosen(
     gpu_ids: tuple[int, ...] | Literal["all", "auto"], nproc_per_node: int | None, gpus: VisibleGpus
 ) -> tuple[int, ...]:
-    """Return the indices that were asked for, after making sure that they can be had."""
+    """Return the requested indices.
+
+    Raises:
+        UsageError: They are not visible.
+    """
     if gpu_ids == "auto":
         return tuple(range(min(nproc_per_node or 1, len(gpus))))
     if not gpus:
-        asked = "All GPUs were" if gpu_ids == "all" else _were(gpu_ids)
+        requested = "All GPUs were" if gpu_ids == "all" else _were(gpu_ids)
         remedy = "change or unset it, or pass" if gpus.hidden_count else "pass"
         message = (
-            f"{asked} asked for, but no GPU is visible ({_why_none(gpus)}): "
+            f"{requested} asked for, but no GPU is visible ({_why_none(gpus)}): "
             f"{remedy} --gpu-ids None to train on the CPU."
         )
         raise UsageError(message)
     if gpu_ids == "all":
         return tuple(range(len(gpus)))
-    trouble = _trouble(gpu_ids, gpus)
-    if trouble:
-        raise UsageError(trouble)
+    message = _why_unavailable(gpu_ids, gpus)
+    if message:
+        raise UsageError(message)
     return gpu_ids
 
 
-def _trouble(indices: tuple[int, ...], gpus: VisibleGpus) -> str | None:
-    """Say which of the indices cannot be had and what to pass instead. None when all can."""
+def _why_unavailable(indices: tuple[int, ...], gpus: VisibleGpus) -> str | None:
+    """Return the error about the indices that are invalid, with what to pass instead. None when all are valid."""
     names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus)
     visible = f"{len(gpus)} {'is' if len(gpus) == 1 else 'are'} visible ({names})"
     choice = f"--gpu-ids {_spaced(range(len(gpus)))}"
@@ -312,7 +197,7 @@ def _trouble(indices: tuple[int, ...], gpus: VisibleGpus) -> str | None:
         )
     missing = [index for index in indices if index >= len(gpus)]
     if missing:
-        reasons = (f"{_what_hides(gpus)}." if gpus.hidden_count else None, _what_is_lost(gpus))
+        reasons = (f"{_mask_effect(gpus)}." if gpus.hidden_count else None, _missing_gpus(gpus))
         return " ".join((f"{_were(missing)} asked for, but {visible}: pass {choice}.", *filter(None, reasons)))
     repeated = [index for index, times in Counter(indices).items() if times > 1]
     if repeated:
@@ -331,16 +216,16 @@ def _were(indices: Sequence[int]) -> str:
 
 def _why_none(gpus: VisibleGpus) -> str:
     if gpus.hidden_count:
-        return _what_hides(gpus)
+        return _mask_effect(gpus)
     return gpus.problem or "this machine has no NVIDIA GPU"
 
 
-def _what_is_lost(gpus: VisibleGpus) -> str | None:
-    """Tell of GPUs that the machine has and that cannot be had, beside those that can."""
+def _missing_gpus(gpus: VisibleGpus) -> str | None:
+    """Return a note about GPUs of the machine that do not work, beside those that do."""
     return f"{gpus.problem[0].upper()}{gpus.problem[1:]}. Training does without." if gpus.problem else None
 
 
-def _what_hides(gpus: VisibleGpus) -> str:
+def _mask_effect(gpus: VisibleGpus) -> str:
     hidden, total = gpus.hidden_count, gpus.unmasked_count
     every = "the GPU" if total == 1 else f"all {total} GPUs"
     which = every if hidden == total else f"{hidden} of the {total} GPUs"

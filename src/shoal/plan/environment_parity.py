@@ -1,7 +1,6 @@
-"""Whether machines run the same code with the same packages, and where not, what differs.
+"""Environment parity: whether machines run the same code with the same packages.
 
-Gradients of two versions of a learner can be averaged without anybody noticing. So machines are compared before the
-first step, by versions and by what is in the files, not by what git says of them.
+Averaging gradients of two versions of a learner raises no error, so versions and file contents are compared first.
 """
 
 from __future__ import annotations
@@ -27,23 +26,22 @@ _NO_CODE = {"__pycache__"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What must be the same on all machines, by name. Plain values: it crosses as JSON."""
+    """Versions and files of one machine, as plain values for JSON."""
 
     host: str
-    """What the machine is called."""
     versions: Mapping[str, str]
-    """Version of each package that numbers depend on."""
+    """Version of each package that affects results."""
     files: Mapping[str, Mapping[str, str]]
-    """Digest of each file, by group, such as ``shoal``, and by its path in it."""
+    """Digest of each file, by package, such as ``shoal``, and by its path in it."""
 
 
 def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fingerprint:
-    """Return this machine's.
+    """Return this machine's fingerprint.
 
     Args:
-        host: What the machine is called.
-        packages: Packages whose files count.
-        files: More files that count, by their paths.
+        host: Name of this machine.
+        packages: Packages whose files are compared.
+        files: Paths of more files.
     """
     groups = {package: _files_of(package) for package in packages}
     own = {path: _digest(Path(path)) for path in files}
@@ -51,21 +49,21 @@ def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fin
 
 
 def code_of(task: str) -> tuple[list[str], list[str]]:
-    """Return the packages and files whose code a training of `task` runs."""
+    """Return the packages and files with the code of a training of `task`."""
     where = registry.resolve(task).builder.rpartition(":")[0]
     if not where.endswith(".py"):
         return sorted({"shoal", where.partition(".")[0]}), []
-    # What it imports from beside itself has been imported with it.
+    # Its imports from its own directory are in `sys.modules` already.
     beside = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
-    installed = {Path(sys.prefix), Path(sys.base_prefix)}  # Which may lie beside it: their versions are compared.
+    installed = {Path(sys.prefix), Path(sys.base_prefix)}  # They may be in that directory; versions are compared.
     directory = Path(where).parent
     own = {file for file in beside if file and directory in (above := Path(file).parents) and not installed & {*above}}
     return ["shoal"], sorted({where, *own})
 
 
 def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
-    """Say what differs, one clause for each thing; empty when nothing does."""
-    told = [
+    """Return a clause about each difference between two machines."""
+    found = [
         f"{name} is {theirs} there and {ours} here"
         for name in sorted(here.versions.keys() | there.versions.keys())
         if (ours := here.versions.get(name, _ABSENT)) != (theirs := there.versions.get(name, _ABSENT))
@@ -74,21 +72,20 @@ def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
         ours, theirs = here.files.get(group, {}), there.files.get(group, {})
         other = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
         if other:
-            told.append(_files_differ(group, other))
-    return told
+            found.append(_files_differ(group, other))
+    return found
 
 
 def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None:
-    """Refuse machines that are not like this one.
+    """Refuse machines that differ from this one.
 
     Raises:
-        UsageError: Some are not; with every difference of each.
+        UsageError: Some differ; with all differences.
     """
-    found = {other.host: differences(here, other) for other in others}
-    unlike = {host: told for host, told in found.items() if told}
+    unlike = {other.host: found for other in others if (found := differences(here, other))}
     if not unlike:
         return
-    details = "\n".join(f"Host {host}: {each}." for host, told in unlike.items() for each in told)
+    details = "\n".join(f"Host {host}: {each}." for host, found in unlike.items() for each in found)
     hosts = ", ".join(unlike)
     message = (
         f"Host {hosts} differs from {here.host}, where this was started, in what is listed above: install the same "
@@ -104,7 +101,7 @@ def _files_differ(group: str, paths: Sequence[str]) -> str:
 
 
 def _files_of(package: str) -> dict[str, str]:
-    """Return the digest of each file of an installed package; none where it is not installed."""
+    """Return the digest of each file of a package; empty where it is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return {}

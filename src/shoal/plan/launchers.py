@@ -1,7 +1,6 @@
-"""Which launcher has started this process as one of many, and its variables, read one by one.
+"""The launcher that started this process as one of several workers, and its environment variables, validated.
 
-Every way in which a variable can be wrong has its own sentence, which ends with what to do about that launcher.
-What the variables mean is `shoal.plan.ranks` for torchrun and `shoal.plan.srun` for SLURM.
+`shoal.plan.ranks` interprets those of torchrun, and `shoal.plan.srun` those of SLURM.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Launcher = Literal["torchrun", "srun"]
 TORCHRUN_SIGN = "TORCHELASTIC_RUN_ID"
 """torchrun sets it for each rank; nothing else does."""
 SRUN_SIGN = "SLURM_STEP_ID"
-"""The number of a step. A batch script is in none; what is no work of srun's has a word, or a number of ten digits."""
+"""Number of a SLURM step. A batch script has none; steps that srun did not start have a word, or ten digits."""
 
 _STEP = re.compile(r"[0-9]{1,9}")
 _COMMANDS: dict[Launcher, str] = {"torchrun": "python -m torch.distributed.run", "srun": "srun"}
@@ -29,10 +28,10 @@ _MAX_PORT = 65535
 
 
 def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
-    """Return what has started this process as one of several workers.
+    """Return the launcher that started this process as one of several workers.
 
-    torchrun is allowed to be alone, and may itself be a task of a step, one on each machine. A step of one task is
-    what it would be without srun.
+    torchrun may have a single worker, and may itself be a task of a step on each machine. A step of one task counts
+    as no launcher.
     """
     if TORCHRUN_SIGN in environ:
         return "torchrun"
@@ -43,23 +42,39 @@ def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
 
 
 def tasks_name(environ: Mapping[str, str]) -> str:
-    """Return the variable in which SLURM counts the tasks of this step. Older releases have the job's alone."""
+    """Return the variable with the number of tasks of this step. Older releases of SLURM set the job's only."""
     return "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """The rank of one worker, as torch numbers them."""
+
+    rank: int
+    """Global rank, from 0."""
+    local_rank: int
+    """Rank among the workers of this machine, from 0."""
+    world_size: int
+    """Workers of the whole job."""
+    local_world_size: int
+    """Workers on this machine."""
+
+    def __post_init__(self) -> None:
+        in_order = 0 <= self.local_rank < self.local_world_size <= self.world_size
+        if not (in_order and 0 <= self.rank < self.world_size):
+            message = f"Inconsistent rank: {self}"
+            raise ValueError(message)
+
+
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a launcher tells this process."""
+class LauncherVariables:
+    """The environment variables of a launcher. Each method raises a `UsageError` for an invalid one."""
 
     launcher: Launcher
     environ: Mapping[str, str]
 
     def text(self, name: str) -> str:
-        """Return what a variable holds.
-
-        Raises:
-            UsageError: Nothing.
-        """
+        """Return the value of a variable that must be set."""
         text = self.environ.get(name, "").strip()
         if not text:
             what = f"{self.launcher} started this process ({_SIGNS[self.launcher]} is set), but {name} is not set"
@@ -75,7 +90,7 @@ class Told:
         return int(text)
 
     def size(self, name: str) -> int:
-        """Return a number of workers, of which this process is one."""
+        """Return a number of workers, at least 1."""
         size = self.integer(name)
         if size < 1:
             what = f"{name} is {size}, but this process itself is one worker"
@@ -83,18 +98,18 @@ class Told:
         return size
 
     def below(self, name: str, size_name: str, size: int) -> int:
-        """Return a place among `size`."""
-        place = self.integer(name)
-        if place < 0:
-            what = f"{name} is {place}, but ranks count from 0"
+        """Return a rank below `size`."""
+        rank = self.integer(name)
+        if rank < 0:
+            what = f"{name} is {rank}, but ranks count from 0"
             raise self.error(what)
-        if place >= size:
-            what = f"{name} is {place}, but {size_name} is {size}, so the highest is {size - 1}"
+        if rank >= size:
+            what = f"{name} is {rank}, but {size_name} is {size}, so the highest is {size - 1}"
             raise self.error(what)
-        return place
+        return rank
 
     def port(self, name: str) -> int:
-        """Return a port."""
+        """Return a port number."""
         port = self.integer(name)
         if not 0 < port <= _MAX_PORT:
             what = f"{name} is {port}, but a port is a number from 1 to {_MAX_PORT}"
@@ -102,7 +117,7 @@ class Told:
         return port
 
     def error(self, what_is_true: str) -> UsageError:
-        """Return the error that says so, and what to do."""
+        """Return an error, with the remedy for this launcher."""
         message = (
             f"{what_is_true}: start it again with `{_COMMANDS[self.launcher]}`, which sets this variable itself, "
             f"or unset {_SIGNS[self.launcher]} to train without {self.launcher}."

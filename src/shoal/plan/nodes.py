@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from shoal.errors import UsageError
-from shoal.machine.visibility import Gpu
-from shoal.plan.devices import GpuIds, VisibleGpus, WorkerDevices, plan_workers
+from shoal.machine.gpus import Gpu, VisibleGpus
+from shoal.plan.devices import GpuIds, WorkerDevices, plan_workers
 from shoal.plan.environment_parity import Fingerprint
 
 if TYPE_CHECKING:

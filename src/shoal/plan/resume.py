@@ -1,4 +1,4 @@
-"""Where a training begins that does not begin from nothing: the run that goes on, the checkpoint it starts from."""
+"""Resume resolution: the run that `--resume` continues, and the checkpoint that a training starts from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
-    """Find the run to continue, the checkpoint to start from, its iteration, and what was passed over."""
+    """Return the run to continue, the checkpoint to start from, its iteration, and notes about damaged ones."""
     if config.resume is not None:
         run, damaged = run_to_continue(config, spec)
         checkpoint, passed_over = newest_good(run)
@@ -29,12 +29,8 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
             message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
             raise UsageError(message)
         _refuse_finished(config, run, checkpoint)
-        return (
-            run,
-            Start(model=str(checkpoint.model.absolute()), mode="continue"),
-            checkpoint.iteration,
-            [*damaged, *passed_over],
-        )
+        start = Start(model=str(checkpoint.model.absolute()), mode="continue")
+        return run, start, checkpoint.iteration, [*damaged, *passed_over]
     if config.checkpoint is not None:
         model = find_model(config.log_root, spec, config.checkpoint)
         return None, Start(model=str(model.absolute()), mode="weights"), 0, []
@@ -42,26 +38,22 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
 
 
 def changes_since(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> list[str]:
-    """Say what is not as it was when the checkpoint was written that a run goes on from."""
+    """Return a note if the number of ranks or environments differs from that of the checkpoint to continue."""
     if start is None or start.mode != "continue":
         return []
     checkpoint = Checkpoint(Path(start.model).parent)
-    told = checkpoint.manifest()
-    workers, each = told.get("world_size"), told.get("num_envs")
+    manifest = checkpoint.manifest()
+    workers, each = manifest.get("world_size"), manifest.get("num_envs")
     if workers is None or each is None or (workers, each) == (world_size, num_envs) or not checkpoint.has_rank_files:
         return []
     then, now = int(workers) * int(each), world_size * num_envs
     steps = config.agent.num_steps_per_env
-    dealt = (
-        "all of them go on"
-        if then == now
-        else f"{now - then:,} of them are new"
-        if now > then
-        else f"the last {then - now:,} are left out"
-    )
+    effect = "all of them go on"
+    if then != now:
+        effect = f"{now - then:,} of them are new" if now > then else f"the last {then - now:,} are left out"
     change = (
         f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} "
-        f"environments in all, {dealt}; {now * steps:,} samples an iteration, {then * steps:,} before; other random "
+        f"environments in all, {effect}; {now * steps:,} samples an iteration, {then * steps:,} before; other random "
         "actions. The learning rate is not changed."
     )
     return [change]
@@ -73,9 +65,10 @@ def _workers(number: int, num_envs: int) -> str:
 
 
 def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
-    """Return the run that `--resume` means: the one it names, or the experiment's newest with a good checkpoint.
+    """Return the run of `--resume`: the one it names, or the experiment's newest one with a valid checkpoint.
 
-    With it comes a sentence for each checkpoint of a newer run that has none that is whole.
+    Returns:
+        The run, and a sentence about each damaged checkpoint of newer runs.
     """
     if config.resume:
         return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
@@ -83,7 +76,7 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
-    """Return the model file that `--checkpoint` means: a path, or `latest` or `best` of the experiment's newest run."""
+    """Return the model file of `--checkpoint`: a path, or `latest` or `best` of the experiment's newest run."""
     if checkpoint == "best":
         run, _ = _newest_run_with_checkpoint(log_root, spec)
         found = best_good(run)
@@ -93,7 +86,7 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
         found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
     else:
         return checkpoint_at(Path(checkpoint))
-    if found is None:  # Removed by somebody in this very moment.
+    if found is None:  # Removed by another process meanwhile.
         message = f"The newest checkpoint below {log_root} is gone: try again."
         raise UsageError(message)
     return found.model
@@ -101,7 +94,7 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
 
 @cache
 def _warn_of_no_score(run: RunDir) -> None:
-    """Say, once for each run, that `best` is `latest`."""
+    """Warn, once for each run, that `best` is `latest`."""
     logger.warning("No score of %s can be compared: its best checkpoint is the last one.", run.path)
 
 

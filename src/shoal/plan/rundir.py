@@ -1,8 +1,4 @@
-"""The run directory: its layout, the names of new runs, and how old ones are found again.
-
-Directories are read here and never written: the launching process makes the run directory, and what lies in
-it is written by its owner. `docs/architecture.md` shows the layout as a tree.
-"""
+"""The run directory: its layout, the names of new runs, and finding old ones. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -20,135 +16,93 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MODEL_FILE = "model.xml"
-"""What the copy of an MJCF file is called."""
+"""Name of the copy of an MJCF file."""
 
 _STAMP_FORMAT = "%Y-%m-%d_%H-%M-%S"
 _RUN = re.compile(
     r"(?P<stamp>[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2})"
     r"(?:_(?P<name>.+?))??(?:-(?P<suffix>[2-9]|[1-9][0-9]+))?"
 )
-_LONGEST_NAME_BYTES = 200  # file systems allow 255 for a name; the stamp and a suffix need some of them
-_NAMED_AT_MOST = 3  # runs listed in a refusal
+_LONGEST_NAME_BYTES = 200  # file systems allow 255 for a name, including the stamp and a suffix
+_NAMED_AT_MOST = 3  # runs listed in an error
+
+
+class _Below:
+    """A path below a run's directory, as an attribute of `RunDir`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, _owner: type[RunDir]) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """One training's directory, and where everything in it lies."""
+    """The directory of one run, and the paths in it."""
 
     path: Path
-    """The directory itself."""
+
+    lock = _Below("lock")
+    """Locked by the process that trains; holds its id and host."""
+    run_json = _Below("run.json")
+    """Command, plan, versions, and how each launch ended."""
+    params_dir = _Below("params")
+    """The configuration, in files that `train --config` reads back."""
+    env_yaml = _Below("params/env.yaml")
+    agent_yaml = _Below("params/agent.yaml")
+    train_yaml = _Below("params/train.yaml")
+    """Configuration besides that of the environment and of the learner."""
+    models_dir = _Below("models")
+    """Copies of the MJCF files that the environment's configuration names, by field."""
+    metrics_jsonl = _Below("metrics.jsonl")
+    """Pooled metrics, one line an iteration. TensorBoard's event files are beside it."""
+    wandb_run_id = _Below("wandb_run_id")
+    """Id of the W&B run. wandb's own files are in `wandb/` beside it."""
+    checkpoints_dir = _Below("checkpoints")
+    """One directory for each checkpoint."""
+    videos_dir = _Below("videos")
+    exports_dir = _Below("exports")
+    """The policy in other formats."""
+    policy_onnx = _Below("exports/policy.onnx")
+    best_onnx = _Below("exports/best.onnx")
+    """The policy of the best checkpoint, where that is not the last one."""
+    torchrunx_dir = _Below("torchrunx")
+    """Default directory of the per-rank log files."""
+    ranks_dir = _Below("ranks")
+    """Heartbeat, exit record, stack dump and diverged environments of each rank."""
 
     @property
     def name(self) -> str:
-        """When the run began, what the user called it, and a number where two had the same name."""
+        """Time stamp, run name, and a number where two runs had the same."""
         return self.path.name
-
-    @property
-    def lock(self) -> Path:
-        """Locked by the process that trains; its id and host are in it."""
-        return self.path / "lock"
-
-    @property
-    def run_json(self) -> Path:
-        """What was asked, the plan, versions, and how it ended."""
-        return self.path / "run.json"
-
-    @property
-    def params_dir(self) -> Path:
-        """The configuration, in files that `train --config` reads back."""
-        return self.path / "params"
-
-    @property
-    def env_yaml(self) -> Path:
-        """The environment's configuration."""
-        return self.params_dir / "env.yaml"
-
-    @property
-    def agent_yaml(self) -> Path:
-        """The learner's configuration."""
-        return self.params_dir / "agent.yaml"
-
-    @property
-    def train_yaml(self) -> Path:
-        """Everything else that was asked."""
-        return self.params_dir / "train.yaml"
-
-    @property
-    def models_dir(self) -> Path:
-        """Copies of the MJCF files that the environment's configuration names, by the field."""
-        return self.path / "models"
 
     def saved_model(self, field: str) -> Path | None:
         """Return the copy of the MJCF file that a field of the environment names, if there is one."""
         return next((self.models_dir / field).rglob(MODEL_FILE), None)
-
-    @property
-    def metrics_jsonl(self) -> Path:
-        """Pooled metrics, one line an iteration. TensorBoard's event files lie beside it."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def wandb_run_id(self) -> Path:
-        """The id under which W&B knows this run. What wandb itself keeps of it lies in `wandb/` beside it."""
-        return self.path / "wandb_run_id"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """One directory for each checkpoint."""
-        return self.path / "checkpoints"
 
     def checkpoint_dir(self, iteration: int) -> Path:
         """Return the directory of the checkpoint after `iteration` iterations."""
         return self.checkpoints_dir / f"{iteration:06d}"
 
     def unfinished_dir(self, iteration: int) -> Path:
-        """Return where a checkpoint is written. The leading dot hides it from all that looks for checkpoints."""
+        """Return the directory of a checkpoint that is being written. The leading dot excludes it from lists."""
         return self.checkpoints_dir / f".unfinished-{iteration:06d}"
 
     def dropped_dir(self, iteration: int) -> Path:
-        """Return where a checkpoint is hidden while it is removed."""
+        """Return the directory of a checkpoint that is being removed."""
         return self.checkpoints_dir / f".dropped-{iteration:06d}"
 
-    @property
-    def videos_dir(self) -> Path:
-        """Films of one environment."""
-        return self.path / "videos"
-
-    @property
-    def exports_dir(self) -> Path:
-        """The policy in other formats."""
-        return self.path / "exports"
-
-    @property
-    def policy_onnx(self) -> Path:
-        """The exported policy."""
-        return self.exports_dir / "policy.onnx"
-
-    @property
-    def best_onnx(self) -> Path:
-        """The exported policy of the best checkpoint, where that is not the last one."""
-        return self.exports_dir / "best.onnx"
-
-    @property
-    def torchrunx_dir(self) -> Path:
-        """Where rank files go by default."""
-        return self.path / "torchrunx"
-
-    @property
-    def ranks_dir(self) -> Path:
-        """Heartbeat, failure note, stack dump and lost environments of each rank."""
-        return self.path / "ranks"
-
     def lost_npz(self, rank: int) -> Path:
-        """Return where a rank leaves what led to the environments that it has lost, for `shoal replay`."""
+        """Return the file of a rank's diverged environments, for `shoal replay`."""
         return self.ranks_dir / f"rank_{rank:05d}.lost.npz"
 
 
 def refuse_links(run: RunDir) -> None:
-    """Refuse a run in which a link stands where a training writes.
+    """Refuse a run with a symbolic link where a training writes.
 
     Raises:
-        UsageError: Names it: what is written there would land elsewhere.
+        UsageError: There is one.
     """
     written = (run.params_dir, run.models_dir, run.checkpoints_dir, run.ranks_dir, run.exports_dir, run.torchrunx_dir)
     films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
@@ -165,7 +119,7 @@ def experiment_dir(log_root: str | Path, experiment: str) -> Path:
     """Return the directory that holds the runs of an experiment.
 
     Raises:
-        UsageError: The experiment's name cannot be a directory's.
+        UsageError: The experiment's name cannot be that of a directory.
     """
     _refuse_bad_name("The experiment's name", experiment)
     if not experiment:
@@ -175,41 +129,41 @@ def experiment_dir(log_root: str | Path, experiment: str) -> Path:
 
 
 def validate_run_name(run_name: str) -> None:
-    """Make sure that a directory can carry this name. An empty one is fine: the run then has only its stamp.
+    """Refuse a run name that no directory can have. It may be empty: then the run has only its time stamp.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: The name is invalid.
     """
     _refuse_bad_name("--run-name", run_name)
 
 
 def _refuse_bad_name(what: str, name: str) -> None:
-    """Refuse what some file system does not take, and what would hide the directory or lead elsewhere."""
-    trouble = None
+    """Refuse a name that is no valid file name everywhere, is hidden, or is a path."""
+    reason = None
     if "/" in name or "\\" in name:
-        trouble = "has a slash in it, and a name is no path"
+        reason = "has a slash in it, and a name is no path"
     elif name.startswith("."):
-        trouble = "begins with a dot, which hides the directory"
+        reason = "begins with a dot, which hides the directory"
     elif not name.isprintable():
-        trouble = "has a character in it that cannot be printed"
+        reason = "has a character in it that cannot be printed"
     elif name != name.strip():
-        trouble = "begins or ends with a space"
+        reason = "begins or ends with a space"
     elif len(name.encode()) > _LONGEST_NAME_BYTES:
-        trouble = f"is {len(name.encode())} bytes long, and {_LONGEST_NAME_BYTES} is the most"
-    if trouble:
-        message = f"{what} {name!r} {trouble}: choose another name, such as 'baseline'."
+        reason = f"is {len(name.encode())} bytes long, and {_LONGEST_NAME_BYTES} is the most"
+    if reason:
+        message = f"{what} {name!r} {reason}: choose another name, such as 'baseline'."
         raise UsageError(message)
 
 
 def run_names(now: datetime, run_name: str) -> Iterator[str]:
-    """Return names for a new run's directory, best first, without end. The first free one should be taken.
+    """Yield names for a new run's directory, of which the first free one is taken.
 
     Args:
-        now: When the run begins, in local time.
-        run_name: What the user calls it, or an empty string.
+        now: Start of the run, in local time.
+        run_name: `--run-name`, or an empty string.
 
     Raises:
-        UsageError: No directory can carry `run_name`.
+        UsageError: No directory can have this name.
     """
     validate_run_name(run_name)
     first = now.strftime(_STAMP_FORMAT) + (f"_{run_name}" if run_name else "")
@@ -217,7 +171,7 @@ def run_names(now: datetime, run_name: str) -> Iterator[str]:
 
 
 def list_runs(experiment: Path) -> list[RunDir]:
-    """Return the runs in an experiment's directory, oldest first. What is no run is passed over.
+    """Return the runs in an experiment's directory, oldest first.
 
     Raises:
         UsageError: The directory cannot be read.
@@ -236,7 +190,7 @@ def list_runs(experiment: Path) -> list[RunDir]:
 
 
 def _age(name: str) -> tuple[str, int, str] | None:
-    """Return what sorts runs by age: second, number among its namesakes, name. None for what is no run."""
+    """Return the sort key of a run: time stamp, number, name. None for other directories."""
     match = _RUN.fullmatch(name)
     if match is None:
         return None
@@ -248,7 +202,7 @@ def _age(name: str) -> tuple[str, int, str] | None:
 
 
 def find_run(log_root: str | Path, experiment: str, name_or_path: str) -> RunDir:
-    """Return the run that a user means: one of the experiment by its name, or any by its path.
+    """Return a run of the experiment by its name, or any run by its path.
 
     Raises:
         UsageError: There is no such run.
@@ -268,7 +222,7 @@ def list_all_runs(log_root: str | Path) -> list[RunDir]:
 
 
 def find_any_run(log_root: str | Path, name_or_path: str) -> RunDir:
-    """Return the run that a user means, by its path, or by its name in whatever experiment it is.
+    """Return a run by its path, or by its name in any experiment.
 
     Raises:
         UsageError: There is no such run, or more than one.
@@ -277,7 +231,7 @@ def find_any_run(log_root: str | Path, name_or_path: str) -> RunDir:
 
 
 def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
-    """Return the one of `runs`, all below `directory`, that has this name, or any run by its path."""
+    """Return the one of `runs`, which are below `directory`, with this name, or any run by its path."""
     named = [run for run in runs if run.name == name_or_path]
     if len(named) > 1:
         message = (
@@ -294,12 +248,12 @@ def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
         what = f"{path} is no run: it has neither run.json nor checkpoints."
     else:
         what = f"The run '{name_or_path}' does not exist.{_near(name_or_path, runs)}"
-    message = f"{what} {_what_there_is(directory, runs)}"
+    message = f"{what} {_available_runs(directory, runs)}"
     raise UsageError(message)
 
 
 def _directory(word: str) -> Path | None:
-    """Return the directory that `word` is the path of. None when there is none, or when it can be no path."""
+    """Return the directory with this path. None when there is none, or when it is no path."""
     try:
         path = Path(word).expanduser()
         return path if path.is_dir() else None
@@ -307,7 +261,7 @@ def _directory(word: str) -> Path | None:
         return None
 
 
-def _what_there_is(directory: Path, runs: Sequence[RunDir]) -> str:
+def _available_runs(directory: Path, runs: Sequence[RunDir]) -> str:
     if not runs:
         return f"There are no runs in {directory} yet: train first, or pass --log-root."
     newest = ", ".join(run.name for run in reversed(runs[-_NAMED_AT_MOST:]))
@@ -315,7 +269,7 @@ def _what_there_is(directory: Path, runs: Sequence[RunDir]) -> str:
 
 
 def _near(word: str, runs: Sequence[RunDir]) -> str:
-    """Suggest the newest run whose name holds `word`, or else one that is spelt nearly so."""
+    """Suggest the newest run whose name contains `word`, or else the most similar one."""
     wanted = Path(word).name.lower()
     newest_first = [run.name for run in reversed(runs)]
     holding = [name for name in newest_first if wanted and wanted in name.lower()]
@@ -324,25 +278,24 @@ def _near(word: str, runs: Sequence[RunDir]) -> str:
 
 
 def torchrunx_log_dir(environ: Mapping[str, str], flag: str | None, run: RunDir) -> Path | None:
-    """Return where rank files go, or None when there are to be none.
+    """Return the directory of the per-rank log files, or None when they are off.
 
     Args:
         environ: Environment variables. `TORCHRUNX_LOG_DIR`, even an empty one, wins over the flag.
-        flag: Value of `--torchrunx-log-dir`, None when it was not given. It wins over the default, which is a
-            directory in the run's own.
+        flag: Value of `--torchrunx-log-dir`, None for the default, which is a directory of the run.
         run: The run.
     """
-    asked = environ.get("TORCHRUNX_LOG_DIR", flag)
-    if asked is None:
+    directory = environ.get("TORCHRUNX_LOG_DIR", flag)
+    if directory is None:
         return run.torchrunx_dir
-    return Path(asked) if asked else None
+    return Path(directory) if directory else None
 
 
 def launch_stamp(now: datetime) -> str:
-    """Return the name of one launch's directory of rank files: its second, in ISO 8601, without a zone."""
+    """Return the name of a launch's directory of log files: ISO 8601 in seconds, without a zone."""
     return now.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def rank_log_name(host: str, local_rank: int) -> str:
-    """Return the name of a rank's file, such as ``localhost[0].log``, the one that torchrunx 0.4 gives."""
+    """Return the name of a rank's log file, such as ``localhost[0].log``, as torchrunx 0.4 names it."""
     return f"{host}[{local_rank}].log"

@@ -1,7 +1,6 @@
-"""How large a training will be at least, from its configuration alone: checkpoints, experience, processes, GPU memory.
+"""Lower bounds of a training's sizes, from its configuration: checkpoints, experience, processes, GPU memory.
 
-Lower bounds: a task declares what an environment takes with default settings, or nothing at all (`TaskSpec`). What is
-refused on their account could not have worked.
+A task may declare the memory of an environment with default settings (`TaskSpec`).
 """
 
 from __future__ import annotations
@@ -16,39 +15,39 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 FLOAT = 4
-"""Bytes of a number, in networks and in experience."""
+"""Size of a number in networks and in experience [bytes]."""
 
 WORKER_BYTES = 256 * MIB
-"""Memory of its own that a worker takes at least, before its first environment [bytes]. Measured with torch 2.15, Warp
-1.19 and rsl_rl 5.5.1 on the CPU: 423 MiB, of which 291 are torch's; other builds of torch are smaller."""
+"""Least private memory of a worker, before its first environment [bytes]. Measured with torch 2.15, Warp 1.19 and
+rsl_rl 5.5.1 on the CPU: 423 MiB, of which 291 are torch's; other builds of torch are smaller."""
 
 CONTEXT_BYTES = 200 * MIB
-"""Memory of a GPU that a worker takes at least, before its first environment [bytes]: a CUDA context with torch's and
-Warp's kernels in it. Contexts of 250 MiB and more are usual."""
+"""Least GPU memory of a worker, before its first environment [bytes]: a CUDA context with torch's and Warp's kernels,
+usually 250 MiB and more."""
 
 _STATES_OF_OPTIMIZER = {"adam": 2, "adamw": 2, "rmsprop": 1}
-"""Numbers that an optimizer keeps for each weight."""
+"""Numbers in the optimizer's state for each weight."""
 
 _EXPERIENCE_FLOATS = 7
-"""Numbers that rsl_rl's storage keeps of each environment step at least, beside the observation: an action with mean
-and deviation, of one number each; reward, value, return, and advantage."""
+"""Least numbers in rsl_rl's storage for each environment step, besides the observation: an action with mean and
+deviation, of one number each; reward, value, return, and advantage."""
 
 
 def checkpoint_bytes(agent: AgentConfig) -> int:
-    """Return how large a checkpoint will be at least [bytes]: weights, and what the optimizer keeps of each."""
+    """Return the least size of a checkpoint [bytes]: weights, and the optimizer's state."""
     weights = _weights(agent.actor) + _weights(agent.critic)
     return FLOAT * weights * (1 + _STATES_OF_OPTIMIZER.get(agent.algorithm.optimizer or "adam", 0))
 
 
 def _weights(model: ModelConfig) -> int:
-    """Return the weights of a perceptron with its biases, as if observation and output had one number each."""
-    # A width of -1 means as many as the input has; 1 is the least that can be.
+    """Return the number of weights and biases of a perceptron with one input and one output."""
+    # A width of -1 is that of the input, at least 1.
     widths = (1, *(max(width, 1) for width in model.hidden_dims or ()), 1)
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
 
 
 def experience_bytes(plan: TrainPlan) -> int:
-    """Return how large one worker's experience of one iteration is at least [bytes]."""
+    """Return the least size of one worker's experience of one iteration [bytes]."""
     return plan.num_envs * _experience_bytes_per_env(plan)
 
 
@@ -58,18 +57,18 @@ def _experience_bytes_per_env(plan: TrainPlan) -> int:
 
 
 def gpu_bytes_per_env(plan: TrainPlan) -> int:
-    """Return how much memory of a GPU one environment takes at least, with its experience of one iteration [bytes]."""
+    """Return the least GPU memory of one environment, with its experience of one iteration [bytes]."""
     environment = plan.spec.gpu_bytes_per_env if _has_declared_sizes(plan) else 0
     return environment + _experience_bytes_per_env(plan)
 
 
 def _has_declared_sizes(plan: TrainPlan) -> bool:
-    """Whether the settings that change sizes are the task's defaults, for which it declares its sizes."""
-    asked, usual = plan.config.env, plan.spec.env
-    return all(getattr(asked, name) == getattr(usual, name) for name in usual.size_fields)
+    """Whether all settings that affect sizes have the task's defaults, for which it declares sizes."""
+    env, default = plan.config.env, plan.spec.env
+    return all(getattr(env, name) == getattr(default, name) for name in default.size_fields)
 
 
 def checkpoints_to_come(plan: TrainPlan) -> int:
-    """Return how many checkpoints the rest of the training writes, the last one included."""
+    """Return the number of checkpoints that the rest of the training writes."""
     interval, last = plan.config.agent.save_interval, plan.config.max_iterations
     return len(range(plan.start_iteration // interval, last // interval)) + bool(last % interval)

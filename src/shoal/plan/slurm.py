@@ -1,4 +1,4 @@
-"""The machines of a SLURM allocation, read from the one word in which SLURM names them all."""
+"""The machines of a SLURM allocation, parsed from SLURM's compressed host list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the machines of this allocation, in SLURM's order.
 
     Raises:
-        UsageError: This process is in none, or its list cannot be read.
+        UsageError: This process is in no allocation, or the list cannot be parsed.
     """
     word = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not word.strip():
@@ -33,10 +33,10 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def expand_hosts(word: str) -> tuple[str, ...]:
-    """Return the names that a list such as ``a[01-03,7],b`` stands for.
+    """Return the host names of a list such as ``a[01-03,7],b``.
 
     Raises:
-        UsageError: It is no such list.
+        UsageError: The list cannot be parsed.
     """
     names: list[str] = []
     for entry in _entries(word):
@@ -49,7 +49,7 @@ def expand_hosts(word: str) -> tuple[str, ...]:
 
 
 def _entries(word: str) -> list[str]:
-    """Return what stands between commas outside brackets."""
+    """Split at commas outside brackets."""
     entries, depth = [""], 0
     for letter in word.strip():
         depth += (letter == "[") - (letter == "]")
@@ -61,7 +61,7 @@ def _entries(word: str) -> list[str]:
 
 
 def _numbers(spans: str, word: str) -> list[str]:
-    """Return the numbers of ``01-03,7``, each with as many digits as the first of its span."""
+    """Return the numbers of ``01-03,7``, padded to the width of the first of each span."""
     numbers: list[str] = []
     for span in spans.split(","):
         match = _SPAN.fullmatch(span)

@@ -29,14 +29,14 @@ from shoal.plan.rundir import (
 )
 from shoal.plan.spec import Start, WorkerSpec
 from shoal.plan.srun import has_own_gpus
-from shoal.plan.wandb_login import refuse_no_wandb
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shoal.config import TrainConfig
-    from shoal.plan.devices import GpuIds, VisibleGpus
+    from shoal.machine.gpus import VisibleGpus
+    from shoal.plan.devices import GpuIds
     from shoal.plan.launchers import Launcher
     from shoal.plan.nodes import NodePlan
     from shoal.plan.ranks import Rank
@@ -176,8 +176,6 @@ def plan_training(
     validate_run_name(config.run_name)
     rank = joined_rank(environ)
     leads = not config.node_rank if rank is None else rank.rank == 0
-    if config.logger == "wandb":
-        refuse_no_wandb(environ, writes=leads)
     if rank is not None and config.interface is not None:
         through(config.interface)
     gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))

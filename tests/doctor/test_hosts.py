@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.machines import machines, needs_machines
 
-from shoal.doctor.apart import judge_distance, work_and_talk
+from shoal.doctor.communication import judge_hosts, predict_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,19 +31,19 @@ def rows(*seconds: float) -> list[dict[str, float]]:
 
 
 def test_the_prediction_is_worked_out_from_the_medians() -> None:
-    assert work_and_talk(DISTANCE, rows(9, 2.7, 0.1)) == pytest.approx((2.7, 20 * 0.05 + 8 * 0.01))
+    assert predict_iteration(DISTANCE, rows(9, 2.7, 0.1)) == pytest.approx((2.7, 20 * 0.05 + 8 * 0.01))
 
 
 @pytest.mark.parametrize(("work", "level", "part"), [(1.0, "note", "48%"), (2.7, "note", "71%"), (4.32, "ok", "80%")])
 def test_an_iteration_that_hardly_outlasts_its_collectives_is_worth_a_note(work: float, level: str, part: str) -> None:
-    between, efficiency = judge_distance(DISTANCE, rows(work))
+    between, efficiency = judge_hosts(DISTANCE, rows(work))
     assert between.truth == "10.00 ms for a number, 50.00 ms for 1.76 MB of gradients (35.2 MB/s)"
     assert (efficiency.level, bool(efficiency.remedy)) == (level, level == "note")
     assert efficiency.truth.startswith(f"about {part}: ")
 
 
 def test_without_a_training_nothing_is_predicted() -> None:
-    assert [finding.topic for finding in judge_distance(DISTANCE, ())] == ["between machines"]
+    assert [finding.topic for finding in judge_hosts(DISTANCE, ())] == ["between machines"]
 
 
 # On machines ----------------------------------------------------------------------------------------------------------

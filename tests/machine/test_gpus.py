@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+import pynvml  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_devices import GIB, gpu_uuid, machine, machine_of, mig_gpu, seen, whole_gpu
+from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, mig_gpu, seen, whole_gpu
 
-from shoal.machine.visibility import Gpu, Inventory, VisibleGpus, resolve
+from shoal.machine import gpus
+from shoal.machine.gpus import Gpu, Inventory, VisibleGpus, read_inventory, resolve, visible_gpus
 
 FOUR = machine_of(4)
 WHOLE_AND_MIG = machine(
@@ -79,11 +83,7 @@ def test_whole_gpus_follow_the_mask(mask: str | None, expected: list[int]) -> No
         pytest.param("MIG-21,MIG-9,MIG-22", ["MIG-21"], id="an unknown MIG device ends the list"),
         pytest.param("MIG-21,0", ["MIG-21"], id="a number among MIG devices ends the list"),
         pytest.param("MIG-21,MIG-21", [], id="repeated MIG devices"),
-        pytest.param(f"MIG-{gpu_uuid(3)}/1/1", ["MIG-311"], id="the old name"),
-        pytest.param("MIG-GPU-3/2/0,MIG-22", ["MIG-32", "MIG-22"], id="old and new names together"),
-        pytest.param("MIG-3/2/0", ["MIG-32"], id="the old name, abbreviated"),
-        pytest.param("MIG-GPU-3/7/0", [], id="an old name of no instance"),
-        pytest.param("MIG-GPU-0/1/0", [], id="an old name on a GPU without MIG"),
+        pytest.param("MIG-GPU-3/2/0", [], id="a name of drivers before 470"),
     ],
 )
 def test_mig_devices_follow_the_mask_since_driver_570(mask: str | None, expected: list[str]) -> None:
@@ -190,3 +190,77 @@ def test_distinct_numbers_and_their_uuids_show_the_same_gpus(numbers: list[int],
     by_uuid = resolve(FOUR, ",".join(gpu_uuid(number) for number in numbers[:count]))
     assert by_number.gpus == by_uuid.gpus
     assert len(by_number) == count
+
+
+# NVML
+
+
+def use(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> FakeNvml:
+    monkeypatch.setattr(gpus, "import_nvml", lambda: nvml)
+    return nvml
+
+
+def test_nvml_is_read_into_an_inventory_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = machine(whole_gpu(0), whole_gpu(1, "NVIDIA GeForce RTX 5090"), mig_gpu(2, (1, 0), (2, 0)), driver=580)
+    nvml = use(monkeypatch, FakeNvml(there))
+    assert read_inventory() == there
+    assert not nvml.is_open
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "problem"),
+    [
+        ("nvmlInit", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver was found"),
+        (
+            "nvmlInit",
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            "the NVIDIA driver answers: RM has detected an NVML/RM version mismatch.",
+        ),
+        (
+            "nvmlDeviceGetHandleByIndex",
+            pynvml.NVML_ERROR_GPU_IS_LOST,
+            "the NVIDIA driver says of GPU 0: GPU is lost, the NVIDIA driver says of GPU 1: GPU is lost",
+        ),
+    ],
+)
+def test_a_driver_that_fails_leaves_no_gpus_and_a_problem(
+    function: str, number: int, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = use(monkeypatch, FakeNvml(machine_of(2), raises={function: number}))
+    inventory = read_inventory()
+    assert (inventory.gpus, inventory.problem) == ((), problem)
+    assert not nvml.is_open
+
+
+def test_a_gpu_that_is_lost_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = machine_of(3)
+
+    def by_index(index: int) -> object:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return there.gpus[index]
+
+    use(monkeypatch, FakeNvml(there, answers={"nvmlDeviceGetHandleByIndex": by_index}))
+    inventory = read_inventory()
+    assert inventory.gpus == (there.gpus[0], there.gpus[2])
+
+
+def test_this_machine_is_counted_or_says_why_not() -> None:
+    inventory = read_inventory()
+    assert inventory.problem is None or inventory.gpus == ()
+
+
+def test_a_missing_nvml_package_leaves_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    inventory = read_inventory()
+    assert inventory.gpus == ()
+    assert inventory.problem == "the package nvidia-ml-py cannot be imported"
+
+
+def test_the_environment_decides_what_is_visible() -> None:
+    mixed = machine(whole_gpu(0, "NVIDIA T400"), whole_gpu(1), whole_gpu(2))
+    environ = {"CUDA_VISIBLE_DEVICES": "2,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    visible = visible_gpus(environ, lambda: mixed)
+    assert visible == resolve(mixed, "2,0", device_order="PCI_BUS_ID")
+    assert [gpu.name for gpu in visible] == ["NVIDIA H200", "NVIDIA T400"]
+    assert visible_gpus({}, lambda: mixed) == resolve(mixed, None)

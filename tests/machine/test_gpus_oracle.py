@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_devices import gpu_uuid, machine_of
 
-from shoal.machine.visibility import resolve
-from shoal.plan.devices import visible_gpus
+from shoal.machine.gpus import resolve, visible_gpus
 
 COUNT = 4
 UUIDS = [gpu_uuid(number) for number in range(COUNT)]

@@ -1,0 +1,66 @@
+"""Check of Weights & Biases: whether it is installed, and either offline or logged in.
+
+Without a login wandb prompts on the terminal, or raises, while a training starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from typing import TYPE_CHECKING
+
+from shoal import PYTHON
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIMEOUT_S = 30.0
+_QUERY = """
+import wandb
+from wandb.sdk.lib import wbauth
+
+settings = wandb.setup().settings
+if settings.mode not in ("offline", "dryrun", "disabled"):
+    try:
+        login = wbauth.authenticate_session(host=settings.base_url, source="", prompt=False, update_session=False)
+    except TypeError:
+        raise SystemExit  # An older release, which cannot be asked without a prompt.
+    if login is None:
+        print("no login to", settings.base_url)
+"""
+"""A program that asks wandb for its login, in a process of its own: wandb keeps settings for as long as one lives."""
+
+
+def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
+    """Refuse W&B where it is not installed, or not logged in.
+
+    Args:
+        environ: Environment variables.
+        writes: Whether this process, or one that it starts, is the one that writes to W&B.
+
+    Raises:
+        UsageError: W&B cannot be used.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
+        raise UsageError(message)
+    server = _server_without_login(environ) if writes else None
+    if server is not None:
+        message = (
+            f"--logger wandb was asked for, but nobody is logged in to {server} here: run `wandb login`, "
+            "set WANDB_API_KEY, or set WANDB_MODE=offline and send the metrics later, with `wandb sync`."
+        )
+        raise UsageError(message)
+
+
+def _server_without_login(environ: Mapping[str, str]) -> str | None:
+    """Return the server for which wandb finds no login. None with a login, offline, and where wandb fails."""
+    try:
+        answer = subprocess.run(
+            [*PYTHON, "-c", _QUERY], env=dict(environ), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    last_line = answer.stdout.strip().rpartition("\n")[2]
+    return last_line.removeprefix("no login to ") if last_line.startswith("no login to ") else None

@@ -1,0 +1,337 @@
+"""Communication checks: the time of an all_reduce among the ranks of a short training, here or on several machines.
+
+The training is launched as `train` launches it, so the launch itself detects and names a rank that hangs or dies. All
+its files are in a scratch directory.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, NoReturn
+
+from shoal.checks.findings import note, ok, problem
+from shoal.doctor.context import training_of
+from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
+from shoal.launch.host_probe import probe_hosts
+from shoal.launch.modes import launch_mode_of, without
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.ranks import stale_rank_variables
+from shoal.plan.rundir import RunDir
+from shoal.plan.training import plan_training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from shoal.checks.findings import Finding
+    from shoal.config import DoctorConfig, TrainConfig
+    from shoal.doctor.context import DoctorContext
+    from shoal.launch.progress import ProgressReporter
+    from shoal.plan.training import TrainPlan
+
+    Timings = Mapping[str, float]
+    """Result of `learn.distance.measure_distance`."""
+
+GRADIENT = 440_000
+"""Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
+NUM_ENVS = 16
+"""Environments of each rank of a training on this machine, which only has to communicate."""
+STARTUP_S = 60.0
+"""Time for a rank on this machine to import its libraries and to compile, in addition to `--timeout` [s]."""
+HOSTS_STARTUP_S = 180.0
+"""The same on several machines, which may have cold disks [s]."""
+SLOW_S = 0.02
+"""An all_reduce of gradients that takes longer is worth a note [s]: an iteration has some twenty of them."""
+WARM_UP, COUNTED = 2, 4
+"""Iterations of the short training of a named task: the first ones are not counted."""
+WORTHWHILE = 0.8
+"""A predicted efficiency below this is worth a note."""
+NCCL_SETTINGS = {
+    "NCCL_P2P_DISABLE": "1",  # Peer access that the driver promises and an IOMMU or ACS breaks: the usual cause.
+    "NCCL_SHM_DISABLE": "1",  # /dev/shm that is too small, as in a container.
+    "NCCL_IB_DISABLE": "1",  # InfiniBand that is there but not up.
+    "NCCL_CUMEM_ENABLE": "0",  # Allocations that containers and old drivers do not share.
+    "NCCL_NVLS_ENABLE": "0",  # Multicast through an NVSwitch whose fabric manager does not run.
+}
+"""Settings that are known to help, the likeliest first."""
+
+_STOPPED = (InterruptedRunError, TerminatedRunError)
+
+
+@dataclass
+class _MetricsCollector:
+    """Progress reporter that keeps the metrics of the short training."""
+
+    rows: list[Mapping[str, float]] = field(default_factory=list["Mapping[str, float]"])
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        self.rows.append(row)
+
+    def on_line(self, line: str) -> None:
+        del line
+
+    def leave(self, error: ShoalError) -> NoReturn:
+        raise error
+
+
+def launch_probe(
+    plan: TrainPlan, environ: Mapping[str, str], numbers: int
+) -> tuple[Timings, Sequence[Mapping[str, float]]]:
+    """Launch a short training whose ranks time all_reduce first.
+
+    Args:
+        plan: The training.
+        environ: Environment variables.
+        numbers: Size of the longer message; 0 for the gradient of the task.
+
+    Returns:
+        The timings, and the metrics of each iteration.
+
+    Raises:
+        ShoalError: The launch failed.
+    """
+    metrics = _MetricsCollector()
+    reporter: ProgressReporter = metrics
+    mode = launch_mode_of(plan)
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
+        without(stale_rank_variables(environ)),
+        mode.listen(reporter) as stop,
+    ):
+        machines = tuple(replace(machine, shares_runs=False) for machine in plan.machines)
+        spec = replace(plan.job(RunDir(Path(scratch))), machines=machines, probe=numbers)
+        try:
+            reports = mode.run(spec, reporter, stop)
+        except _STOPPED as error:
+            if stop.first is None:  # A rank was stopped, and this process was not.
+                raise WorkerLostError(str(error)) from error
+            message = f"Ended by {stop.first}."
+            raise type(error)(message) from None
+    return reports[0].distance, metrics.rows
+
+
+def _short(config: TrainConfig, *, iterations: int, timeout_s: float) -> TrainConfig:
+    return replace(
+        config,
+        torchrunx_log_dir="",
+        max_iterations=iterations,
+        check_replicas_every=0,
+        startup_timeout=timeout_s,
+        stall_timeout=timeout_s,
+    )
+
+
+# This machine ---------------------------------------------------------------------------------------------------------
+
+
+def gloo(context: DoctorContext) -> Iterator[Finding]:
+    """Time all_reduce through gloo, at several numbers of ranks on the CPU."""
+    yield from _time_backend(context, "gloo", ["None"] * len(context.devices))
+
+
+def nccl(context: DoctorContext) -> Iterator[Finding]:
+    """Time all_reduce through NCCL, at several numbers of GPUs; where it fails, look for settings that help."""
+    wanted = [str(gpu.index) for gpu in context.gpus if f"cuda:{gpu.index}" in context.devices and not gpu.is_mig]
+    yield from _time_backend(context, "nccl", wanted)
+
+
+def _time_backend(context: DoctorContext, backend: str, gpu_ids: Sequence[str]) -> Iterator[Finding]:
+    """Launch a short training for each number of ranks, up to one for each of `gpu_ids`."""
+    if len(gpu_ids) < 2 or isinstance(context.torch, str):  # noqa: PLR2004  One rank does not communicate.
+        return
+    sizes = numbers_of_ranks(len(gpu_ids))
+    context.log(f"Timing all_reduce through {backend} among {', '.join(map(str, sizes))} ranks.")
+    for size in sizes:
+        launch = partial(_launch_here, context, tuple(dict.fromkeys(gpu_ids[:size])), size)
+        try:
+            yield judge_timings(f"{backend}, {size} ranks", launch({}))
+        except _STOPPED:
+            raise
+        except ShoalError as error:
+            yield _failure(context, backend, size, error, launch)
+            return
+
+
+def _launch_here(context: DoctorContext, gpu_ids: tuple[str, ...], size: int, settings: Mapping[str, str]) -> Timings:
+    """Time all_reduce among ranks of this machine, with some more environment variables."""
+    config = training_of(replace(context.config, task=None, log_root=tempfile.gettempdir()))
+    config = _short(config, iterations=1, timeout_s=STARTUP_S + context.config.timeout)
+    config = replace(config, gpu_ids=gpu_ids, nproc_per_node=size, num_envs=NUM_ENVS)
+    with _environment(settings):
+        return launch_probe(plan_training(config, context.environ, context.gpus), context.environ, GRADIENT)[0]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, none of which is set, for the time of the body."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def numbers_of_ranks(most: int) -> list[int]:
+    """Return the numbers of ranks to time: the powers of two below `most`, and `most`."""
+    return [*(2**exponent for exponent in range(1, most.bit_length()) if 2**exponent < most), most]
+
+
+def judge_timings(topic: str, timings: Timings) -> Finding:
+    """Judge the time of an all_reduce among ranks of this machine."""
+    truth = _describe(timings)
+    if timings["gradient"] > SLOW_S:
+        remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
+        return note(topic, f"all_reduce is slow: {truth}", remedy)
+    return ok(topic, truth)
+
+
+def _describe(timings: Timings) -> str:
+    latency, gradient = timings["latency"] * 1e3, timings["gradient"] * 1e3
+    return f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
+
+
+def _failure(
+    context: DoctorContext,
+    backend: str,
+    size: int,
+    error: ShoalError,
+    launch: Callable[[Mapping[str, str]], object],
+) -> Finding:
+    """Return the finding about a launch that failed, with the NCCL settings that help as its remedy."""
+    reason = str(error).partition(". ")[0].rstrip(".")  # The rest is about the run directory, which is gone.
+    killed = isinstance(error, WorkerLostError) and "SIGKILL" in reason
+
+    def works(settings: Mapping[str, str]) -> bool:
+        context.log(f"NCCL failed: {reason}. Trying {export_line(settings)}.")
+        try:
+            launch(settings)
+        except _STOPPED:
+            raise
+        except ShoalError:
+            return False
+        return True
+
+    settings = needed_settings(works, context.environ) if backend == "nccl" and not killed else {}
+    if settings:
+        remedy = export_line(settings)
+    elif killed:
+        remedy = "look for what killed it, such as the kernel when memory runs out, and try again"
+    elif backend == "nccl":
+        remedy = "no setting that was tried helps: train with --gpu-ids of one GPU, and look at NCCL_DEBUG=INFO"
+    else:
+        remedy = "train with one worker, and look for a firewall, a stopped process, or a machine that is far too busy"
+    truth = f"all_reduce through {backend} failed among {size} ranks: {reason}"
+    return problem(backend, truth, remedy, transient=killed)
+
+
+def needed_settings(works: Callable[[Mapping[str, str]], bool], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of `NCCL_SETTINGS` without which NCCL fails; empty when all together do not help.
+
+    Args:
+        works: Launches with some settings.
+        environ: Environment variables. Those that are set there are left alone.
+    """
+    settings = {name: value for name, value in NCCL_SETTINGS.items() if name not in environ}
+    if not settings or not works(settings):
+        return {}
+    for name in reversed(list(settings)):
+        fewer = {each: value for each, value in settings.items() if each != name}
+        if fewer and works(fewer):
+            settings = fewer
+    return settings
+
+
+def export_line(settings: Mapping[str, str]) -> str:
+    """Return settings as a command for a shell."""
+    return "export " + " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+# Several machines -----------------------------------------------------------------------------------------------------
+
+
+def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Iterator[Finding]:
+    """Check the machines of `--hosts`: whether they can train together, and what communication costs.
+
+    Raises:
+        UsageError: The configuration is invalid.
+    """
+    training = replace(
+        training_of(config),
+        gpu_ids=config.gpu_ids,
+        nproc_per_node=config.nproc_per_node,
+        hosts=config.hosts,
+        ssh_config=config.ssh_config,
+        interface=config.interface,
+    )
+    iterations = WARM_UP + COUNTED if config.task else 1
+    training = _short(training, iterations=iterations, timeout_s=HOSTS_STARTUP_S + config.timeout)
+    log(f"Connecting to {', '.join(config.hosts)}.")
+    missing: list[ShoalError] = []
+    try:
+        machines = partial(probe_hosts, environ, training, missing.append)
+        plan = plan_training(training, environ, visible_gpus(environ), machines)
+    except (UsageError, WorkerLostError) as error:
+        yield from (_problem_of("machines", each) for each in (*missing, error))
+        return
+    yield from (_problem_of("machines", each) for each in missing)
+    for machine in plan.machines:
+        interface = machine.network.get("GLOO_SOCKET_IFNAME")
+        truth = f"reached, with the same versions and code as here; workers on {', '.join(machine.devices)}"
+        yield ok(f"host {machine.host}", f"{truth}, which talk through {interface}" if interface else truth)
+    yield from (note("machines", each.rstrip(".")) for each in plan.notes)
+    if len(plan.machines) > 1 and not missing:
+        about = f", and training {config.task} for {training.max_iterations} iterations" if config.task else ""
+        log(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
+        try:
+            timings, rows = launch_probe(plan, environ, 0 if config.task else GRADIENT)
+        except _STOPPED:
+            raise
+        except ShoalError as error:
+            yield _problem_of("between machines", error)
+        else:
+            yield from judge_hosts(timings, rows[WARM_UP:] if config.task else ())
+
+
+def _problem_of(topic: str, error: ShoalError) -> Finding:
+    truth, _, remedy = str(error).rstrip(".").rpartition(": ")
+    lines = "\n".join(part for part in (error.details.strip(), truth or remedy) if part)
+    return problem(topic, lines, remedy if truth else "", transient=isinstance(error, WorkerLostError))
+
+
+def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterator[Finding]:
+    """Report the time of an all_reduce between machines, and predict the efficiency of a training there.
+
+    Args:
+        timings: Times of all_reduce, and how many an iteration has.
+        rows: Metrics of iterations that were trained there. Without any, nothing is predicted.
+    """
+    bandwidth = timings["bytes"] / timings["gradient"]
+    yield ok("between machines", f"{_describe(timings)} ({bandwidth / 1e6:,.1f} MB/s)")
+    if not rows:
+        return
+    work, communication = predict_iteration(timings, rows)
+    efficiency = work / (work + communication)
+    spent = median(row["Perf/collective_time"] / row["Perf/iteration_time"] for row in rows)
+    counts = f"{timings['gradients']:.0f} all_reduces of gradients and {timings['small']:.0f} small ones"
+    truth = (
+        f"about {efficiency:.0%}: an iteration works for {work * 1e3:,.0f} ms, and its {counts} take "
+        f"{communication * 1e3:,.0f} ms (in {len(rows)} trained iterations {spent:.0%} went into collectives, with "
+        "waiting for the slower)"
+    )
+    if efficiency < WORTHWHILE:
+        remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
+        yield note("efficiency", truth, remedy)
+    else:
+        yield ok("efficiency", truth)
+
+
+def predict_iteration(timings: Timings, rows: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return the time of work in an iteration, and the time of its collectives among equally fast ranks [s]."""
+    work = median(row["Perf/iteration_time"] - row["Perf/collective_time"] for row in rows)
+    return work, timings["gradients"] * timings["gradient"] + timings["small"] * timings["latency"]

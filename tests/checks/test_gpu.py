@@ -1,0 +1,303 @@
+"""Checks of GPUs and of the driver, on machines that are not there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.fake_devices import GIB, gpu_uuid, seen
+
+from shoal.checks.gpu import check_driver, check_gpu
+from shoal.cli.parse import parse_train
+from shoal.machine.gpu_health import Driver, GpuState, Holder
+from shoal.plan.training import TrainPlan, plan_training
+
+if TYPE_CHECKING:
+    from shoal.checks.findings import Finding
+
+MIB = 2**20
+NAME = "GPU 0 (NVIDIA H200)"
+
+
+def plan_on_gpus(*words: str) -> TrainPlan:
+    return plan_training(parse_train([*words]), {}, seen(2))
+
+
+def fields(finding: Finding) -> tuple[str, str, bool]:
+    return finding.level, finding.sentence, finding.transient
+
+
+# GPUs -------------------------------------------------------------------------------------------------------------
+
+IDLE = GpuState(
+    index=0, name="NVIDIA H200", uuid=gpu_uuid(0), total_bytes=141 * GIB, free_bytes=141 * GIB, compute_mode="default"
+)
+OTHER = Holder(pid=77, name="python", memory_bytes=3 * GIB)
+
+
+def findings(
+    workers: int = 1, *, plan: TrainPlan | None = None, sure: bool = True, **state: Any
+) -> list[tuple[str, str, bool]]:
+    """What is found of an idle GPU with these changes."""
+    changed = dataclasses.replace(IDLE, **state)
+    return [
+        fields(finding)
+        for finding in check_gpu(
+            changed, workers, plan or plan_on_gpus("Cartpole-Swingup", "--num-envs", "1"), sure=sure
+        )
+    ]
+
+
+def test_an_idle_healthy_gpu_has_no_findings() -> None:
+    assert findings() == []
+    assert findings(4) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "workers", "expected"),
+    [
+        (
+            {"problem": "GPU is lost"},
+            1,
+            ("problem", f"{NAME} is unhealthy (GPU is lost): reset it or reboot, or pass other --gpu-ids.", False),
+        ),
+        (
+            {"compute_mode": "prohibited"},
+            1,
+            (
+                "problem",
+                (
+                    f"{NAME} is in compute mode 'prohibited', which lets no process use it: "
+                    f"run `nvidia-smi -i {gpu_uuid(0)} -c DEFAULT` as root, or pass other --gpu-ids."
+                ),
+                False,
+            ),
+        ),
+        (
+            {"compute_mode": "exclusive process"},
+            2,
+            (
+                "problem",
+                (
+                    f"{NAME} is in compute mode 'exclusive process', which lets one process use it, but 2 more would: "
+                    f"run `nvidia-smi -i {gpu_uuid(0)} -c DEFAULT` as root, or pass other --gpu-ids."
+                ),
+                False,
+            ),
+        ),
+        (
+            {"free_bytes": 199 * MIB, "holders": (OTHER, Holder(pid=8), Holder(pid=9, memory_bytes=4 * GIB))},
+            1,
+            (
+                "problem",
+                (
+                    f"{NAME} has 199 MiB of memory free, held by process 9 (4.0 GiB), python (process 77, 3.0 GiB), "
+                    "process 8, but a worker with 1 environment takes at least 200 MiB: end what holds it, or pass "
+                    "other --gpu-ids."
+                ),
+                True,
+            ),
+        ),
+        (
+            {"total_bytes": 300 * MIB, "free_bytes": 300 * MIB},
+            2,
+            (
+                "problem",
+                (
+                    f"{NAME} has 300 MiB of memory free, but 2 workers with 1 environment each take at least "
+                    "400 MiB: pass other --gpu-ids."
+                ),
+                False,
+            ),
+        ),
+        (
+            {"holders": (OTHER,)},
+            1,
+            (
+                "note",
+                (
+                    f"{NAME} is also used by python (process 77, 3.0 GiB): "
+                    "expect training to be slower, or pass other --gpu-ids."
+                ),
+                False,
+            ),
+        ),
+        (
+            {"uncorrected_errors": 3},
+            1,
+            (
+                "note",
+                f"{NAME} has had 3 memory errors that could not be corrected: reset it before you trust it.",
+                False,
+            ),
+        ),
+        (
+            {"repair_pending": True},
+            1,
+            ("note", f"{NAME} waits for a reset to replace broken memory: reset it when nobody uses it.", False),
+        ),
+        (
+            {"repair_failed": True, "uncorrected_errors": 3, "repair_pending": True},
+            1,
+            (
+                "note",
+                f"{NAME} has broken memory that can no longer be replaced: do not trust it, and have it changed.",
+                False,
+            ),
+        ),
+    ],
+)
+def test_faults_of_a_gpu_are_reported(state: dict[str, Any], workers: int, expected: tuple[str, str, bool]) -> None:
+    assert findings(workers, **state) == [expected]
+
+
+ROUGH = "Quadruped-Velocity-Rough"
+SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
+# Of each environment 836,000 bytes, and 24 steps of 330 + 7 numbers of 4 bytes: 868,352. 200 MiB are for a context.
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers", "state", "expected"),
+    [
+        # 65,536 * 868,352 + 200 MiB are 53.2 GiB. (23 GiB - 200 MiB) / 868,352 are 28,198.5.
+        (
+            ("--num-envs", "65536"),
+            1,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
+                "pass --num-envs 28198 or fewer."
+            ),
+        ),
+        # (11.5 GiB - 200 MiB) / 868,352 are 13,978.5.
+        (
+            ("--gpu-ids", "0", "--nproc-per-node", "2", "--num-envs", "32768"),
+            2,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but 2 workers with 32,768 environments each take at least "
+                "53.4 GiB: pass --num-envs 13978 or fewer."
+            ),
+        ),
+        (
+            ("--gpu-ids", "0", "1", "--num-envs-total", "131072"),
+            1,
+            {},
+            (
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
+                "pass --num-envs-total 56396 or fewer."
+            ),
+        ),
+        (
+            ("--num-envs", "65536"),
+            1,
+            {"total_bytes": 80 * GIB, "holders": (OTHER,)},
+            (
+                f"{NAME} has 23.0 GiB of memory free, held by python (process 77, 3.0 GiB), but a worker with 65,536 "
+                "environments takes at least 53.2 GiB: end what holds it, or pass --num-envs 28198 or fewer."
+            ),
+        ),
+        (
+            ("--num-envs", "1"),
+            1,
+            {"free_bytes": 200 * MIB},
+            (
+                f"{NAME} has 200 MiB of memory free, but a worker with 1 environment takes at least 201 MiB: "
+                "end what holds it, or pass other --gpu-ids."
+            ),
+        ),
+    ],
+)
+def test_more_environments_than_fit_are_refused_with_the_number_that_fits(
+    flags: tuple[str, ...], workers: int, state: dict[str, Any], expected: str
+) -> None:
+    (found,) = findings(workers, plan=plan_on_gpus(ROUGH, *flags), **(SMALL_GPU | state))
+    assert found == ("problem", expected, "end what holds it" in expected)
+
+
+def test_the_number_of_environments_that_fits_is_not_refused() -> None:
+    plan = plan_on_gpus(ROUGH, "--num-envs", "28198")
+    assert findings(plan=plan, **SMALL_GPU) == []
+    assert len(findings(plan=dataclasses.replace(plan, num_envs=28199), **SMALL_GPU)) == 1
+
+
+def test_an_exclusive_gpu_takes_one_worker_while_it_is_idle() -> None:
+    assert findings(compute_mode="exclusive process") == []
+    level, _, transient = findings(compute_mode="exclusive process", holders=(OTHER,))[0]
+    assert (level, transient) == ("problem", True)
+
+
+def test_a_gpu_that_may_be_another_one_is_not_refused() -> None:
+    level, sentence, _ = findings(sure=False, compute_mode="prohibited")[0]
+    assert level == "note"
+    assert "prohibited" in sentence
+
+
+# The driver -------------------------------------------------------------------------------------------------------
+
+BUILT_WITH = {"torch": (13, 2), "warp-lang": (13, 4)}
+
+
+@pytest.mark.parametrize(
+    ("driver", "built_with", "expected"),
+    [
+        (Driver(release="580.65.06", cuda=(13, 0)), BUILT_WITH, ("ok", "580.65.06, which supports CUDA 13.0.")),
+        # A forward-compatibility package.
+        (Driver(release="550.54.14", cuda=(13, 0)), BUILT_WITH, ("ok", "550.54.14, which supports CUDA 13.0.")),
+        (Driver(release="550.54.14", cuda=(12, 4)), {"torch": (12, 8)}, ("ok", "550.54.14, which supports CUDA 12.4.")),
+        (Driver(release="580.65.06"), BUILT_WITH, ("ok", "580.65.06.")),
+        (
+            Driver(release="550.54.14", cuda=(12, 4)),
+            BUILT_WITH,
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 550.54.14, which supports CUDA 12.4, but CUDA 13 is needed by "
+                    "torch (built with CUDA 13.2) and warp-lang (built with CUDA 13.4): "
+                    "install driver 580 or newer, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="575.64"),
+            {"torch": (12, 8), "warp-lang": (13, 4)},
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 575.64, but CUDA 13 is needed by warp-lang (built with CUDA 13.4): "
+                    "install driver 580 or newer, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="580.65.06", cuda=(13, 0)),
+            {"torch": (14, 0)},
+            (
+                "problem",
+                (
+                    "The NVIDIA driver is 580.65.06, which supports CUDA 13.0, but CUDA 14 is needed by "
+                    "torch (built with CUDA 14.0): install a newer driver, or pass --gpu-ids None to use the CPU."
+                ),
+            ),
+        ),
+        (
+            Driver(release="535.104.05", cuda=(12, 2)),
+            {"torch": (12, 8)},
+            (
+                "note",
+                (
+                    "The NVIDIA driver is 535.104.05, which supports CUDA 12.2, and before CUDA 12.4 some steps cannot "
+                    "be recorded as graphs: expect them to be slower, or update the driver."
+                ),
+            ),
+        ),
+    ],
+)
+def test_a_driver_has_to_support_the_major_version_of_cuda_that_packages_were_built_with(
+    driver: Driver, built_with: dict[str, tuple[int, int]], expected: tuple[str, str]
+) -> None:
+    finding = check_driver(driver, built_with)
+    assert (finding.level, finding.sentence) == expected
+    level = "note" if expected[0] == "problem" else expected[0]
+    assert check_driver(driver, built_with, wanted=False) == dataclasses.replace(finding, level=level)

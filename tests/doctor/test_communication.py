@@ -1,0 +1,190 @@
+"""Communication checks on this machine: timings, failed launches, and the search for NCCL settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import faulty_tasks
+from support.fake_devices import seen
+
+from shoal.config import DoctorConfig
+from shoal.doctor import communication, context
+from shoal.doctor.communication import NCCL_SETTINGS, export_line, needed_settings, numbers_of_ranks
+from shoal.doctor.context import DoctorContext
+from shoal.errors import TerminatedRunError, TrainingFailedError, WorkerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shoal.errors import ShoalError
+    from shoal.plan.training import TrainPlan
+
+KILLED = "Lost rank 1 on localhost in collective: killed by SIGKILL. It has no checkpoint yet: start it again."
+HUNG = "Rank 1 on a: no progress for 90 s in collective: its process is stopped. It has no checkpoint yet."
+
+
+class Launches:
+    """Stands for real launches: what each takes, and the errors of those that fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.001) -> None:
+        self.plans: list[TrainPlan] = []
+        self.seconds = seconds
+        self.errors: dict[tuple[str | None, int], ShoalError] = {}
+        self.needed: set[str] = set()
+        monkeypatch.setattr(communication, "launch_probe", self)
+
+    def __call__(self, plan: TrainPlan, _environ: Mapping[str, str], numbers: int) -> tuple[dict[str, float], Any]:
+        """Launch a short training."""
+        self.plans.append(plan)
+        error = self.errors.get((plan.backend, plan.world_size))
+        if error is not None and not (self.needed and self.needed <= os.environ.keys()):
+            raise error
+        return {"latency": self.seconds, "gradient": self.seconds, "bytes": 4.0 * numbers}, []
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    return Launches(monkeypatch)
+
+
+def fields(visible: int, **config: Any) -> list[tuple[str, str, str, bool]]:
+    """What both checks find."""
+    examined = DoctorContext(config=DoctorConfig(**config), environ={}, gpus=seen(visible), log=lambda _: None)
+    examined.__dict__["torch"] = {}
+    found = [*communication.gloo(examined), *communication.nccl(examined)]
+    return [(finding.topic, finding.level, finding.sentence, finding.transient) for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(2, [2]), (3, [2, 3]), (4, [2, 4]), (9, [2, 4, 8, 9]), (64, [2, 4, 8, 16, 32, 64])]
+)
+def test_numbers_of_ranks_double_up_to_the_requested(most: int, expected: list[int]) -> None:
+    assert numbers_of_ranks(most) == expected
+
+
+def test_every_number_of_ranks_has_its_line(launches: Launches) -> None:
+    assert fields(0, nproc_per_node=3) == [
+        ("gloo, 2 ranks", "ok", "1.00 ms for a number, 1.00 ms for 1.76 MB of gradients.", False),
+        ("gloo, 3 ranks", "ok", "1.00 ms for a number, 1.00 ms for 1.76 MB of gradients.", False),
+    ]
+    assert [(plan.launch_mode, plan.devices) for plan in launches.plans] == [
+        ("spawned", ("cpu",) * 2),
+        ("spawned", ("cpu",) * 3),
+    ]
+
+
+def test_gpus_communicate_through_both_backends(launches: Launches) -> None:
+    assert [topic for topic, *_ in fields(3)] == ["gloo, 2 ranks", "gloo, 3 ranks", "nccl, 2 ranks", "nccl, 3 ranks"]
+    assert [(plan.backend, plan.devices) for plan in launches.plans[2:]] == [
+        ("nccl", ("cuda:0", "cuda:1")),
+        ("nccl", ("cuda:0", "cuda:1", "cuda:2")),
+    ]
+
+
+def test_one_rank_does_not_communicate(launches: Launches) -> None:
+    assert fields(1, nproc_per_node=1) == []
+    assert launches.plans == []
+
+
+def test_slow_communication_is_noted(launches: Launches) -> None:
+    launches.seconds = 0.1
+    ((_, level, sentence, _),) = fields(0)
+    assert level == "note"
+    assert sentence.startswith("all_reduce is slow: 100.00 ms for a number, 100.00 ms for 1.76 MB of gradients: ")
+
+
+def test_a_launch_that_fails_is_a_problem_and_larger_ones_are_not_tried(launches: Launches) -> None:
+    launches.errors["gloo", 4] = WorkerLostError(HUNG)
+    assert [each[:2] for each in fields(0, nproc_per_node=5)] == [("gloo, 2 ranks", "ok"), ("gloo", "problem")]
+    _, _, sentence, transient = fields(0, nproc_per_node=4)[1]
+    assert not transient
+    reason = "Rank 1 on a: no progress for 90 s in collective: its process is stopped"
+    assert sentence.startswith(f"all_reduce through gloo failed among 4 ranks: {reason}: train with one worker, and ")
+
+
+def test_a_rank_that_was_killed_is_worth_another_try(launches: Launches) -> None:
+    launches.errors["nccl", 2] = WorkerLostError(KILLED)
+    _, level, sentence, transient = fields(2)[-1]
+    assert (level, transient) == ("problem", True)
+    assert "look for what killed it" in sentence
+
+
+def test_settings_that_help_nccl_are_the_remedy(launches: Launches) -> None:
+    launches.errors["nccl", 2] = TrainingFailedError("it hung")
+    launches.needed = {"NCCL_SHM_DISABLE"}
+    sentence = "all_reduce through nccl failed among 2 ranks: it hung: export NCCL_SHM_DISABLE=1."
+    assert fields(2)[-1] == ("nccl", "problem", sentence, False)
+    assert "NCCL_SHM_DISABLE" not in os.environ
+
+
+def test_no_setting_helps_a_broken_nccl(launches: Launches) -> None:
+    launches.errors["nccl", 2] = TrainingFailedError("it hung")
+    assert "no setting that was tried helps" in fields(2)[-1][2]
+
+
+def test_a_signal_ends_the_examination(launches: Launches) -> None:
+    launches.errors["gloo", 2] = TerminatedRunError("Ended by SIGTERM.")
+    with pytest.raises(TerminatedRunError):
+        fields(0)
+
+
+def searched(*needed: str, environ: dict[str, str] | None = None) -> tuple[dict[str, str], int]:
+    """The settings that are found where these variables are needed, and the number of tries."""
+    tries = 0
+
+    def works(settings: Mapping[str, str]) -> bool:
+        nonlocal tries
+        tries += 1
+        return {*needed} <= settings.keys()
+
+    return needed_settings(works, environ or {}), tries
+
+
+@pytest.mark.parametrize("needed", [("NCCL_P2P_DISABLE",), ("NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE"), (*NCCL_SETTINGS,)])
+def test_the_settings_that_are_needed_are_found(needed: tuple[str, ...]) -> None:
+    found, tries = searched(*needed)
+    assert found == {name: NCCL_SETTINGS[name] for name in needed}
+    assert tries <= 1 + len(NCCL_SETTINGS)
+
+
+def test_settings_that_do_not_help_together_are_not_tried_one_by_one() -> None:
+    assert searched("something else") == ({}, 1)
+
+
+def test_variables_of_the_user_are_left_alone() -> None:
+    assert searched("NCCL_P2P_DISABLE", environ={"NCCL_P2P_DISABLE": "0"}) == ({}, 1)
+
+
+def test_settings_are_printed_as_a_command() -> None:
+    settings = {"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
+    assert export_line(settings) == "export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1"
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "DEFAULT_TASK", f"{faulty_tasks.__file__}:DiesInStartup")
+    ((topic, level, sentence, transient),) = fields(0)
+    assert (topic, level, transient) == ("gloo", "problem", True)
+    assert sentence.startswith("all_reduce through gloo failed among 2 ranks: Lost rank 1 on ")
+    assert "killed by SIGKILL" in sentence
+    assert sentence.endswith(": look for what killed it, such as the kernel when memory runs out, and try again.")
+
+
+@pytest.mark.spawn
+@pytest.mark.gpu(count=2, real="NCCL itself is tried")
+def test_two_gpus_communicate_through_nccl() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", "doctor", "--gpu-ids", "0", "1", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    levels = {finding["topic"]: finding["level"] for finding in json.loads(done.stdout)["findings"]}
+    assert levels["nccl, 2 ranks"] == "ok"
