@@ -82,7 +82,7 @@ def test_every_phase_of_the_write_was_struck(first: Crashes, second: Crashes) ->
         "mkdir .unfinished-000003",
         *("open model.pt", "half of model.pt", "flush model.pt"),
         *("open rank_00000.pt", "half of rank_00000.pt", "flush rank_00000.pt"),
-        "remove rank_00001.sum",  # It has waited for this note.
+        "remove rank_00001.sum",  # It has waited for this sum.
         *("open manifest.json", "half of manifest.json", "flush manifest.json"),
         "flush .unfinished-000003",
         *("empty it", "rmdir 000003"),  # The damaged one.
@@ -92,7 +92,7 @@ def test_every_phase_of_the_write_was_struck(first: Crashes, second: Crashes) ->
     ]
     assert second.trail == [
         *("open rank_00001.pt", "half of rank_00001.pt", "flush rank_00001.pt"),
-        *("open rank_00001.told", "rename rank_00001.told"),
+        *("open rank_00001.tmp", "rename rank_00001.tmp"),
     ]
     assert [each.name for each in first.run("whole").checkpoints_dir.iterdir()] == ["000003"]
     assert [each.name for each in second.run("whole").checkpoints_dir.iterdir()] == ["000003"]

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from shoal import __version__
 from shoal.config import DistributionConfig, ModelConfig
 from shoal.errors import ShoalError, UsageError
-from shoal.learn.export import METADATA, deployable, write_policy
+from shoal.learn.export import METADATA, exportable_policy, write_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def stacked(seen: TensorDict) -> torch.Tensor:
 
 def write(runner: Runner, directory: Path, task: Any = DEPLOYED) -> tuple[Path, Path]:
     """Export a policy."""
-    policy = deployable(runner, task, name="tiny", checkpoint="run/checkpoints/000007")
+    policy = exportable_policy(runner, task, name="tiny", checkpoint="run/checkpoints/000007")
     return write_policy(policy, directory / "exports" / "policy.onnx")
 
 
@@ -215,20 +215,20 @@ def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
 def test_what_no_file_can_hold_is_named(value: object) -> None:
     task: Any = Task(pose=value)
     with pytest.raises(ShoalError, match=r"deployment\(\) of the task Task gives .* for 'pose'"):
-        deployable(runner_of(ACTORS["a perceptron"]), task, name="tiny", checkpoint="")
+        exportable_policy(runner_of(ACTORS["a perceptron"]), task, name="tiny", checkpoint="")
 
 
 def test_a_model_that_exports_another_is_refused() -> None:
     actor = ModelConfig(class_name=f"{Doubled.__module__}:Doubled", hidden_dims=(8,), distribution=GAUSSIAN)
     with pytest.raises(ShoalError, match=r"as_onnx\(\) of Doubled returns does not act as the policy does"):
-        deployable(runner_of(actor), DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy(runner_of(actor), DEPLOYED, name="tiny", checkpoint="")
 
 
 def test_a_model_that_cannot_export_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(ACTORS["a perceptron"])
     monkeypatch.delattr(MLPModel, "as_onnx")
     with pytest.raises(UsageError, match=r"a MLPModel, which has no as_onnx\(\)"):
-        deployable(runner, DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy(runner, DEPLOYED, name="tiny", checkpoint="")
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

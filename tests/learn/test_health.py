@@ -8,7 +8,7 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
 
 STEPS, ENVS = 3, 12
 
@@ -104,7 +104,7 @@ def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, n
     storage.rewards[2, 7] = torch.nan
     asked: list[int] = []
 
-    def keep_lost(iteration: int) -> str | None:
+    def dump_diverged(iteration: int) -> str | None:
         asked.append(iteration)
         return "`shoal replay x` shows how environment 7 was lost" if len(asked) > 1 else None
 
@@ -113,15 +113,15 @@ def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, n
         "`shoal replay x` shows how environment 7 was",
     ):
         with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {told}.*; --resume goes on"):
-            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, keep_lost=keep_lost)
+            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, dump_diverged=dump_diverged)
     assert asked == [5, 5]
 
 
 def test_of_a_finite_rollout_nothing_is_kept(storage: RolloutStorage, newest: TensorDict) -> None:
-    def keep_lost(iteration: int) -> str | None:
+    def dump_diverged(iteration: int) -> str | None:
         raise AssertionError(iteration)
 
-    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, keep_lost=keep_lost)
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, dump_diverged=dump_diverged)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_losses_end_the_training_when_they_are_many_and_more_than_a_few(
     lost: int, num_envs: int, limit: float, *, ends: bool
 ) -> None:
     if not ends:
-        refuse_many_lost(lost, num_envs, limit, iteration=5)
+        refuse_many_diverged(lost, num_envs, limit, iteration=5)
         return
     with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments were lost .* {limit:g} allows"):
-        refuse_many_lost(lost, num_envs, limit, iteration=5)
+        refuse_many_diverged(lost, num_envs, limit, iteration=5)
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def scores(env: TinyEnv, iterations: int = 4) -> list[tuple[str | None, float | 
     saved: list[Any] = []
     config = tiny_config(max_iterations=iterations, agent=tiny_agent(save_interval=1))
     tiny_runner(config, env=env).train(on_row=lambda _: None, save=saved.append, stop_requests=dict)
-    return [(each.about.get("metric"), each.about["score"]) for each in saved]
+    return [(each.metadata.get("metric"), each.metadata["score"]) for each in saved]
 
 
 def test_the_best_is_chosen_by_whole_episodes() -> None:

@@ -11,8 +11,8 @@ SLOW = [0.5, 1.5]
 def warnings(*iterations: list[float]) -> list[str | None]:
     """What is said after each of these iterations, which follow a first one."""
     stragglers = Stragglers()
-    assert stragglers.look([9.0, 60.0]) is None  # Rank 1 compiles.
-    return [stragglers.look(seconds) for seconds in iterations]
+    assert stragglers.check([9.0, 60.0]) is None  # Rank 1 compiles.
+    return [stragglers.check(seconds) for seconds in iterations]
 
 
 def numbers(*iterations: list[float]) -> list[int]:

@@ -70,8 +70,15 @@ def _prepare(run: RunDir) -> None:
 def snapshot(iteration: int, rank: int) -> Snapshot:
     """What a rank saves."""
     learner = {"weights": torch.full((3000,), float(iteration))} if rank == 0 else None
-    own = {"rows": {"state": torch.full((SIZE, 3000), float(10 * iteration + rank))}}
-    return Snapshot(iteration=iteration, rank=rank, world_size=SIZE, learner=learner, own=own, about={"num_envs": SIZE})
+    rank_state = {"rows": {"state": torch.full((SIZE, 3000), float(10 * iteration + rank))}}
+    return Snapshot(
+        iteration=iteration,
+        rank=rank,
+        world_size=SIZE,
+        learner=learner,
+        rank_state=rank_state,
+        metadata={"num_envs": SIZE},
+    )
 
 
 def _run_at(root: Path, template: RunDir) -> RunDir:
@@ -84,7 +91,7 @@ def _write_once(run: RunDir, victim: int, steps_done: int | None, steps: Path) -
     """Let both ranks write their part, and wait for the victim.
 
     Rank 0 is killed beside rank 1, which is then ended as a launch would end it. Rank 1 is killed before rank 0 begins,
-    which need not be patient then.
+    which need not wait then.
     """
     told = run.path.parent.parent.with_suffix(".told")
     watched = _Steps(steps, steps_done)
@@ -99,7 +106,7 @@ def _write_once(run: RunDir, victim: int, steps_done: int | None, steps: Path) -
         message = f"The victim ended with the status {status} when it was to be killed after {steps_done} steps."
         raise RuntimeError(message)
     if other is None:
-        checkpoints.PATIENCE_S = 0.0
+        checkpoints.RANK_FILE_TIMEOUT_S = 0.0
         other = _forked(lambda: _write(run, 0, None, told))
     elif killed:
         os.kill(other, signal.SIGKILL)  # It may have ended, but nobody has heard it yet.

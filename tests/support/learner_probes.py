@@ -23,7 +23,7 @@ from torch.distributed import FileStore
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.distance import measure_distance
+from shoal.learn.collective_latency import measure_collective_latency
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Seconds, Statistics
@@ -73,13 +73,13 @@ def collectives(world: World) -> dict[str, Any]:
     """The few collectives that Shoal asks of the group."""
     mine = torch.tensor([world.rank, -world.rank])
     torch.distributed.barrier()
-    world.spent.take()
+    world.collective_timer.take()
     time.sleep(0.2 * world.rank)
     came = time.monotonic()  # Both ranks have this clock.
     torch.distributed.barrier()
     return {
         "came": came,
-        "spent": world.spent.take(),
+        "spent": world.collective_timer.take(),
         "sum": world.sum_(mine.clone()).tolist(),
         "max": world.max_(mine.clone()).tolist(),
         "gathered": [tensor.tolist() for tensor in world.gather(mine)],
@@ -318,7 +318,7 @@ def distance(world: World) -> dict[str, Any]:
     """What is said of an iteration's collectives, and how many there are from one row to the next."""
     runner = tiny_runner(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
     runner.synchronize()
-    measured = measure_distance(runner)
+    measured = measure_collective_latency(runner)
     totals: list[int] = []
     pool = runner.statistics.pool
 

@@ -11,7 +11,7 @@ from support.saved import write_checkpoint
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.learn.evaluation import _Untrained, load_weights, open_policy
+from shoal.learn.evaluation import UntrainedPolicy, load_weights, open_policy
 from shoal.learn.runner import Runner
 from shoal.tasks import registry
 from shoal.viewer.player import Player
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def player(device: str) -> Player:
     """Three sliding balls, and a policy that does nothing."""
     task = Sliding(Sliding.config, num_envs=3, device=device, seed=1)
-    return Player(WarpVecEnv(task), _Untrained((3, 1), device, spread=0.0))
+    return Player(WarpVecEnv(task), UntrainedPolicy((3, 1), device, spread=0.0))
 
 
 def test_the_task_draws_its_commands_unless_told(player: Player) -> None:

@@ -139,7 +139,7 @@ def judge_distance(distance: Mapping[str, float], rows: Sequence[Mapping[str, fl
     """Tell how far apart the ranks are, and predict what that costs.
 
     Args:
-        distance: What `learn.distance` has measured.
+        distance: What `learn.collective_latency` has measured.
         rows: Metrics of iterations that were trained there. Without any, nothing is predicted.
     """
     size, took = distance["bytes"], distance["gradient"]

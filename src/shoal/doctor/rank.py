@@ -23,7 +23,7 @@ def take_part(asked: Mapping[str, Any], answer: Callable[[Mapping[str, Any]], No
     import torch
     import torch.distributed as dist
 
-    from shoal.learn.distance import timed_all_reduce
+    from shoal.learn.collective_latency import timed_all_reduce
     from shoal.learn.groups import World, process_group
 
     rank, device, backend = asked["rank"], asked["device"], asked["backend"]

@@ -1,7 +1,7 @@
-"""Where metrics go: `metrics.jsonl` always, TensorBoard or Weights & Biases beside it. Rank 0 alone writes.
+"""Metrics writers: `metrics.jsonl` always, TensorBoard or Weights & Biases beside it. Only rank 0 writes.
 
 A metrics row is one flat mapping from names, grouped by a slash as in rsl_rl, to numbers. A writer that fails, on a
-full disk or without a network, costs rows and never the training.
+full disk or without a network, loses rows and does not end the training.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Row = dict[str, float]
 
 
 class MetricsWriter(Protocol):
-    """Takes the metrics of one iteration after another."""
+    """Writes the metrics of each iteration."""
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Take one row; `iteration` and `Train/total_steps` are always in it."""
+        """Write one row; `iteration` and `Train/total_steps` are always in it."""
         ...
 
     def close(self) -> None:
@@ -37,17 +37,17 @@ class MetricsWriter(Protocol):
 
 
 class JsonLinesWriter:
-    """Appends each row to `metrics.jsonl` as one line of JSON. Every line in the file is whole, whatever happens."""
+    """Appends each row to `metrics.jsonl` as one line of JSON. No crash leaves a partial line."""
 
     def __init__(self, run: RunDir) -> None:
-        # Unbuffered: what a full disk refused must not come back later, in the middle of another line.
+        # Unbuffered: what a full disk refused must not be written later, in the middle of another line.
         self._file = run.metrics_jsonl.open("a+b", buffering=0)
         self._file.seek(0)
-        self._whole = self._file.read().rfind(b"\n") + 1
-        self._file.truncate(self._whole)  # A process that was killed may have left half a line.
+        self._valid_bytes = self._file.read().rfind(b"\n") + 1
+        self._file.truncate(self._valid_bytes)  # A process that was killed may have left half a line.
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Append one line. Values that JSON has no word for (NaN, infinity) become null."""
+        """Append one line. NaN and infinity, which JSON does not have, become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps(plain).encode() + b"\n"
         rest = line
@@ -55,9 +55,9 @@ class JsonLinesWriter:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            self._file.truncate(self._whole)
+            self._file.truncate(self._valid_bytes)
             raise
-        self._whole += len(line)
+        self._valid_bytes += len(line)
 
     def close(self) -> None:
         """Close the file."""
@@ -70,7 +70,7 @@ class TensorBoardWriter:
     def __init__(self, run: RunDir, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # A run that goes on from an older checkpoint takes back what it wrote after it.
+        # A run that resumes from an older checkpoint hides what it wrote after it.
         self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10, purge_step=iteration + 1)
 
     def write(self, row: Mapping[str, float]) -> None:
@@ -84,37 +84,37 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-class Sheltered:
-    """Keeps the failures of a writer from the training: the first is told, and the next row is tried again."""
+class SafeWriter:
+    """Catches the errors of a writer: it logs the first one and goes on with the next row."""
 
     def __init__(self, writer: MetricsWriter) -> None:
         self._writer = writer
-        self._told = False
+        self._has_warned = False
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Pass on one row."""
+        """Write one row."""
         self._try(lambda: self._writer.write(row))
 
     def close(self) -> None:
-        """Close the writer, which may be when it finds that it cannot flush."""
+        """Close the writer, whose last flush may fail."""
         self._try(self._writer.close)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001  Each service has errors of its own, and none is worth a training.
-            if not self._told:
+        except Exception as error:  # noqa: BLE001  Each service has its own errors.
+            if not self._has_warned:
                 name = type(self._writer).__name__
                 logger.warning("%s lost metrics (%s: %s); training goes on.", name, type(error).__name__, error)
-            self._told = True
+            self._has_warned = True
 
 
 def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[MetricsWriter]:
-    """Open `metrics.jsonl` and whatever else `--logger` names."""
+    """Open `metrics.jsonl` and the writer that `--logger` names."""
     writers: list[MetricsWriter] = [JsonLinesWriter(run)]
     if config.logger == "tensorboard":
         writers.append(TensorBoardWriter(run, iteration))
     elif config.logger == "wandb":
         writer = open_wandb(run, config)
         writers += [writer] if writer is not None else []
-    return [Sheltered(writer) for writer in writers]
+    return [SafeWriter(writer) for writer in writers]

@@ -1,7 +1,6 @@
-"""Metrics for Weights & Biases: one W&B run for each run, however often that is resumed.
+"""Metrics writer for Weights & Biases: one W&B run for each run, resumes included.
 
-wandb is another program's client: it may wait for a network, ask on a terminal, or raise. Here is what keeps all of
-that from a training.
+wandb may wait for a network, prompt on a terminal, or raise. Nothing of that may delay or end a training.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _INIT_TIMEOUT_S = 60.0
-"""The other ranks wait so long for a server that does not answer [s]."""
+"""Time limit for a server that does not answer, while the other ranks wait [s]."""
 _FINISH_TIMEOUT_S = 20.0
-"""Less than a scheduler leaves after SIGTERM. What was not sent by then is on the disk [s]."""
+"""Less than a scheduler leaves after SIGTERM [s]. Unsent metrics are on the disk."""
 
 
 def open_wandb(run: RunDir, config: TrainConfig) -> WandbWriter | None:
-    """Begin or continue the W&B run. Whatever is wrong with W&B costs a warning; then there is no writer."""
+    """Start or resume the W&B run. An error is logged as a warning; then there is no writer."""
     try:
         return WandbWriter(run, config)
-    except Exception as error:  # noqa: BLE001  A service, its client and its settings raise all kinds.
-        logger.warning("W&B cannot be used (%s); training goes on without it.", _words(error))
+    except Exception as error:  # noqa: BLE001  The client raises many kinds.
+        logger.warning("W&B cannot be used (%s); training goes on without it.", _summary(error))
         return None
 
 
@@ -43,49 +42,49 @@ class WandbWriter:
     def __init__(self, run: RunDir, config: TrainConfig) -> None:
         self._wandb = wandb = _import_wandb(run)
         try:
-            self._run = self._begin(run, config)
-        except Exception as error:  # noqa: BLE001  No network, a key that was taken back, a project of others.
+            self._run = self._start(run, config)
+        except Exception as error:  # noqa: BLE001  No network, a revoked key, a project of others.
             logger.warning(
                 "W&B does not take this run now (%s). Its metrics are written to %s: `wandb sync` sends them.",
-                _words(error),
+                _summary(error),
                 run.path / "wandb",
             )
-            wandb.teardown()  # Until then wandb goes on trying.
-            self._run = self._begin(run, config, mode="offline")
+            wandb.teardown()  # Or wandb keeps on trying.
+            self._run = self._start(run, config, mode="offline")
         self._next_step: int = self._run.starting_step
-        # The axis of all charts, since W&B's own step only ever grows.
+        # The axis of all charts, as W&B's step never decreases.
         self._run.define_metric("iteration", hidden=True)
         self._run.define_metric("*", step_metric="iteration")
 
-    def _begin(self, run: RunDir, config: TrainConfig, mode: str | None = None) -> Any:  # noqa: ANN401  wandb.Run.
-        """Begin a W&B run, or continue the one of an earlier launch."""
-        known = run.wandb_run_id.read_text(encoding="utf-8").strip() if run.wandb_run_id.exists() else ""
-        begun = self._wandb.init(
+    def _start(self, run: RunDir, config: TrainConfig, mode: str | None = None) -> Any:  # noqa: ANN401  wandb.Run.
+        """Start a W&B run, or resume the one of an earlier launch."""
+        run_id = run.wandb_run_id.read_text(encoding="utf-8").strip() if run.wandb_run_id.exists() else ""
+        started = self._wandb.init(
             project=config.wandb_project,
-            id=known or None,
+            id=run_id or None,
             resume="allow",
-            name=None if known else run.name,  # It may have been given another name meanwhile.
+            name=None if run_id else run.name,  # A user may have renamed it.
             dir=str(run.path),
             config=to_plain(config),
             mode=mode,
             settings=_settings(self._wandb, config),
         )
-        if not (known or begun.disabled):
-            write_whole(run.wandb_run_id, f"{begun.id}\n")
-        return begun
+        if not (run_id or started.disabled):
+            write_whole(run.wandb_run_id, f"{started.id}\n")
+        return started
 
     def write(self, row: Mapping[str, float]) -> None:
         """Log all metrics of an iteration at once.
 
-        W&B drops a row whose step is not beyond the last. Iterations that are done again, from an older checkpoint,
-        therefore get steps of their own.
+        W&B drops a row whose step is not beyond the last. Iterations that are repeated from an older checkpoint
+        therefore get new steps.
         """
         step = max(int(row["iteration"]), self._next_step)
         self._run.log(dict(row), step=step, commit=True)
         self._next_step = step + 1
 
     def close(self) -> None:
-        """Finish the W&B run, and end wandb's own process."""
+        """Finish the W&B run, and end wandb's process."""
         try:
             self._run.finish()
         finally:
@@ -93,7 +92,7 @@ class WandbWriter:
 
 
 def _import_wandb(run: RunDir) -> Any:  # noqa: ANN401  An optional package has no type here.
-    """Import wandb, whose two temporary directories then lie in the run: a process that is killed leaves them."""
+    """Import wandb with its two temporary directories in the run directory, as a killed process leaves them."""
     files = run.path / "wandb"
     files.mkdir(exist_ok=True)
     before, tempfile.tempdir = tempfile.tempdir, str(files)
@@ -105,21 +104,21 @@ def _import_wandb(run: RunDir) -> Any:  # noqa: ANN401  An optional package has 
 
 
 def _settings(wandb: Any, config: TrainConfig) -> Any:  # noqa: ANN401  A module, and its settings.
-    """Bound what wandb may wait for, and leave it out of what is printed. Variables of the user's win."""
+    """Return settings that bound wandb's waits and silence it. A user's environment variables win."""
     ours = {
-        "console": "off",  # It would copy each frame of the live view.
-        "max_end_of_run_history_metrics": 0,  # Tables among the last lines, which tell how a run has ended.
+        "console": "off",  # It would record each frame of the live view.
+        "max_end_of_run_history_metrics": 0,  # No tables between the last lines of the command.
         "max_end_of_run_summary_metrics": 0,
-        "init_timeout": _less_than(config.startup_timeout, _INIT_TIMEOUT_S),
-        "finish_timeout": _less_than(config.stall_timeout, _FINISH_TIMEOUT_S),
+        "init_timeout": _limited(config.startup_timeout, _INIT_TIMEOUT_S),
+        "finish_timeout": _limited(config.stall_timeout, _FINISH_TIMEOUT_S),
     }
     return wandb.Settings(**{name: value for name, value in ours.items() if f"WANDB_{name.upper()}" not in os.environ})
 
 
-def _less_than(limit: float, most: float) -> float:
-    """Return a time-out that ends before this rank is taken for stuck. A limit of 0 is none."""
+def _limited(limit: float, most: float) -> float:
+    """Return a time-out below half of the hang detector's limit; 0 means no limit."""
     return min(most, limit / 2) if limit else most
 
 
-def _words(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]

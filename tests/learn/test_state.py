@@ -18,9 +18,8 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
-from shoal.learn.resume import resume_environments
 from shoal.learn.runner import Runner
-from shoal.learn.state import random_state, rows_of, set_random_state
+from shoal.learn.state import collect_rows, random_state, resume_environments, set_random_state
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.rundir import RunDir
 from shoal.tasks.cartpole.task import Swingup
@@ -60,7 +59,7 @@ def stepped(runner: Runner) -> Runner:
 
 def copied(runner: Runner) -> dict[str, torch.Tensor]:
     """All rows as they are now."""
-    return {name: row.clone() for name, row in rows_of(runner).items()}
+    return {name: row.clone() for name, row in collect_rows(runner).items()}
 
 
 def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
@@ -68,10 +67,10 @@ def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
     run.unfinished_dir(5).mkdir(parents=True)  # The others wait until rank 0 has made it.
     for runner in reversed(runners):  # And rank 0 waits for the others.
         learner = {"weights": torch.zeros(1)} if runner.world.is_first else None
-        own = {"rows": copied(runner), "random": random_state("cpu")}
-        about = {"num_envs": runner.env.num_envs}
+        rank_state = {"rows": copied(runner), "random": random_state("cpu")}
+        metadata = {"num_envs": runner.env.num_envs}
         place = {"rank": runner.world.rank, "world_size": runner.world.size}
-        write_snapshot(run, Snapshot(iteration=5, learner=learner, own=own, about=about, **place))
+        write_snapshot(run, Snapshot(iteration=5, learner=learner, rank_state=rank_state, metadata=metadata, **place))
     return Checkpoint(run.checkpoint_dir(5))
 
 
@@ -83,7 +82,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 def assert_rows(runner: Runner, expected: dict[str, torch.Tensor], count: int) -> None:
     """See that the first environments have these rows."""
-    rows = rows_of(runner)
+    rows = collect_rows(runner)
     assert rows.keys() == expected.keys()
     for name, row in rows.items():
         assert torch.equal(row[:count], expected[name][:count]), name
@@ -113,7 +112,7 @@ def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind:
         assert now.num_resumed == count
         if count:
             assert_rows(now, {name: rows[first : first + count] for name, rows in everything.items()}, count)
-        for name, rows in rows_of(now).items():
+        for name, rows in collect_rows(now).items():
             if not name.startswith("memory/"):
                 assert torch.equal(rows[count:], fresh[name][count:]), name
 
@@ -161,7 +160,7 @@ def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir)
     for name in ("task/rng", "task/parameter/body_mass", "task/data/qpos"):
         old, new = (
             set(map(tuple, rows.flatten(1).tolist()))
-            for rows in (joined(before)[name].unsqueeze(1), rows_of(now)[name].unsqueeze(1))
+            for rows in (joined(before)[name].unsqueeze(1), collect_rows(now)[name].unsqueeze(1))
         )
         assert (len(old), len(new), old & new) == (24, 24, set()), name
 
@@ -181,7 +180,9 @@ def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
     before = stepped(on_a_rank(0, 1, 3, task=walking(0)))
     checkpoint = saved(run_dir, [before])
     now = on_a_rank(0, 1, 3, task=walking(7))
-    assert not torch.equal(rows_of(now)["task/parameter/body_mass"], rows_of(before)["task/parameter/body_mass"])
+    assert not torch.equal(
+        collect_rows(now)["task/parameter/body_mass"], collect_rows(before)["task/parameter/body_mass"]
+    )
     resume_environments(now, checkpoint)
     for _ in range(30):
         for runner in (before, now):
@@ -226,7 +227,7 @@ def test_environments_of_another_task_begin_new_episodes(
 
 def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     foreign = tiny_runner()
-    assert rows_of(foreign) == {}
+    assert collect_rows(foreign) == {}
     checkpoint = saved(run_dir, [on_a_rank(0, 1, foreign.env.num_envs)])
     resume_environments(foreign, checkpoint)
     assert caplog.messages == [
