@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
-from shoal.learn.collectives import _COLLECTIVES, CollectiveTimer, _instrumented, _Events, instrumented_collectives
+from shoal.learn.collectives import _COLLECTIVES, CollectiveTimer, _Events, _instrumented, instrumented_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
