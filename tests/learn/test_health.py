@@ -148,7 +148,7 @@ def test_losses_end_the_training_when_they_are_many_and_more_than_a_few(
     if not ends:
         refuse_many_diverged(lost, num_envs, limit, iteration=5)
         return
-    with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments were lost .* {limit:g} allows"):
+    with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments diverged .* {limit:g} allows"):
         refuse_many_diverged(lost, num_envs, limit, iteration=5)
 
 

@@ -101,21 +101,21 @@ def verify(config: CheckpointsConfig) -> VerifiedRun:
     Raises:
         UsageError: There is no such run, or it has no checkpoints.
     """
-    run = _newest_run(config.log_root) if config.run is None else find_any_run(config.log_root, config.run)
+    if config.run is None:
+        run = next((run for run in reversed(list_all_runs(config.log_root)) if list_checkpoints(run)), None)
+    else:
+        run = find_any_run(config.log_root, config.run)
+    if run is None:
+        message = (
+            f"There is no run with a checkpoint in {Path(config.log_root).absolute()}: train first, or pass a path."
+        )
+        raise UsageError(message)
     verified = [_verified(checkpoint) for checkpoint in list_checkpoints(run)]
     checkpoints = tuple(each for each in verified if each is not None)
     if not checkpoints:
         message = f"The run {run.path} has no checkpoints: pass another run, or train it until it has saved one."
         raise UsageError(message)
     return VerifiedRun(run, checkpoints)
-
-
-def _newest_run(log_root: str) -> RunDir:
-    run = next((run for run in reversed(list_all_runs(log_root)) if list_checkpoints(run)), None)
-    if run is None:
-        message = f"There is no run with a checkpoint in {Path(log_root).absolute()}: train first, or pass a path."
-        raise UsageError(message)
-    return run
 
 
 def _verified(checkpoint: Checkpoint) -> Verified | None:

@@ -74,10 +74,6 @@ def play(config: PlayConfig) -> Episodes:
 def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
     """Show a policy in a viewer, until its window is closed or a signal comes.
 
-    Args:
-        config: Settings of `play`, with the kind of viewer.
-        print_line: Prints a line.
-
     Raises:
         UsageError: There is no such policy, or it cannot be shown here.
     """

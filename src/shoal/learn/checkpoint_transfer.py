@@ -33,13 +33,7 @@ class CheckpointTransfer:
     """Sends rank files to rank 0 from ranks that do not see the run directory."""
 
     def __init__(self, world: World, run: RunDir, timeout: timedelta) -> None:
-        """Find the ranks that do not share rank 0's disk. A collective.
-
-        Args:
-            world: All ranks.
-            run: The run, in whose directory rank 0 creates a file for a moment.
-            timeout: How long sending a file may take.
-        """
+        """Find the ranks that do not share rank 0's disk. A collective. Sending a file may take up to `timeout`."""
         self.remote_ranks: frozenset[int] = frozenset()
         """Ranks that do not see rank 0's run directory."""
         if world.is_on_one_machine or not world.is_distributed:
@@ -74,14 +68,9 @@ class CheckpointTransfer:
 
 @contextmanager
 def local_copy(model: Path, world: World) -> Iterator[Path]:
-    """Provide rank 0's checkpoint on this machine for the duration of the body. A collective.
+    """Yield rank 0's checkpoint `model` where this machine has it, or else a temporary copy. A collective.
 
-    Args:
-        model: The `model.pt` as rank 0 names it. In a checkpoint directory the files beside it are copied too.
-        world: All ranks.
-
-    Yields:
-        The same file where this machine has it, or a temporary copy.
+    In a checkpoint directory the files beside `model.pt` are copied too.
     """
     if world.is_on_one_machine or not world.is_distributed:
         yield model

@@ -31,17 +31,12 @@ CLOSE_S = 2.0
 
 
 class CheckpointWriter:
-    """Writes this rank's part of each checkpoint in a background thread."""
+    """Writes this rank's part of each checkpoint in a background thread.
+
+    `save`, `wait` and `check` raise a `TrainingFailedError` if an earlier checkpoint could not be written.
+    """
 
     def __init__(self, run: RunDir, world: World, keep: Keep, transfer: CheckpointTransfer | None = None) -> None:
-        """Create a writer.
-
-        Args:
-            run: The run.
-            world: All ranks.
-            keep: Which checkpoints are kept.
-            transfer: Sends the files of ranks that do not see the run directory.
-        """
         self._transfer = transfer
         self._run = run
         self._world = world
@@ -50,11 +45,7 @@ class CheckpointWriter:
         self._error: BaseException | None = None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Copy a snapshot, and write it while the training continues.
-
-        Raises:
-            TrainingFailedError: The previous checkpoint could not be written.
-        """
+        """Copy a snapshot, and write it while the training continues."""
         self.wait()
         copies = HostCopy({"learner": snapshot.learner, "rank_state": snapshot.rank_state}, self._world.device)
         self._thread = threading.Thread(
@@ -63,22 +54,14 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the last snapshot is on the disk.
-
-        Raises:
-            TrainingFailedError: It could not be written.
-        """
+        """Wait until the last snapshot is on the disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def check(self) -> None:
-        """Raise the error of the background thread, once.
-
-        Raises:
-            TrainingFailedError: A checkpoint could not be written.
-        """
+        """Raise the error of the background thread, once."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -116,15 +99,13 @@ class CheckpointWriter:
 
 
 class HostCopy:
-    """Copy of nested tensors on the host, made while the device runs the next iteration."""
+    """Copy of nested tensors on the host, made while the device runs the next iteration.
+
+    The state is of tensors and plain values, nested in dicts, lists and tuples.
+    """
 
     def __init__(self, state: Any, device: str) -> None:  # noqa: ANN401  Dicts, lists and tuples of tensors.
-        """Start the copy. On a GPU this queues work and does not synchronise.
-
-        Args:
-            state: Tensors and plain values, nested in dicts, lists and tuples.
-            device: Device of most of the tensors.
-        """
+        """Start the copy. On a GPU this queues work and does not synchronise."""
         self._device = device
         self._done: torch.cuda.Event | None = None
         # On a GPU first on the device, in the training's stream; from there to the host in another stream.

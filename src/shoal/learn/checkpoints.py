@@ -58,15 +58,9 @@ class Snapshot:
 
 
 def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer | None = None) -> Path:
-    """Write one rank's part of a checkpoint. On rank 0, wait for the others and make the checkpoint appear.
+    """Write one rank's part of a checkpoint; return its directory. Rank 0 waits for the others, then makes it appear.
 
-    Args:
-        run: The run.
-        snapshot: What is saved.
-        transfer: Sends the files of ranks that do not see the run directory. None where all see it.
-
-    Returns:
-        The checkpoint's directory.
+    Ranks that do not see the run directory send their files by `transfer`.
 
     Raises:
         TrainingFailedError: The disk refused it, or another rank could not write its part. Older ones are untouched.

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: ANN401  Any environment of rsl_rl's.
-    """Return the curriculum counts of all ranks by name. A collective if the task has a curriculum.
-
-    Args:
-        env: This rank's environments. One that has a curriculum has `curriculum()` and `take_curriculum()`.
-        world: All ranks.
-    """
+    """Return the curriculum counts of all ranks by name. A collective if the task has a curriculum."""
     counts: Mapping[str, np.ndarray] = env.curriculum() if hasattr(env, "curriculum") else {}
     pooled: dict[str, list[float]] = {}
     for name, own in counts.items():

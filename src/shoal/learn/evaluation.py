@@ -47,13 +47,7 @@ def open_policy(
 ) -> Iterator[tuple[WarpVecEnv, Policy]]:
     """Build `config.episodes` environments and a policy on `device`, the process's default during the body.
 
-    Steps in the body must run in torch's inference mode.
-
-    Args:
-        config: Settings of `play`.
-        spec: The task.
-        model: The checkpoint of a trained policy; None if `config.agent_kind` needs none.
-        device: Device of environments and policy.
+    Steps in the body must run in torch's inference mode. An untrained agent has no checkpoint `model`.
     """
     with isolated(device):
         env = build_env(config, spec, device, num_envs=config.episodes, seed=config.seed)
@@ -100,8 +94,7 @@ def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device:
         The return, and the length in environment steps, of each episode.
 
     Raises:
-        UsageError: The task has no scene to film.
-        ShoalError: The film could not be made.
+        ShoalError: The task has no scene to film, or the film could not be made.
     """
     with open_policy(config, spec, model, device) as (env, policy):
         if config.video is None:

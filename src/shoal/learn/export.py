@@ -58,13 +58,7 @@ class ExportablePolicy:
 
 
 def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: str) -> ExportablePolicy:
-    """Load the policy of a checkpoint on the CPU, ready for export.
-
-    Args:
-        config: Settings of `export`.
-        spec: The task, of which one environment is built, for shapes and the meaning of actions.
-        model: The file with the weights.
-        checkpoint: Name of the checkpoint in the metadata.
+    """Load the policy of a checkpoint on the CPU, ready for export. `checkpoint` is its name in the metadata.
 
     Raises:
         ShoalError: The checkpoint cannot be read, or its policy cannot be exported.
@@ -81,11 +75,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
 def exportable_policy(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: str) -> ExportablePolicy:
     """Return the policy of `runner`, ready for export. The memory of a recurrent one is reset.
 
-    Args:
-        runner: The runner with the policy.
-        task: The task of the policy.
-        name: Registered name of the task.
-        checkpoint: Name of the checkpoint with the same weights.
+    `name` and `checkpoint` are the names of the task and of the checkpoint in the metadata.
 
     Raises:
         ShoalError: The policy or the task cannot be exported.
@@ -156,19 +146,24 @@ def _to_string(key: str, value: object, task: KernelTask[Any]) -> str:
 
 
 def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]:
-    """Write a policy as ONNX, and as a program of `torch.export` beside it. Each file appears whole or not at all.
-
-    Returns:
-        The two files.
+    """Write a policy as ONNX, and as a program of `torch.export` beside it; return both files. Each appears whole.
 
     Raises:
-        ShoalError: The disk refused it.
+        ShoalError: The files could not be written.
     """
     program_file = onnx_file.with_suffix(".pt2")
     with _quiet():
         onnx_bytes, program_bytes = _in_both_formats(policy)
-    _write(onnx_file, onnx_bytes)
-    _write(program_file, program_bytes)
+    for file, data in ((onnx_file, onnx_bytes), (program_file, program_bytes)):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, data)
+        except OSError as error:
+            message = (
+                f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another "
+                "--out."
+            )
+            raise ShoalError(message) from error
     return onnx_file, program_file
 
 
@@ -207,15 +202,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         exporter.setLevel(before)
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Write a file, whole or not at all."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, data)
-    except OSError as error:
-        message = (
-            f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another --out."
-        )
-        raise ShoalError(message) from error

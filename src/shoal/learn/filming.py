@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_WARNING = "A film could not be made (%s); training goes on."
 FINISH_S = 60.0
 """How long the end of a run waits for the renderer [s]."""
 _POLL_S = 0.5
@@ -39,48 +40,33 @@ _NICE = 19
 def filming(
     task: KernelTask[Any], config: TrainConfig, videos: Path, world: World, *, hurry: Callable[[], bool]
 ) -> Iterator[Callable[[int], None] | None]:
-    """Film a training during the body, with `--video`. The device must be the default one.
+    """Film environment 0 of rank 0 during the body, with `--video`. The device must be the default one.
 
-    Args:
-        task: The task that rank 0 simulates.
-        config: The training.
-        videos: Directory of the videos.
-        world: All ranks; only the first films.
-        hurry: Whether the end must not wait for a video.
-
-    Yields:
-        A function to call after each step with its number, counted from 0 over the whole run; None without filming.
+    Yields a function to call after each step with its number, counted from 0 over the whole run; None without filming.
+    The end waits for the last video unless `hurry` returns True.
 
     Raises:
         UsageError: The task has no scene to render.
     """
-    recorder = _recorder(task, config, videos, world) if config.video and world.is_first else None
-    if recorder is None:
+    if not (config.video and world.is_first):
         yield None
         return
-    try:
-        yield recorder.on_step
-        recorder.finish(world.beat.mark, hurry)
-    finally:
-        recorder.end()
-
-
-def _recorder(task: KernelTask[Any], config: TrainConfig, videos: Path, world: World) -> _Recorder | None:
-    """Return a recorder; None where there can be none, after a warning."""
     try:
         reel = Reel(task, config.video_length, config.video_size)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  The task's own code made the scene.
-        _warn(f"{type(error).__name__}: {error}")
-        return None
+        logger.warning(_WARNING, f"{type(error).__name__}: {error}")
+        yield None
+        return
     for left in videos.glob(unfinished(videos / "*.mp4").name):  # By a run that was killed with its renderer.
         left.unlink(missing_ok=True)
-    return _Recorder(reel, videos, config.video_interval, choose_gl(world.device, os.environ))
-
-
-def _warn(reason: str) -> None:
-    logger.warning("A film could not be made (%s); training goes on.", reason)
+    recorder = _Recorder(reel, videos, config.video_interval, choose_gl(world.device, os.environ))
+    try:
+        yield recorder.on_step
+        recorder.finish(world.beat.mark, hurry)
+    finally:
+        recorder.end()
 
 
 class _Recorder:
@@ -151,5 +137,5 @@ class _Recorder:
     def _warn(self, reason: str) -> None:
         """Log the first failure only; later clips are tried all the same."""
         if not self._warned:
-            _warn(reason)
+            logger.warning(_WARNING, reason)
         self._warned = True

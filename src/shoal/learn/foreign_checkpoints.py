@@ -72,11 +72,7 @@ class RenamedCheckpoint:
 
 
 def load_foreign_checkpoint(file: Path, *, trust: bool) -> object:
-    """Load a file of `torch.save` onto the CPU.
-
-    Args:
-        file: The file.
-        trust: Whether code in the file may run, if it cannot be loaded without.
+    """Load a file of `torch.save` onto the CPU. With `trust`, code in it may run if it cannot be loaded without.
 
     Raises:
         UsageError: The file holds code and is not trusted, or cannot be loaded at all.
@@ -114,11 +110,7 @@ def _load(file: Path, *, weights_only: bool) -> object:
 
 
 def rename_to_current_layout(saved: object, file: Path) -> RenamedCheckpoint:
-    """Rename the entries of a checkpoint to the layout of rsl_rl 5.
-
-    Args:
-        saved: Content of the file.
-        file: Its name, for errors.
+    """Rename the entries of a loaded checkpoint to the layout of rsl_rl 5. `file` is for errors.
 
     Raises:
         UsageError: It has none of the known layouts.
@@ -197,14 +189,9 @@ def _unknown(file: Path, content: str) -> UsageError:
 
 
 def write_plain_checkpoint(state: dict[str, Any], file: Path) -> list[str]:
-    """Write a checkpoint that loads without running code. The file appears whole or not at all.
+    """Write a checkpoint that loads without running code, whole or not at all; return the names of dropped values.
 
-    Args:
-        state: A checkpoint of rsl_rl. `iter` and `infos`, which rsl_rl requires, are added where they are missing.
-        file: The file to write.
-
-    Returns:
-        The names of values that are neither tensors nor plain values, and were left out.
+    Values that are neither tensors nor plain are dropped. `iter` and `infos`, which rsl_rl requires, are added.
 
     Raises:
         ShoalError: The file could not be written.

@@ -34,13 +34,9 @@ _NO_LIMIT_S = 7 * 24 * 3600.0
 
 
 def group_timeout(startup_timeout: float, stall_timeout: float) -> timedelta:
-    """Return how long a collective may take.
+    """Return how long a collective may take, from the hang detector's two limits [s], of which 0 means none.
 
-    torch ends the rank that waits, never the stuck one. The watchdogs name the stuck one, so they must run first.
-
-    Args:
-        startup_timeout: How long a rank may go without progress before its first iteration is done [s]; 0: no limit.
-        stall_timeout: The same afterwards.
+    torch ends the rank that waits, never the stuck one. The hang detector names the stuck one, so it must act first.
     """
     limits = (startup_timeout, stall_timeout)
     return timedelta(seconds=2 * max(limits) + _MARGIN_S if all(limits) else _NO_LIMIT_S)
@@ -139,15 +135,9 @@ def process_group(
     store: Callable[[], dist.Store] | None,
     timeout: timedelta = timedelta(seconds=_MARGIN_S),
 ) -> Iterator[World]:
-    """Open the process group of `world`, and close it when the body succeeded.
+    """Open the process group of `world`, and close it when the body succeeded. A single rank has no `backend`.
 
     After a failure nothing is closed: closing can wait for peers that are gone, and a failing worker exits anyway.
-
-    Args:
-        world: This rank.
-        backend: `nccl` or `gloo`; None for a single rank.
-        store: Opens the rendezvous store.
-        timeout: How long a collective may take.
     """
     if backend is None or store is None:
         yield world

@@ -36,12 +36,7 @@ def refuse_non_finite_rollout(
 ) -> None:
     """Stop before a full rollout with NaN or infinity in it reaches the gradients.
 
-    Args:
-        storage: The rollout: the observations before each step, and the rewards.
-        newest: The observations after the last step; the returns are computed from them too.
-        rank: This rank, for the message.
-        iteration: Number of the iteration, counted from 1, for the message.
-        dump_diverged: See `Runner.train`.
+    The returns are computed from `newest` too, the observations after the last step. `iteration` counts from 1.
 
     Raises:
         TrainingFailedError: Names the first non-finite value, and its environments.
@@ -85,13 +80,8 @@ def _first_non_finite(storage: RolloutStorage, newest: TensorDict) -> tuple[str,
 def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[str, float], *, iteration: int) -> None:
     """Stop before non-finite weights are used or saved.
 
-    Gradients are averaged and losses pooled over ranks, so all ranks stop or none.
-
-    Args:
-        optimizer: Holds the weights.
-        losses: Mean losses of the update over all ranks; empty if it failed. With an infinite loss the weights stay
-            finite, as gradients are clipped, but nothing is learned any more.
-        iteration: Number of the iteration, counted from 1, for the message.
+    Gradients are averaged and losses pooled over ranks, so all ranks stop or none. With an infinite loss the weights
+    stay finite, as gradients are clipped, but nothing is learned any more. `losses` are empty if the update failed.
 
     Raises:
         TrainingFailedError: Some loss or weight is not finite.
@@ -110,14 +100,10 @@ def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[s
 
 
 def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteration: int) -> None:
-    """Stop when the simulation of too many environments diverged in one iteration.
+    """Stop when more than `limit` of all environments diverged in one iteration.
 
-    Args:
-        diverged: How often environments of all ranks were reset because their state was not finite.
-        num_envs: Environments of all ranks.
-        limit: Allowed fraction of `num_envs`. Unless it is 0, `ALLOWED_DIVERGED` are always allowed: one of few
-            environments is a large fraction, and says little about the task.
-        iteration: Iterations done, for the message.
+    Unless the limit is 0, `ALLOWED_DIVERGED` are always allowed: one of few environments is a large fraction, and says
+    little about the task.
 
     Raises:
         TrainingFailedError: There were more.
@@ -125,7 +111,7 @@ def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteratio
     if diverged <= max(limit * num_envs, ALLOWED_DIVERGED if limit else 0):
         return
     message = (
-        f"{diverged:,} of {num_envs:,} environments were lost to NaN or infinity in iteration {iteration}, more than "
+        f"{diverged:,} of {num_envs:,} environments diverged to NaN or infinity in iteration {iteration}, more than "
         f"--env.lost-limit {limit:g} allows. Look at the model's masses and gains, lower its time step, "
         "or pass --env.on-nan stop to stop at the first."
     )

@@ -84,10 +84,7 @@ def digest(numbers: dict[str, int]) -> str:
 def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
     """Check that every rank holds the same learner, and return its digest.
 
-    Args:
-        algorithm: This rank's learner.
-        world: All ranks.
-        when: Time of the check, for the message: "after the first broadcast", "after iteration 50".
+    `when` is for the message: "after the first broadcast", "after iteration 50".
 
     Raises:
         ReplicasDivergedError: Some rank differs. Raised on all ranks, with the first tensor that differs.

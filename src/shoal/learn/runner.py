@@ -59,16 +59,9 @@ class Totals:
 
 
 class Runner(OnPolicyRunner):
-    """Trains one replica of the policy among `world.size` of them."""
+    """Trains one replica of the policy among `world.size` of them. The process group must be open."""
 
     def __init__(self, env: VecEnv, config: TrainConfig, world: World) -> None:
-        """Build networks, optimizer and storage for this rank. The process group must be open.
-
-        Args:
-            env: Any environment of rsl_rl's. One that names `episode_terms` has `extras["episode_sums"]`.
-            config: The training.
-            world: All ranks.
-        """
         self.world = world
         self.config = config
         self.iteration = 0
@@ -92,11 +85,8 @@ class Runner(OnPolicyRunner):
         self.gpu_world_size = self.world.size
         self.gpu_global_rank = self.world.rank
         self.gpu_local_rank = self.world.local_rank
-        ranks = {
-            "global_rank": self.world.rank,
-            "local_rank": self.world.local_rank,
-            "world_size": self.world.size,
-        }
+        rank, local_rank, size = self.world.rank, self.world.local_rank, self.world.size
+        ranks = {"global_rank": rank, "local_rank": local_rank, "world_size": size}
         self.cfg["multi_gpu"] = ranks if self.world.is_distributed else None
 
     def synchronize(self) -> None:
@@ -164,8 +154,12 @@ class Runner(OnPolicyRunner):
             stop = next((name for name in requests if pooled.counts[name]), None)
             took = (now := time.perf_counter()) - counted
             counted = now
-            self._count(pooled, took)
-            self._warn_of_stragglers(pooled)
+            self.totals.steps += self.samples_per_iteration
+            self.totals.seconds += took
+            self.totals.episodes += pooled.episodes
+            warning = self.stragglers.check(pooled.rank_seconds)
+            if warning is not None and self.world.is_first:
+                logger.warning("%s", warning)
             row = self._row(pooled, took)
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
@@ -230,18 +224,6 @@ class Runner(OnPolicyRunner):
                 refuse_non_finite_update(self.alg.optimizer, {}, iteration=self.iteration + 1)
             raise
 
-    def _warn_of_stragglers(self, pooled: Pooled) -> None:
-        """Log a warning on rank 0 when a rank begins to straggle."""
-        warning = self.stragglers.check(pooled.rank_seconds)
-        if warning is not None and self.world.is_first:
-            logger.warning("%s", warning)
-
-    def _count(self, pooled: Pooled, seconds: float) -> None:
-        """Add one iteration to the totals."""
-        self.totals.steps += self.samples_per_iteration
-        self.totals.seconds += seconds
-        self.totals.episodes += pooled.episodes
-
     @property
     def seed(self) -> int:
         """Seed of this rank for what begins in this iteration."""
@@ -302,10 +284,7 @@ class Runner(OnPolicyRunner):
     def state(self, curriculum: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
         """Return the state for `restore` in rsl_rl's layout, so that plain rsl_rl loads it too.
 
-        rsl_rl's `iter` is the iteration last done, counted from 0.
-
-        Args:
-            curriculum: Result of `pool_curriculum`.
+        rsl_rl's `iter` is the iteration last done, counted from 0. `curriculum` is the result of `pool_curriculum`.
         """
         return {
             **self.alg.save(),

@@ -73,16 +73,12 @@ class _Logged:
 
 
 class Statistics:
-    """Collects one rank's statistics during an iteration and pools them over all ranks at its end."""
+    """Collects one rank's statistics during an iteration and pools them over all ranks at its end.
+
+    `episode_terms` are the names of the columns of `extras["episode_sums"]`.
+    """
 
     def __init__(self, world: World, num_envs: int, episode_terms: tuple[str, ...] = ()) -> None:
-        """Create empty statistics.
-
-        Args:
-            world: All ranks.
-            num_envs: Environments on this rank.
-            episode_terms: Names of the columns of `extras["episode_sums"]`.
-        """
         self._world = world
         self._device = torch.device(world.device)
         self._terms = episode_terms
@@ -125,8 +121,8 @@ class Statistics:
         Args:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
-            extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, or
-                `episode` as older environments call it, for `add_log`, with `lost`.
+            extras: May have `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and the arguments of
+                `add_log`: `log` (`episode` in older environments) and `lost`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -139,13 +135,10 @@ class Statistics:
         self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("lost"))
 
     def add_log(self, values: Mapping[str, Any], diverged: torch.Tensor | None = None) -> None:
-        """Add values to log: numbers, or tensors of any shape and device. The mean is over all their elements.
+        """Add values to log by name: numbers, or tensors of any shape and device. The mean is over all elements.
 
-        A name without a slash belongs to the group `Episode`, as in rsl_rl.
-
-        Args:
-            values: By name.
-            diverged: Not zero where an environment's values are left out of the means. Shape (num_envs,).
+        A name without a slash belongs to the group `Episode`, as in rsl_rl. Where `diverged`, shape (num_envs,), is not
+        zero, the environment's values are left out.
         """
         kept = None if diverged is None else diverged == 0
         left_out = None if kept is None else (~kept).sum()
@@ -163,15 +156,15 @@ class Statistics:
             logged.count += tensor.numel()
 
     def pool(self, losses: Mapping[str, float], seconds: Seconds, counts: Mapping[str, int]) -> Pooled:
-        """Pool the iteration over all ranks, and reset.
+        """Pool the iteration over all ranks, and reset. The names in `losses` and `counts` are the same on every rank.
 
         Usually this is one collective. An iteration in which a rank logs a name for the first time needs a few more, to
         exchange the names.
 
         Args:
-            losses: Mean losses of this rank's update; the same names on every rank.
+            losses: Mean losses of this rank's update.
             seconds: This rank's times.
-            counts: This rank's counts, or True for a flag, such as a signal received; the same names on every rank.
+            counts: This rank's counts, or True for a flag, such as a signal received.
         """
         size, rank, names = self._world.size, self._world.rank, self._names
         each = len(seconds)

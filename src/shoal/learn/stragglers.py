@@ -23,11 +23,7 @@ class Stragglers:
         self._slow_iterations: dict[int, int] = {}  # In a row, by rank.
 
     def check(self, seconds: list[float]) -> str | None:
-        """Return a warning if one is due after this iteration.
-
-        Args:
-            seconds: Duration of each rank's rollout [s].
-        """
+        """Return a warning if one is due after an iteration in which the ranks' rollouts took `seconds`."""
         if not self._is_warm:
             self._is_warm = True
             return None

@@ -17,32 +17,24 @@ Action = Literal["pause", "step", "reset", "load"]
 
 
 class ControlPanel:
-    """The controls and their present values; each click of a button is returned once."""
+    """The controls. Public ones are read by the viewer's loop; `clicks` returns each click of a button once."""
 
     def __init__(self, gui: viser.GuiApi, *, num_envs: int, commands: Mapping[str, Command], follow: bool) -> None:
-        """Build the panel.
-
-        Args:
-            gui: viser's GUI.
-            num_envs: Number of environments.
-            commands: Commands of the task by name.
-            follow: Initial value of `follow`.
-        """
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         with gui.add_folder("Policy"):
             self._checkpoint = gui.add_text("Checkpoint", "", disabled=True)
             self._problem = gui.add_markdown("", visible=False)
-            self._loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
+            self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
             self._load = self._button(gui, "Load the newest", "load")
         with gui.add_folder("Time"):
             self._pause = self._button(gui, "Pause", "pause")
             self._button(gui, "Step", "step")
             self._button(gui, "Reset", "reset")
-            self._speed = gui.add_slider("Speed", min=0.1, max=4.0, step=0.1, initial_value=1.0)
+            self.speed = gui.add_slider("Speed", min=0.1, max=4.0, step=0.1, initial_value=1.0)
         with gui.add_folder("Environment"):
-            self._selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
-            self._follow = gui.add_checkbox("Follow it", initial_value=follow)
-            self._shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
+            self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
+            self.follow = gui.add_checkbox("Follow it", initial_value=follow)
+            self.shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
             self._texts = {
                 name: gui.add_text(name, "", disabled=True) for name in ("Reward", "Step", "Return", "Last return")
             }
@@ -66,31 +58,6 @@ class ControlPanel:
                 return
 
     @property
-    def speed(self) -> float:
-        """Simulated seconds in a second."""
-        return self._speed.value
-
-    @property
-    def selected(self) -> int:
-        """The selected environment."""
-        return self._selected.value
-
-    @property
-    def follow(self) -> bool:
-        """Whether the camera follows the selected environment."""
-        return self._follow.value
-
-    @property
-    def shows_hidden(self) -> bool:
-        """Whether collision geoms are shown."""
-        return self._shows_hidden.value
-
-    @property
-    def loads_newer(self) -> bool:
-        """Whether newer checkpoints are loaded as they appear."""
-        return self._loads_newer.value
-
-    @property
     def commands(self) -> list[float] | None:
         """Commands of the sliders; None leaves them to the task."""
         return [slider.value for slider in self._commands] if self._commands and self._by_hand.value else None
@@ -107,7 +74,7 @@ class ControlPanel:
 
     def hide_newer(self) -> None:
         """Hide the controls for newer checkpoints."""
-        self._loads_newer.visible = self._load.visible = False
+        self.loads_newer.visible = self._load.visible = False
 
     def set_status(self, status: EnvStatus) -> None:
         """Show the status of the selected environment."""

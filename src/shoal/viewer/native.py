@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 def show(
     config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
 ) -> None:
-    """Show one environment until its window is closed, or a signal comes.
-
-    Args:
-        config: Settings of `play`.
-        spec: The task.
-        model: The checkpoint of a trained policy; None if the agent needs none.
-        device: Device of the environment.
-        print_line: Prints a line.
-    """
+    """Show one environment in a window until it is closed, or a signal comes. An untrained agent has no `model`."""
     keys: SimpleQueue[int] = SimpleQueue()
     with open_policy(replace(config, episodes=1), spec, model, device) as (env, policy):
         scene, playback, pacer = env.task.scene(), Playback(env, policy), Pacer(env.step_dt)

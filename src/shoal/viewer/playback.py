@@ -25,14 +25,9 @@ MAX_CATCH_UP_S = 0.1
 
 
 class Pacer:
-    """Keeps simulated time in step with the clock, at an adjustable speed."""
+    """Keeps simulated time, of `step_dt` a step [s], in step with the clock, at an adjustable speed."""
 
     def __init__(self, step_dt: float) -> None:
-        """Begin at real time.
-
-        Args:
-            step_dt: Simulated time of a step [s].
-        """
         self.speed = 1.0
         """Real-time factor: simulated seconds in a second."""
         self.paused = False
@@ -41,11 +36,7 @@ class Pacer:
         self._pending_s = 0.0
 
     def due(self, now: float) -> int:
-        """Return how many steps are due.
-
-        Args:
-            now: Time of a monotonic clock [s].
-        """
+        """Return how many steps are due at the time `now` of a monotonic clock [s]."""
         passed = min(now - self._last, MAX_CATCH_UP_S) if self._last is not None else 0.0
         self._last = now
         if self.paused:
@@ -87,11 +78,7 @@ class Playback:
         self._last_returns = torch.full_like(self._returns, torch.nan)
 
     def step(self, commands: Sequence[float] | None = None) -> None:
-        """Step all environments once with the policy's actions.
-
-        Args:
-            commands: Commands for all environments; None leaves them to the task.
-        """
+        """Step all environments once with the policy's actions. Without `commands` the task sets them."""
         with torch.inference_mode():
             if commands is not None and self._commands is not None:
                 self._commands[:] = torch.tensor(commands, device=self._commands.device)

@@ -26,11 +26,8 @@ MIN_ASPECT = 0.25
 def grid_offsets(num_envs: int, size: tuple[float, float]) -> np.ndarray:
     """Return the offset of each environment [m] in a grid without overlap. Shape (num_envs, 3).
 
-    Rows run along x, the first one in front. The grid is about square, with its centre at the origin.
-
-    Args:
-        num_envs: Number of environments.
-        size: Size of one environment along x and y [m].
+    Rows run along x, the first one in front. The grid is about square, with its centre at the origin. One environment
+    has the size `size` along x and y [m].
     """
     longer = max(*size, 1e-3)
     width, depth = (SPACING * max(side, MIN_ASPECT * longer) for side in size)
@@ -43,22 +40,18 @@ def grid_offsets(num_envs: int, size: tuple[float, float]) -> np.ndarray:
 
 
 class ViserScene:
-    """Draws environments side by side."""
+    """Draws environments side by side.
 
-    def __init__(self, server: viser.ViserServer, look: Look, positions: np.ndarray) -> None:
-        """Add all geoms to the page, and place the camera.
+    `geometry` is that of one environment; initial joint positions have the shape (num_envs, nq).
+    """
 
-        Args:
-            server: The server of the page.
-            look: Geometry of one environment.
-            positions: Initial joint positions. Shape (num_envs, nq).
-        """
+    def __init__(self, server: viser.ViserServer, geometry: Look, positions: np.ndarray) -> None:
         self._server = server
-        self._look = look
-        low, high = look.extent(positions[0])
+        self._geometry = geometry
+        low, high = geometry.extent(positions[0])
         offsets = grid_offsets(len(positions), (high[0] - low[0], high[1] - low[1]))
-        self._offsets = np.zeros_like(offsets) if look.is_shared else offsets
-        self._followed_geom = int(np.argmax(look.moves))
+        self._offsets = np.zeros_like(offsets) if geometry.is_shared else offsets
+        self._followed_geom = int(np.argmax(geometry.moves))
         """The first geom that moves, which the camera follows."""
         self._frame = server.scene.add_frame("/scene", show_axes=False)
         self._label = server.scene.add_label("/scene/label", "", anchor="bottom-center")
@@ -66,11 +59,11 @@ class ViserScene:
         centres, rotations = self._poses_of(positions)
         self._initial_height = centres[0, self._followed_geom, 2]
         self._batches = [
-            (shape, self._add(number, shape, centres, rotations)) for number, shape in enumerate(look.shapes)
+            (shape, self._add(number, shape, centres, rotations)) for number, shape in enumerate(geometry.shapes)
         ]
-        self._moving = [(shape.geoms, batch) for shape, batch in self._batches if look.moves[shape.geoms].any()]
+        self._moving = [(shape.geoms, batch) for shape, batch in self._batches if geometry.moves[shape.geoms].any()]
         # An endless plane is the same for all environments.
-        for ground in look.grounds:
+        for ground in geometry.grounds:
             server.scene.add_grid(
                 f"/scene/ground_{ground.geom}",
                 infinite_grid=True,
@@ -88,17 +81,11 @@ class ViserScene:
                 batch.visible = visible
 
     def update(self, positions: np.ndarray, *, selected: int, follow: bool) -> None:
-        """Move all geoms to new poses.
-
-        Args:
-            positions: Joint positions. Shape (num_envs, nq).
-            selected: The environment with a label.
-            follow: Whether that environment stays in the centre.
-        """
+        """Move all geoms to joint positions, (num_envs, nq). `follow` keeps the selected environment centred."""
         centres, rotations = self._poses_of(positions)
         target = centres[selected, self._followed_geom]
         # On a shared terrain the height is followed too. On a plane it is not, so that a hop is visible.
-        rise = target[2] - self._initial_height if self._look.is_shared else 0.0
+        rise = target[2] - self._initial_height if self._geometry.is_shared else 0.0
         with self._server.atomic():
             for geoms, batch in self._moving:
                 batch.batched_positions = centres[:, geoms].reshape(-1, 3)
@@ -108,11 +95,11 @@ class ViserScene:
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)
 
     def _poses_of(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        centres, rotations = self._look.poses(positions)
+        centres, rotations = self._geometry.poses(positions)
         return centres + self._offsets[:, None], rotations
 
     def _add(self, number: int, shape: Shape, centres: np.ndarray, rotations: np.ndarray) -> viser.BatchedMeshHandle:
-        if self._look.is_shared and not self._look.moves[shape.geoms].any():
+        if self._geometry.is_shared and not self._geometry.moves[shape.geoms].any():
             centres, rotations = centres[:1], rotations[:1]
         colours = np.tile(shape.colours, (len(centres), 1))
         return self._server.scene.add_batched_meshes_simple(

@@ -39,20 +39,12 @@ CHECKPOINT_POLL_S = 1.0
 def show(
     config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
 ) -> NoReturn:
-    """Serve the page until a signal ends it.
-
-    Args:
-        config: Settings of `play`. Its `viewer_port` is free at its `viewer_host`.
-        spec: The task.
-        model: The checkpoint of a trained policy; None if the agent needs none.
-        device: Device of the environments.
-        print_line: Prints a line.
-    """
+    """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
-        look, playback = Look(env.task.scene()), Playback(env, policy)
+        geometry, playback = Look(env.task.scene()), Playback(env, policy)
         with _served(config, label=spec.name) as server:
-            scene = ViserScene(server, look, playback.positions())
-            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=look.roams)
+            scene = ViserScene(server, geometry, playback.positions())
+            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=geometry.roams)
             for line in viewer_urls(config.viewer_host, server.get_port()):
                 print_line(line)
             WebViewer(playback, scene, panel, model, config.agent_kind).run()
@@ -112,20 +104,14 @@ class LoadedCheckpoint:
 
 
 class WebViewer:
-    """The loop behind the page: steps that are due, clicks, and newer checkpoints."""
+    """The loop behind the page: steps that are due, clicks, and newer checkpoints.
+
+    An untrained agent, named `agent`, has no checkpoint `model`.
+    """
 
     def __init__(
         self, playback: Playback, scene: ViserScene, panel: ControlPanel, model: Path | None, agent: str
     ) -> None:
-        """Show the first frame.
-
-        Args:
-            playback: Environments and policy.
-            scene: The picture.
-            panel: The controls.
-            model: The checkpoint of a trained policy; None if the agent needs none.
-            agent: Kind of the agent.
-        """
         self._playback, self._scene, self._panel = playback, scene, panel
         self._pacer = Pacer(playback.env.step_dt)
         self._loaded = LoadedCheckpoint(model) if model else None
@@ -146,21 +132,21 @@ class WebViewer:
         panel = self._panel
         if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
             self._checkpoints_polled = now
-            if panel.loads_newer:
+            if panel.loads_newer.value:
                 self._load_newer()
         has_moved = self._handle_clicks()
-        self._pacer.speed = panel.speed
+        self._pacer.speed = panel.speed.value
         for _ in range(self._pacer.due(now)):
             self._playback.step(panel.commands)
             has_moved = True
-        view = panel.selected, panel.follow, panel.shows_hidden
+        view = selected, follow, shows_hidden = panel.selected.value, panel.follow.value, panel.shows_hidden.value
         if has_moved or view != self._view:
             self._view = view
-            self._scene.update(self._playback.positions(), selected=panel.selected, follow=panel.follow)
-            self._scene.show_hidden(visible=panel.shows_hidden)
+            self._scene.update(self._playback.positions(), selected=selected, follow=follow)
+            self._scene.show_hidden(visible=shows_hidden)
         if now - self._status_updated >= STATUS_PERIOD_S:
             self._status_updated = now
-            panel.set_status(self._playback.status(panel.selected))
+            panel.set_status(self._playback.status(selected))
 
     def _handle_clicks(self) -> bool:
         """Handle the clicks since the last call; return whether the environments have moved."""
