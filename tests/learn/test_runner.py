@@ -301,7 +301,7 @@ def test_infos_of_others_are_passed_over(infos: Any) -> None:
     assert runner.totals == Totals()
 
 
-def test_curiosity_is_logged_saved_and_restored() -> None:
+def test_rnd_is_logged_saved_and_restored() -> None:
     rnd = RndConfig(enabled=True, weight=2.0, state_normalization=True, reward_normalization=True)
     groups = {"actor": ("policy",), "critic": ("policy",), "rnd_state": ("privileged",)}
     agent = tiny_agent(obs_groups=groups, algorithm=PpoConfig(rnd=rnd))
@@ -313,7 +313,7 @@ def test_curiosity_is_logged_saved_and_restored() -> None:
     second = tiny_runner(tiny_config(agent=agent), seed=9)
     second.restore(dict(story.saved[3]))
     assert fingerprints(second.alg) == fingerprints(first.alg)
-    # A checkpoint from before there was curiosity is good enough to start it.
+    # A checkpoint without RND is good enough to start it.
     plain = {name: value for name, value in story.saved[3].items() if not name.startswith("rnd")}
     tiny_runner(tiny_config(agent=agent)).restore(plain)
 

@@ -36,7 +36,7 @@ def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
-    if kind == "curious":
+    if kind == "rnd":
         rnd = RndConfig(enabled=True, reward_normalization=True, weight=1.0)
         agent = replace(agent, algorithm=replace(agent.algorithm, rnd=rnd))
     if kind == "recurrent":
@@ -94,12 +94,12 @@ def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize("kind", ["plain", "recurrent", "curious"])
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "rnd"])
 @pytest.mark.parametrize(("size", "each"), [(1, 12), (2, 6), (3, 4), (4, 3), (2, 3), (2, 9)])
 def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind: str, run_dir: RunDir) -> None:
     before = [stepped(on_a_rank(rank, 2, 6, kind=kind)) for rank in range(2)]
     everything = joined(before)
-    memories = {"plain": 0, "recurrent": 4, "curious": 1}  # Two of each LSTM, and a discounted sum of rewards.
+    memories = {"plain": 0, "recurrent": 4, "rnd": 1}  # Two of each LSTM, and a discounted sum of rewards.
     assert sum(name.startswith("memory/") for name in everything) == memories[kind]
     checkpoint = saved(run_dir, before)
     for rank in range(size):

@@ -51,11 +51,7 @@ def convert(config: ConvertConfig) -> Converted:
 
 
 def _output(config: ConvertConfig, file: Path) -> Path:
-    """Return the path of the output.
-
-    Raises:
-        UsageError: It cannot be written there.
-    """
+    """Return the path of the output; raise if it cannot be written there."""
     flag = "The default of --output" if config.output is None else "--output"
     output = file.with_name(f"{file.stem}_plain.pt") if config.output is None else Path(config.output)
     if output.is_dir():

@@ -48,11 +48,7 @@ def export(config: ExportConfig) -> Exported:
 
 
 def _onnx_file(config: ExportConfig, model: Path) -> Path:
-    """Return the path of the ONNX file.
-
-    Raises:
-        UsageError: It cannot be written there.
-    """
+    """Return the path of the ONNX file; raise if it cannot be written there."""
     run = run_of(model)
     default = run.policy_onnx if run else model.with_suffix(".onnx")
     file = default if config.out is None else Path(config.out)

@@ -69,11 +69,7 @@ def replay(config: ReplayConfig) -> Replayed:
 
 
 def _step_again(file: Path, lost: LostEnv) -> Replay:
-    """Replay in another process with a time limit, as a malicious file may crash or block it.
-
-    Raises:
-        UsageError: The process failed, or took too long.
-    """
+    """Replay in another process with a time limit, as a malicious file may crash or block it."""
     from shoal.sim.replay import Replay
 
     words = [*PYTHON, "-m", "shoal.sim.replay", str(file), str(lost.env)]

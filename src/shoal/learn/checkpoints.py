@@ -149,11 +149,7 @@ def _publish_sum(file: Path, text: str) -> None:
 
 
 def _wait_for_sum(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
-    """Wait for another rank's file, and return its size and sum.
-
-    Raises:
-        TrainingFailedError: The rank could not write it, or not in time.
-    """
+    """Wait for another rank's file, and return its size and sum; raise if it could not be written, or not in time."""
     file = (unfinished / rank_file(rank)).with_suffix(".sum")
     deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
     while not file.exists() and time.monotonic() < deadline:

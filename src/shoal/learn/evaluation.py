@@ -76,11 +76,7 @@ def build_runner(env: WarpVecEnv, config: PlayConfig | ExportConfig) -> Runner:
 
 
 def load_weights(policy: Policy, model: Path) -> None:
-    """Load the weights and normalisers of another checkpoint of the run into a trained policy.
-
-    Raises:
-        UsageError: That file is no checkpoint, or is gone.
-    """
+    """Load the weights and normalisers of another checkpoint of the run into a trained policy."""
     # The policy stays the same object, with the memory of its episodes.
     cast("torch.nn.Module", policy).load_state_dict(read_checkpoint(model)["actor_state_dict"])
 
