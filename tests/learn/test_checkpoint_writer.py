@@ -98,7 +98,7 @@ def test_a_rank_that_writes_nothing_is_named(run_dir: RunDir, monkeypatch: pytes
     with pytest.raises(TrainingFailedError, match=r"000001 was not finished: rank 1 could not write its part"):
         beside.wait()
     assert list_checkpoints(run_dir) == []
-    beside.wait()  # It is told once.
+    beside.wait()  # It is raised once.
 
 
 def test_the_next_one_waits_for_the_one_before(run_dir: RunDir) -> None:
@@ -207,9 +207,9 @@ def test_a_checkpoint_that_loses_its_rank_files_while_it_is_verified_is_whole(
     (checkpoint,) = list_checkpoints(run_dir)
     look = plan_checkpoints._damage_of
 
-    def look_late(*told: Any) -> str | None:
+    def look_late(*arguments: Any) -> str | None:
         remove_rank_files(checkpoint)
-        return look(*told)
+        return look(*arguments)
 
     monkeypatch.setattr(plan_checkpoints, "_damage_of", look_late)
     assert checkpoint.has_rank_files
@@ -224,8 +224,8 @@ def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, capl
     beside.save(snapshot(2))
     beside.wait()
     assert names(run_dir) == [".dropped-000001", "000001", "000002"]
-    (told,) = caplog.messages
-    assert told.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")
+    (message,) = caplog.messages
+    assert message.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")
 
 
 def test_a_copy_holds_the_values_of_its_moment_in_the_same_nesting(device: str) -> None:

@@ -186,13 +186,13 @@ def test_it_says_what_a_controller_must_know(files: tuple[Path, Path], suffix: s
 
 
 def test_inputs_and_outputs_have_names_and_a_batch_axis(tmp_path: Path) -> None:
-    def told(kind: str) -> list[tuple[str, list[object]]]:
+    def axes_of(kind: str) -> list[tuple[str, list[object]]]:
         session = onnxruntime.InferenceSession(write(runner_of(ACTORS[kind]), tmp_path)[0])
         return [(each.name, each.shape) for each in (*session.get_inputs(), *session.get_outputs())]
 
-    assert told("a perceptron") == [("obs", ["batch", 8]), ("actions", ["batch", 2])]
+    assert axes_of("a perceptron") == [("obs", ["batch", 8]), ("actions", ["batch", 2])]
     states = [2, "batch", 32]
-    assert told("an LSTM") == [
+    assert axes_of("an LSTM") == [
         *(("obs", ["batch", 8]), ("h_in", states), ("c_in", states)),
         *(("actions", ["batch", 2]), ("h_out", states), ("c_out", states)),
     ]
@@ -205,10 +205,10 @@ def test_nothing_of_this_machine_is_in_the_files(files: tuple[Path, Path]) -> No
 
 def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
     task = Task(joint_names=["hip", "knee"], default_joint_pos=[0.0, -0.5], iteration=0)
-    told = metadata_in(write(runner_of(ACTORS["a perceptron"]), tmp_path, task)[0])
-    assert json.loads(told["joint_names"]) == ["hip", "knee"]
-    assert json.loads(told["default_joint_pos"]) == [0.0, -0.5]
-    assert told["iteration"] == "7"
+    metadata = metadata_in(write(runner_of(ACTORS["a perceptron"]), tmp_path, task)[0])
+    assert json.loads(metadata["joint_names"]) == ["hip", "knee"]
+    assert json.loads(metadata["default_joint_pos"]) == [0.0, -0.5]
+    assert metadata["iteration"] == "7"
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), float("nan"), {1, 2}], ids=str)

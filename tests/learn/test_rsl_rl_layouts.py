@@ -67,8 +67,8 @@ def test_networks_of_one_state_dict_act_as_before(deviation: str, *, normalised:
     assert acts_as(runner, old)
     parameter = getattr(old, deviation)
     runner.alg.actor(runner.env.get_observations(), stochastic_output=True)
-    told = runner.alg.actor.output_std[0]
-    torch.testing.assert_close(told, parameter if deviation == "std" else parameter.exp(), **SAME)
+    std = runner.alg.actor.output_std[0]
+    torch.testing.assert_close(std, parameter if deviation == "std" else parameter.exp(), **SAME)
     assert (renamed.layout, renamed.notes) == ("the layout of rsl_rl 1 to 3", (LEFT_OUT,))
     assert (renamed.state["iter"], renamed.state["infos"]) == (1499, None)
 

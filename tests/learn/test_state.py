@@ -220,9 +220,9 @@ def test_environments_of_another_task_begin_new_episodes(
     now = on_a_rank(0, 1, num_envs, task=robot)
     resume_environments(now, checkpoint)
     assert now.num_resumed == 0
-    (told,) = caplog.messages
-    assert told.startswith("All environments begin new episodes: 'task/")
-    assert " is only in " in told
+    (message,) = caplog.messages
+    assert message.startswith("All environments begin new episodes: 'task/")
+    assert " is only in " in message
 
 
 def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,15 +48,15 @@ def filming(
     Raises:
         UsageError: The task has no scene to render.
     """
-    if not (config.video and world.is_first):
-        yield None
-        return
-    try:
-        reel = Reel(task, config.video_length, config.video_size)
-    except UsageError:
-        raise
-    except Exception as error:  # noqa: BLE001  The task's own code made the scene.
-        logger.warning(_WARNING, f"{type(error).__name__}: {error}")
+    reel = None
+    if config.video and world.is_first:
+        try:
+            reel = Reel(task, config.video_length, config.video_size)
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001  The task's own code made the scene.
+            logger.warning(_WARNING, f"{type(error).__name__}: {error}")
+    if reel is None:
         yield None
         return
     for left in videos.glob(unfinished(videos / "*.mp4").name):  # By a run that was killed with its renderer.
