@@ -52,7 +52,7 @@ class WorkerReport:
     last_row: Row
     """Pooled metrics of the last iteration; empty when there was nothing left to do."""
     distance: dict[str, float] = field(default_factory=dict[str, float])
-    """Where the job asked for it: what `learn.distance` has measured."""
+    """Where the job asked for it: what `learn.collective_latency` has measured."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -115,11 +115,11 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     )
     with translate_memory_errors(device, job.num_envs, flag), isolated(device, threads=usable_threads(rank)):
         env = _build_env(job, world)
-        patience = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
+        timeout = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
         with (
             # Around the group: no other rank waits for the last film.
             filming(env.task, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
-            process_group(world, backend=job.backend, store=store, patience=patience),
+            process_group(world, backend=job.backend, store=store, timeout=timeout),
         ):
             return _learn(job, world, env, stop=stop, on_row=on_row, on_step=on_step)
 
@@ -152,9 +152,9 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
 ) -> Finished:
     """Build the learner, bring all replicas to one state, and train."""
     from shoal.learn.allocator import keep_freed_memory
+    from shoal.learn.checkpoint_transfer import CheckpointTransfer
     from shoal.learn.checkpoint_writer import CheckpointWriter
-    from shoal.learn.courier import Courier
-    from shoal.learn.distance import measure_distance
+    from shoal.learn.collective_latency import measure_collective_latency
     from shoal.learn.groups import group_timeout
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
@@ -165,11 +165,11 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     runner = Runner(env, job.config, world)
     _begin(job, runner)
-    distance = {} if job.probe is None else measure_distance(runner, job.probe)
+    distance = {} if job.probe is None else measure_collective_latency(runner, job.probe)
 
-    courier = Courier(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
+    transfer = CheckpointTransfer(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
     keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
-    checkpoints = CheckpointWriter(job.run, world, keep, courier)
+    checkpoints = CheckpointWriter(job.run, world, keep, transfer)
     code = {"versions": versions(), "git": git_state()} if world.is_first else {}
     writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []
     last_row: Row = {}
@@ -186,7 +186,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
 
     def save(snapshot: Snapshot) -> None:
         world.beat.enter("checkpoint")
-        checkpoints.save(replace(snapshot, about={**snapshot.about, "time": now(), **code}))
+        checkpoints.save(replace(snapshot, metadata={**snapshot.metadata, "time": now(), **code}))
 
     try:
         stopped_by = runner.train(
@@ -194,7 +194,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
             save=save,
             stop_requests=stop.flags,
             on_step=on_step,
-            keep_lost=partial(_keep_lost, job, world, env),
+            dump_diverged=partial(_keep_lost, job, world, env),
         )
         world.beat.enter("checkpoint")
         checkpoints.wait()
@@ -225,16 +225,16 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
 
 def _begin(job: WorkerSpec, runner: Runner) -> None:
     """Bring all replicas to one state: that of a checkpoint, if there is one to start from."""
+    from shoal.learn.checkpoint_transfer import local_copy
     from shoal.learn.checkpoints import read_checkpoint
-    from shoal.learn.courier import at_hand
-    from shoal.learn.resume import resume_environments
+    from shoal.learn.state import resume_environments
 
     start, world = job.start, runner.world
     if start is None:
         runner.synchronize()
         _seed_everything(runner.seed)  # Each rank draws other actions.
         return
-    with at_hand(Path(start.model), world) as model:
+    with local_copy(Path(start.model), world) as model:
         runner.restore(read_checkpoint(model), weights_only=start.mode == "weights")
         runner.synchronize()
         _seed_everything(runner.seed)
@@ -291,11 +291,11 @@ def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
 
 def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
     """Write the policy that `runner` holds, which is that of a checkpoint."""
-    from shoal.learn.export import deployable, write_policy
+    from shoal.learn.export import exportable_policy, write_policy
 
     name = registry.resolve(job.config.task).name
     source = str(checkpoint.path.relative_to(job.run.path.parent))
-    write_policy(deployable(runner, env.task, name=name, checkpoint=source), file)
+    write_policy(exportable_policy(runner, env.task, name=name, checkpoint=source), file)
 
 
 def _seed_everything(seed: int) -> None:

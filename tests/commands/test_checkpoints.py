@@ -42,10 +42,10 @@ def run(trained: RunDir, log_root: Path) -> RunDir:
     return RunDir(Path(shutil.copytree(trained.path, copy)))
 
 
-def tell(run: RunDir, iteration: int, **told: Any) -> None:
+def set_entries(run: RunDir, iteration: int, **entries: Any) -> None:
     """Add to the manifest of a checkpoint; None takes away."""
     file = run.checkpoint_dir(iteration) / "manifest.json"
-    manifest = json.loads(file.read_text(encoding="utf-8")) | told
+    manifest = json.loads(file.read_text(encoding="utf-8")) | entries
     kept = {key: value for key, value in manifest.items() if value is not None}
     file.write_text(json.dumps(kept), encoding="utf-8")
 
@@ -61,9 +61,9 @@ def damaged(run: RunDir) -> RunDir:
     model.write_bytes(model.read_bytes()[:1000])
     (run.checkpoint_dir(MISSING) / "model.pt").unlink()
     run.checkpoint_dir(EMPTY).mkdir()
-    tell(run, 2, score=12.5)
-    tell(run, 4, score=-3.0)
-    tell(run, TRUNCATED, score=99.0)
+    set_entries(run, 2, score=12.5)
+    set_entries(run, 4, score=-3.0)
+    set_entries(run, TRUNCATED, score=99.0)
     return run
 
 
@@ -141,7 +141,7 @@ def test_a_run_without_a_whole_checkpoint_has_nothing_to_go_on_from(run: RunDir)
 
 @pytest.mark.parametrize("time", [None, "yesterday", 5, "0001-01-01T00:00:00+23:59"])
 def test_a_manifest_that_says_little_or_nonsense_is_made_up_for(time: Any, run: RunDir) -> None:
-    tell(run, 5, time=time, world_size=None, score="high")
+    set_entries(run, 5, time=time, world_size=None, score="high")
     os.utime(run.checkpoint_dir(5), (1e9, 1e9))
     last = verified(run).checkpoints[-1]
     assert last.written.timestamp() == 1e9
@@ -149,7 +149,7 @@ def test_a_manifest_that_says_little_or_nonsense_is_made_up_for(time: Any, run: 
 
 
 def test_the_manifest_tells_when_it_was_written(run: RunDir) -> None:
-    tell(run, 5, time=WRITTEN, world_size=4, score=7)
+    set_entries(run, 5, time=WRITTEN, world_size=4, score=7)
     last = verified(run).checkpoints[-1]
     assert last.written == datetime.fromisoformat(WRITTEN)
     assert (last.world_size, last.score) == (4, 7.0)
@@ -158,7 +158,7 @@ def test_the_manifest_tells_when_it_was_written(run: RunDir) -> None:
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
 def test_a_score_that_is_no_number_is_not_the_best(score: float, run: RunDir) -> None:
     for iteration in (1, 2, 3, 4, 5):
-        tell(run, iteration, score=score if iteration == 3 else -float(iteration))
+        set_entries(run, iteration, score=score if iteration == 3 else -float(iteration))
     best = verified(run).best
     assert best is not None
     assert best.checkpoint.iteration == 1
@@ -166,9 +166,9 @@ def test_a_score_that_is_no_number_is_not_the_best(score: float, run: RunDir) ->
 
 def test_of_equal_scores_the_newest_is_the_best(run: RunDir) -> None:
     for iteration in (2, 4):
-        tell(run, iteration, score=0.0)
+        set_entries(run, iteration, score=0.0)
     for iteration in (1, 3, 5):
-        tell(run, iteration, score=-1.0)
+        set_entries(run, iteration, score=-1.0)
     best = verified(run).best
     assert best is not None
     assert best.checkpoint.iteration == 4
@@ -184,7 +184,7 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_has_a_row_for_each(damaged: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    tell(damaged, 4, time=WRITTEN, world_size=None)
+    set_entries(damaged, 4, time=WRITTEN, world_size=None)
     with pytest.raises(ShoalError, match=r"Damaged checkpoints in .*: 4 of 6\."):
         main._shoal(["checkpoints", str(damaged.path)])
     lines = capsys.readouterr().out.splitlines()
@@ -210,11 +210,11 @@ def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
     done = shoal("checkpoints", str(damaged.path), "--json")
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: Damaged checkpoints in {damaged.checkpoints_dir}: 4 of 6.")
-    told = json.loads(done.stdout)
-    assert (told["run"], told["newest"], told["best"]) == (str(damaged.path), 4, 2)
-    assert told["metric"] == "Train/mean_whole_reward"
-    assert [each["iteration"] for each in told["checkpoints"]] == [1, 2, 3, 4, 5, 6]
-    second = told["checkpoints"][1]
+    printed = json.loads(done.stdout)
+    assert (printed["run"], printed["newest"], printed["best"]) == (str(damaged.path), 4, 2)
+    assert printed["metric"] == "Train/mean_whole_reward"
+    assert [each["iteration"] for each in printed["checkpoints"]] == [1, 2, 3, 4, 5, 6]
+    second = printed["checkpoints"][1]
     assert datetime.fromisoformat(second.pop("time")).tzinfo is not None
     assert second.pop("bytes") > 1000
     path = str(damaged.checkpoint_dir(2))

@@ -67,19 +67,21 @@ def tensors_in(state: dict[str, object], part: str) -> list[torch.Tensor]:
 
 
 def test_it_stops_before_the_weights_are_spoiled(training: tuple[RunDir, str]) -> None:
-    run, said = training
-    assert re.search(r"of environments 1 on rank 0 held NaN or infinity in iteration \d+, and no gradient step", said)
+    run, stderr = training
+    assert re.search(r"of environments 1 on rank 0 held NaN or infinity in iteration \d+, and no gradient step", stderr)
     weights = weights_of(run)
     assert len(weights) > 4
     assert all(bool(tensor.isfinite().all()) for tensor in weights)
 
 
 def test_it_names_the_file_the_command_and_the_environment(training: tuple[RunDir, str]) -> None:
-    run, said = training
+    run, stderr = training
     file = run.lost_npz(0)
     assert file.is_file()
     step = read_dump(file).envs[0].step
-    assert f"`shoal replay {file}` shows how environment 1 of rank 0 was lost in step {step}; --resume goes on" in said
+    assert (
+        f"`shoal replay {file}` shows how environment 1 of rank 0 was lost in step {step}; --resume goes on" in stderr
+    )
 
 
 def test_the_file_tells_where_it_comes_from(training: tuple[RunDir, str]) -> None:

@@ -14,7 +14,7 @@ from support.limits import files_of_at_most
 
 from shoal.errors import TrainingFailedError
 from shoal.learn import checkpoints
-from shoal.learn.checkpoint_writer import CheckpointWriter
+from shoal.learn.checkpoint_writer import CheckpointWriter, HostCopy
 from shoal.learn.checkpoints import Snapshot, read_rank_file, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
 from shoal.plan import checkpoints as plan_checkpoints
@@ -31,12 +31,17 @@ def run_dir(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def snapshot(iteration: int, rank: int = 0, world_size: int = 1, **about: Any) -> Snapshot:
+def snapshot(iteration: int, rank: int = 0, world_size: int = 1, **metadata: Any) -> Snapshot:
     """What a rank saves, with numbers that tell whose it is."""
     learner = {"weights": torch.full((4,), float(iteration))} if rank == 0 else None
-    own = {"rows": {"state": torch.full((2, 3), float(10 * iteration + rank))}}
+    rank_state = {"rows": {"state": torch.full((2, 3), float(10 * iteration + rank))}}
     return Snapshot(
-        iteration=iteration, rank=rank, world_size=world_size, learner=learner, own=own, about={"num_envs": 2, **about}
+        iteration=iteration,
+        rank=rank,
+        world_size=world_size,
+        learner=learner,
+        rank_state=rank_state,
+        metadata={"num_envs": 2, **metadata},
     )
 
 
@@ -52,10 +57,10 @@ def names(run: RunDir) -> list[str]:
 
 def test_what_is_saved_is_what_was_there_when_it_was_asked_for(run_dir: RunDir) -> None:
     saved = snapshot(1)
-    assert saved.own is not None
+    assert saved.rank_state is not None
     beside = writer(run_dir)
     beside.save(saved)
-    saved.own["rows"]["state"].fill_(-1.0)  # The training goes on.
+    saved.rank_state["rows"]["state"].fill_(-1.0)  # The training goes on.
     beside.wait()
     (checkpoint,) = list_checkpoints(run_dir)
     assert checkpoint.damage() is None
@@ -87,13 +92,13 @@ def test_a_checkpoint_is_whole_when_the_last_rank_has_written(run_dir: RunDir) -
 
 
 def test_a_rank_that_writes_nothing_is_named(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(checkpoints, "RANK_FILE_TIMEOUT_S", 0.1)
     beside = writer(run_dir, 0, 2)
     beside.save(snapshot(1, 0, 2))
     with pytest.raises(TrainingFailedError, match=r"000001 was not finished: rank 1 could not write its part"):
         beside.wait()
     assert list_checkpoints(run_dir) == []
-    beside.wait()  # It is told once.
+    beside.wait()  # It is raised once.
 
 
 def test_the_next_one_waits_for_the_one_before(run_dir: RunDir) -> None:
@@ -177,7 +182,7 @@ def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
     beside = writer(run_dir, keep=Keep(last=2, every=4))
     for iteration, score in enumerate((0.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0), start=1):
         beside.save(
-            replace(snapshot(iteration), about={"num_envs": 2, "score": score, "metric": "Train/mean_whole_reward"})
+            replace(snapshot(iteration), metadata={"num_envs": 2, "score": score, "metric": "Train/mean_whole_reward"})
         )
     beside.wait()
     assert names(run_dir) == ["000002", "000004", "000006", "000007"]
@@ -202,9 +207,9 @@ def test_a_checkpoint_that_loses_its_rank_files_while_it_is_verified_is_whole(
     (checkpoint,) = list_checkpoints(run_dir)
     look = plan_checkpoints._damage_of
 
-    def look_late(*told: Any) -> str | None:
+    def look_late(*arguments: Any) -> str | None:
         remove_rank_files(checkpoint)
-        return look(*told)
+        return look(*arguments)
 
     monkeypatch.setattr(plan_checkpoints, "_damage_of", look_late)
     assert checkpoint.has_rank_files
@@ -219,5 +224,28 @@ def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, capl
     beside.save(snapshot(2))
     beside.wait()
     assert names(run_dir) == [".dropped-000001", "000001", "000002"]
-    (told,) = caplog.messages
-    assert told.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")
+    (message,) = caplog.messages
+    assert message.startswith(f"The old checkpoint {run_dir.checkpoint_dir(1)} was not removed (")
+
+
+def test_a_copy_holds_the_values_of_its_moment_in_the_same_nesting(device: str) -> None:
+    weights, steps = torch.arange(4.0, device=device), torch.tensor(3)
+    state = {"weights": weights, "pair": (weights[:2], [steps, "adam"]), "nothing": None}
+    copy = HostCopy(state, device)
+    weights.zero_()
+    steps.zero_()
+    found: Any = copy.get()
+    assert found["weights"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert found["pair"][0].tolist() == [0.0, 1.0]
+    assert found["pair"][1] == [torch.tensor(3), "adam"]
+    assert found["nothing"] is None
+    assert {found["weights"].device.type, found["pair"][0].device.type} == {"cpu"}
+
+
+def test_another_thread_may_wait_for_it(device: str) -> None:
+    copy = HostCopy({"weights": torch.ones(3, device=device)}, device)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(copy.get()))
+    thread.start()
+    thread.join()
+    assert found[0]["weights"].tolist() == [1.0, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Collectives as a phase: who calls torch's functions finds the marked ones, and they are put back."""
+"""Collectives as phases of the heartbeat: torch's functions are replaced during the body, and restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
-from shoal.learn.collectives import _COLLECTIVES, Spent, _marked, _Stream, marked_collectives
+from shoal.learn.collectives import _COLLECTIVES, CollectiveTimer, _Events, _instrumented, instrumented_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def beat() -> RecordedHeartbeat:
 @pytest.mark.usefixtures("alone")
 def test_each_collective_is_a_phase_and_its_caller_goes_on_where_it_was(beat: RecordedHeartbeat) -> None:
     gathered: list[object] = [None]
-    with marked_collectives(beat, Spent(), "cpu"):
+    with instrumented_collectives(beat, CollectiveTimer(), "cpu"):
         torch.distributed.all_reduce(torch.ones(2), op=torch.distributed.ReduceOp.SUM)
         dist.broadcast(torch.ones(2), src=0)
         dist.all_gather_object(gathered, "word")
@@ -58,26 +58,26 @@ def test_each_collective_is_a_phase_and_its_caller_goes_on_where_it_was(beat: Re
 
 
 def test_the_time_in_collectives_is_counted_and_taken_once(beat: RecordedHeartbeat) -> None:
-    spent, before = Spent(), time.perf_counter()
-    slow = _marked(time.sleep, beat, spent, None)
+    timer, before = CollectiveTimer(), time.perf_counter()
+    slow = _instrumented(time.sleep, beat, timer, None)
     slow(0.02)
     slow(0.01)
     took = time.perf_counter() - before
-    assert 0.03 <= spent.take() <= took
-    assert spent.take() == 0
+    assert 0.03 <= timer.take() <= took
+    assert timer.take() == 0
 
 
 @pytest.mark.usefixtures("alone")
 def test_the_time_of_torchs_own_collectives_is_counted(beat: RecordedHeartbeat) -> None:
-    spent = Spent()
-    with marked_collectives(beat, spent, "cpu"):
+    timer = CollectiveTimer()
+    with instrumented_collectives(beat, timer, "cpu"):
         dist.barrier()
-        assert spent.take() > 0
+        assert timer.take() > 0
 
 
 def test_a_collective_that_fails_leaves_its_phase(beat: RecordedHeartbeat) -> None:
     with (
-        marked_collectives(beat, Spent(), "cpu"),
+        instrumented_collectives(beat, CollectiveTimer(), "cpu"),
         pytest.raises(ValueError, match="process group has not been initialized"),
     ):
         dist.all_reduce(torch.ones(2))
@@ -86,46 +86,49 @@ def test_a_collective_that_fails_leaves_its_phase(beat: RecordedHeartbeat) -> No
 
 def test_torchs_own_functions_are_put_back(beat: RecordedHeartbeat) -> None:
     before = {name: getattr(dist, name) for name in _COLLECTIVES}
-    with marked_collectives(beat, Spent(), "cpu"):
+    with instrumented_collectives(beat, CollectiveTimer(), "cpu"):
         assert all(getattr(dist, name) is not function for name, function in before.items())
-    with pytest.raises(ValueError, match="not been initialized"), marked_collectives(beat, Spent(), "cpu"):
+    with (
+        pytest.raises(ValueError, match="not been initialized"),
+        instrumented_collectives(beat, CollectiveTimer(), "cpu"),
+    ):
         dist.barrier()
     assert {name: getattr(dist, name) for name in _COLLECTIVES} == before
 
 
 @pytest.mark.gpu(real="work has to queue up")
 def test_what_the_device_waits_for_is_told_from_another_thread() -> None:
-    stream, told = _Stream("cuda:0"), list[bool]()
+    events, waiting = _Events("cuda:0"), list[bool]()
 
     def ask() -> None:
-        told.append(stream.waits())
+        waiting.append(events.is_waiting())
 
-    def ask_elsewhere() -> None:
+    def ask_in_thread() -> None:
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join()
 
-    ask_elsewhere()  # Before any collective.
+    ask_in_thread()  # Before any collective.
     torch.cuda._sleep(500_000_000)  # Its own work, a fraction of a second of it.
-    stream.reached.record()
+    events.before.record()
     torch.cuda._sleep(2_000_000_000)  # What stands for the collective.
-    stream.passed.record()
-    ask_elsewhere()  # The device has not come to the collective.
-    stream.reached.synchronize()
-    ask_elsewhere()  # It is in the collective.
+    events.after.record()
+    ask_in_thread()  # The device has not come to the collective.
+    events.before.synchronize()
+    ask_in_thread()  # It is in the collective.
     torch.cuda.synchronize()
-    ask_elsewhere()
-    assert told == [False, False, True, False]
+    ask_in_thread()
+    assert waiting == [False, False, True, False]
 
 
 @pytest.mark.gpu(real="its time is measured")
 @pytest.mark.usefixtures("alone")
 def test_the_time_of_a_collective_on_the_device_is_counted_when_it_is_done(beat: RecordedHeartbeat) -> None:
-    spent, stream = Spent(), _Stream("cuda:0")
-    slow = _marked(torch.cuda._sleep, beat, spent, stream)
+    timer, events = CollectiveTimer(), _Events("cuda:0")
+    slow = _instrumented(torch.cuda._sleep, beat, timer, events)
     slow(2_000_000_000)  # What stands for a collective: the host goes on, the device is busy for a second or so.
-    assert spent.take() == 0
+    assert timer.take() == 0
     slow(2_000_000_000)
     torch.cuda.synchronize()
-    assert spent.take() > 0.5
-    assert spent.take() == 0
+    assert timer.take() > 0.5
+    assert timer.take() == 0

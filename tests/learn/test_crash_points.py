@@ -52,9 +52,9 @@ class Crashes:
         """Which checkpoint must be the newest whole one."""
         return NEW if APPEARS in self.trail[:done] else BEFORE
 
-    def told(self, done: int) -> str:
-        """What the first rank said, when it was not killed itself."""
-        return (self.where / f"{done}.told").read_text(encoding="utf-8")
+    def error_of(self, done: int) -> str:
+        """The error of the first rank, when it was not killed itself."""
+        return (self.where / f"{done}.error").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Crashes:
 
 
 def phases(trail: list[str]) -> list[str]:
-    """The steps, with those that empty a directory told as one: their order is the file system's."""
+    """The steps, with those that empty a directory merged into one: their order is the file system's."""
     merged = ["empty it" if step.startswith("remove") and not step.endswith(".sum") else step for step in trail]
     return [step for step, _ in itertools.groupby(merged)]
 
@@ -82,7 +82,7 @@ def test_every_phase_of_the_write_was_struck(first: Crashes, second: Crashes) ->
         "mkdir .unfinished-000003",
         *("open model.pt", "half of model.pt", "flush model.pt"),
         *("open rank_00000.pt", "half of rank_00000.pt", "flush rank_00000.pt"),
-        "remove rank_00001.sum",  # It has waited for this note.
+        "remove rank_00001.sum",  # It has waited for this sum.
         *("open manifest.json", "half of manifest.json", "flush manifest.json"),
         "flush .unfinished-000003",
         *("empty it", "rmdir 000003"),  # The damaged one.
@@ -92,7 +92,7 @@ def test_every_phase_of_the_write_was_struck(first: Crashes, second: Crashes) ->
     ]
     assert second.trail == [
         *("open rank_00001.pt", "half of rank_00001.pt", "flush rank_00001.pt"),
-        *("open rank_00001.told", "rename rank_00001.told"),
+        *("open rank_00001.tmp", "rename rank_00001.tmp"),
     ]
     assert [each.name for each in first.run("whole").checkpoints_dir.iterdir()] == ["000003"]
     assert [each.name for each in second.run("whole").checkpoints_dir.iterdir()] == ["000003"]
@@ -139,7 +139,7 @@ def test_a_resume_goes_on_from_it_and_its_launch_sweeps_what_was_left(first: Cra
 def test_when_another_rank_was_killed_the_first_gives_up_and_leaves_nothing(second: Crashes) -> None:
     for done, run in second:
         final = run.checkpoint_dir(NEW)
-        assert second.told(done) == (
+        assert second.error_of(done) == (
             f"TrainingFailedError: The checkpoint {final} was not finished: rank 1 could not write its part, or not "
             "within 0 s. Pass --resume to go on from the one before."
         )

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from shoal import __version__
 from shoal.config import DistributionConfig, ModelConfig
 from shoal.errors import ShoalError, UsageError
-from shoal.learn.export import METADATA, deployable, write_policy
+from shoal.learn.export import METADATA, exportable_policy, write_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def stacked(seen: TensorDict) -> torch.Tensor:
 
 def write(runner: Runner, directory: Path, task: Any = DEPLOYED) -> tuple[Path, Path]:
     """Export a policy."""
-    policy = deployable(runner, task, name="tiny", checkpoint="run/checkpoints/000007")
+    policy = exportable_policy(runner, task, name="tiny", checkpoint="run/checkpoints/000007")
     return write_policy(policy, directory / "exports" / "policy.onnx")
 
 
@@ -186,13 +186,13 @@ def test_it_says_what_a_controller_must_know(files: tuple[Path, Path], suffix: s
 
 
 def test_inputs_and_outputs_have_names_and_a_batch_axis(tmp_path: Path) -> None:
-    def told(kind: str) -> list[tuple[str, list[object]]]:
+    def axes_of(kind: str) -> list[tuple[str, list[object]]]:
         session = onnxruntime.InferenceSession(write(runner_of(ACTORS[kind]), tmp_path)[0])
         return [(each.name, each.shape) for each in (*session.get_inputs(), *session.get_outputs())]
 
-    assert told("a perceptron") == [("obs", ["batch", 8]), ("actions", ["batch", 2])]
+    assert axes_of("a perceptron") == [("obs", ["batch", 8]), ("actions", ["batch", 2])]
     states = [2, "batch", 32]
-    assert told("an LSTM") == [
+    assert axes_of("an LSTM") == [
         *(("obs", ["batch", 8]), ("h_in", states), ("c_in", states)),
         *(("actions", ["batch", 2]), ("h_out", states), ("c_out", states)),
     ]
@@ -205,30 +205,30 @@ def test_nothing_of_this_machine_is_in_the_files(files: tuple[Path, Path]) -> No
 
 def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
     task = Task(joint_names=["hip", "knee"], default_joint_pos=[0.0, -0.5], iteration=0)
-    told = metadata_in(write(runner_of(ACTORS["a perceptron"]), tmp_path, task)[0])
-    assert json.loads(told["joint_names"]) == ["hip", "knee"]
-    assert json.loads(told["default_joint_pos"]) == [0.0, -0.5]
-    assert told["iteration"] == "7"
+    metadata = metadata_in(write(runner_of(ACTORS["a perceptron"]), tmp_path, task)[0])
+    assert json.loads(metadata["joint_names"]) == ["hip", "knee"]
+    assert json.loads(metadata["default_joint_pos"]) == [0.0, -0.5]
+    assert metadata["iteration"] == "7"
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), float("nan"), {1, 2}], ids=str)
 def test_what_no_file_can_hold_is_named(value: object) -> None:
     task: Any = Task(pose=value)
     with pytest.raises(ShoalError, match=r"deployment\(\) of the task Task gives .* for 'pose'"):
-        deployable(runner_of(ACTORS["a perceptron"]), task, name="tiny", checkpoint="")
+        exportable_policy(runner_of(ACTORS["a perceptron"]), task, name="tiny", checkpoint="")
 
 
 def test_a_model_that_exports_another_is_refused() -> None:
     actor = ModelConfig(class_name=f"{Doubled.__module__}:Doubled", hidden_dims=(8,), distribution=GAUSSIAN)
     with pytest.raises(ShoalError, match=r"as_onnx\(\) of Doubled returns does not act as the policy does"):
-        deployable(runner_of(actor), DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy(runner_of(actor), DEPLOYED, name="tiny", checkpoint="")
 
 
 def test_a_model_that_cannot_export_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(ACTORS["a perceptron"])
     monkeypatch.delattr(MLPModel, "as_onnx")
     with pytest.raises(UsageError, match=r"a MLPModel, which has no as_onnx\(\)"):
-        deployable(runner, DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy(runner, DEPLOYED, name="tiny", checkpoint="")
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

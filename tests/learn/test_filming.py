@@ -65,8 +65,8 @@ def test_a_clip_is_skipped_while_the_last_one_is_drawn(tmp_path: Path, caplog: p
     with filmed(tmp_path) as on_step:
         steps(on_step, 0, 15)  # No film is made within microseconds.
     assert names_in(tmp_path) == ["step_0.mp4"]
-    told = [record.getMessage() for record in caplog.records if " is skipped" in record.getMessage()]
-    assert told == ["step_10.mp4 is skipped: step_0.mp4 is still being made."]
+    messages = [record.getMessage() for record in caplog.records if " is skipped" in record.getMessage()]
+    assert messages == ["step_10.mp4 is skipped: step_0.mp4 is still being made."]
 
 
 def one_warning(caplog: pytest.LogCaptureFixture) -> str:
@@ -80,13 +80,13 @@ def test_a_broken_renderer_costs_one_warning(
     monkeypatch.setenv("MUJOCO_GL", "bogus")
     with filmed(tmp_path) as on_step:
         steps(on_step, 0, 3)
-        assert wait_until(lambda: tell(on_step, 4) and bool(caplog.records), timeout=60)
+        assert wait_until(lambda: call(on_step, 4) and bool(caplog.records), timeout=60)
         steps(on_step, 10, 12)
     assert "RuntimeError: invalid value for environment variable MUJOCO_GL: bogus" in one_warning(caplog)
     assert names_in(tmp_path) == []
 
 
-def tell(on_step: Callable[[int], None] | None, step: int) -> bool:
+def call(on_step: Callable[[int], None] | None, step: int) -> bool:
     assert on_step is not None
     on_step(step)
     return True

@@ -1,4 +1,4 @@
-"""NaN and infinity in a rollout, in a loss, in a weight: found, and told where they were first."""
+"""NaN and infinity in a rollout, in a loss, in a weight: found, and located where they came first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
 
 STEPS, ENVS = 3, 12
 
@@ -30,8 +30,8 @@ def storage(newest: TensorDict) -> RolloutStorage:
     return RolloutStorage("rl", ENVS, STEPS, newest, [1])
 
 
-def told(storage: RolloutStorage, newest: TensorDict) -> str:
-    """What is said about a rollout."""
+def error_of(storage: RolloutStorage, newest: TensorDict) -> str:
+    """The error of a rollout."""
     with pytest.raises(TrainingFailedError) as caught:
         refuse_non_finite_rollout(storage, newest, rank=3, iteration=5)
     return str(caught.value)
@@ -51,7 +51,7 @@ def test_group_environments_rank_and_iteration_are_named(
     value: float, storage: RolloutStorage, newest: TensorDict
 ) -> None:
     storage.observations["height"][1, [2, 5], 0, 2, 1] = value
-    assert told(storage, newest) == (
+    assert error_of(storage, newest) == (
         "The observation group 'height' of environments 2, 5 on rank 3 held NaN or infinity in iteration 5, and no "
         "gradient step was taken. Look at that task's dynamics, or lower its time step; "
         "--resume goes on from the last checkpoint, if there is one."
@@ -62,66 +62,66 @@ def test_a_group_may_have_one_number_for_each_environment(storage: RolloutStorag
     newest["age"] = torch.zeros(ENVS)
     storage.observations["age"] = torch.zeros(STEPS, ENVS)
     storage.observations["age"][0, 3] = torch.nan
-    assert told(storage, newest).startswith("The observation group 'age' of environments 3 on rank 3")
+    assert error_of(storage, newest).startswith("The observation group 'age' of environments 3 on rank 3")
 
 
 def test_rewards_are_searched(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards[2, 7] = torch.inf
-    assert told(storage, newest).startswith("The rewards of environments 7 on rank 3")
+    assert error_of(storage, newest).startswith("The rewards of environments 7 on rank 3")
 
 
 def test_infinities_that_would_cancel_are_found(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards[0, 0], storage.rewards[0, 1] = torch.inf, -torch.inf
-    assert told(storage, newest).startswith("The rewards of environments 0, 1 on rank 3")
+    assert error_of(storage, newest).startswith("The rewards of environments 0, 1 on rank 3")
 
 
 def test_observations_after_the_last_step_are_searched(storage: RolloutStorage, newest: TensorDict) -> None:
     # No action followed them, but the returns begin with what the critic says of them.
     newest["policy"][4, 1] = torch.nan
-    assert told(storage, newest).startswith("The observation group 'policy' of environments 4 on rank 3")
+    assert error_of(storage, newest).startswith("The observation group 'policy' of environments 4 on rank 3")
 
 
 def test_what_came_first_is_named(storage: RolloutStorage, newest: TensorDict) -> None:
     # The second step returned a bad reward (row 1), and the third bad observations (what is acted on next).
     storage.rewards[1, 7] = torch.nan
     newest["policy"][:] = torch.nan
-    assert told(storage, newest).startswith("The rewards of environments 7 on")
+    assert error_of(storage, newest).startswith("The rewards of environments 7 on")
 
 
 def test_a_state_is_named_before_the_reward_that_follows_from_it(storage: RolloutStorage, newest: TensorDict) -> None:
     # Both were returned by the second step.
     storage.rewards[1, 7] = torch.nan
     storage.observations["policy"][2, 7] = torch.nan
-    assert told(storage, newest).startswith("The observation group 'policy' of environments 7 on")
+    assert error_of(storage, newest).startswith("The observation group 'policy' of environments 7 on")
 
 
 def test_many_environments_are_not_all_listed(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards.fill_(torch.nan)
-    assert "environments 0, 1, 2, 3, 4, 5, 6, 7, ... on rank 3" in told(storage, newest)
+    assert "environments 0, 1, 2, 3, 4, 5, 6, 7, ... on rank 3" in error_of(storage, newest)
 
 
 def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards[2, 7] = torch.nan
-    asked: list[int] = []
+    calls: list[int] = []
 
-    def keep_lost(iteration: int) -> str | None:
-        asked.append(iteration)
-        return "`shoal replay x` shows how environment 7 was lost" if len(asked) > 1 else None
+    def dump_diverged(iteration: int) -> str | None:
+        calls.append(iteration)
+        return "`shoal replay x` shows how environment 7 was lost" if len(calls) > 1 else None
 
-    for told in (
+    for remedy in (
         "Look at that task's dynamics, or lower its time step",
         "`shoal replay x` shows how environment 7 was",
     ):
-        with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {told}.*; --resume goes on"):
-            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, keep_lost=keep_lost)
-    assert asked == [5, 5]
+        with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {remedy}.*; --resume goes on"):
+            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, dump_diverged=dump_diverged)
+    assert calls == [5, 5]
 
 
 def test_of_a_finite_rollout_nothing_is_kept(storage: RolloutStorage, newest: TensorDict) -> None:
-    def keep_lost(iteration: int) -> str | None:
+    def dump_diverged(iteration: int) -> str | None:
         raise AssertionError(iteration)
 
-    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, keep_lost=keep_lost)
+    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, dump_diverged=dump_diverged)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_losses_end_the_training_when_they_are_many_and_more_than_a_few(
     lost: int, num_envs: int, limit: float, *, ends: bool
 ) -> None:
     if not ends:
-        refuse_many_lost(lost, num_envs, limit, iteration=5)
+        refuse_many_diverged(lost, num_envs, limit, iteration=5)
         return
-    with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments were lost .* {limit:g} allows"):
-        refuse_many_lost(lost, num_envs, limit, iteration=5)
+    with pytest.raises(TrainingFailedError, match=rf"^{lost} of [\d,]+ environments diverged .* {limit:g} allows"):
+        refuse_many_diverged(lost, num_envs, limit, iteration=5)
 
 
 @pytest.fixture

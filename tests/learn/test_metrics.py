@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from support.limits import files_of_at_most
 
 from shoal.config import TrainConfig
-from shoal.learn.metrics import JsonLinesWriter, Sheltered, open_writers
+from shoal.learn.metrics import JsonLinesWriter, SafeWriter, open_writers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def test_half_a_line_of_a_killed_process_is_dropped(run_dir: RunDir) -> None:
 
 
 def test_a_full_disk_costs_rows_and_leaves_whole_lines(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
-    writer = Sheltered(JsonLinesWriter(run_dir))
+    writer = SafeWriter(JsonLinesWriter(run_dir))
     line = len(json.dumps(ROW)) + 1
     with files_of_at_most(2 * line + line // 2), caplog.at_level(logging.WARNING):
         for _ in range(4):
@@ -88,7 +88,7 @@ def test_closing_a_writer_that_cannot_flush_is_no_failure(caplog: pytest.LogCapt
             raise OSError(message)
 
     with caplog.at_level(logging.WARNING):
-        Sheltered(Late()).close()
+        SafeWriter(Late()).close()
     assert "Late lost metrics (OSError: no room); training goes on." in caplog.text
 
 

@@ -137,7 +137,7 @@ def test_every_tensor_that_must_agree_has_a_name() -> None:
     assert "optimizer.9.step" not in names
 
 
-def test_curiosity_must_agree_too() -> None:
+def test_rnd_networks_must_agree_too() -> None:
     rnd = RndConfig(enabled=True, weight=1.0, state_normalization=True, reward_normalization=True)
     groups = {"actor": ("policy",), "critic": ("policy",), "rnd_state": ("privileged",)}
     agent = tiny_agent(obs_groups=groups, algorithm=PpoConfig(rnd=rnd))

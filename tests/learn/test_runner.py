@@ -106,7 +106,7 @@ def scores(env: TinyEnv, iterations: int = 4) -> list[tuple[str | None, float | 
     saved: list[Any] = []
     config = tiny_config(max_iterations=iterations, agent=tiny_agent(save_interval=1))
     tiny_runner(config, env=env).train(on_row=lambda _: None, save=saved.append, stop_requests=dict)
-    return [(each.about.get("metric"), each.about["score"]) for each in saved]
+    return [(each.metadata.get("metric"), each.metadata["score"]) for each in saved]
 
 
 def test_the_best_is_chosen_by_whole_episodes() -> None:
@@ -129,9 +129,9 @@ def test_other_ranks_save_nothing() -> None:
 
 
 def test_a_request_to_stop_is_heard_after_the_iteration_and_its_checkpoint() -> None:
-    asked = iter([False, True])
+    requests = iter([False, True])
     runner = tiny_runner(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)))
-    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": next(asked)})
+    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": next(requests)})
     assert story.stopped_by == "SIGTERM"
     assert story.iterations == [1, 2]
     assert list(story.saved) == [2]
@@ -218,7 +218,7 @@ def test_a_restored_run_repeats_no_iteration_and_goes_on_counting() -> None:
 
 
 class Leveled(TinyEnv):
-    """Environments that have levels, and remember what they were told of them."""
+    """Environments that have levels, and keep the counts that they were given."""
 
     def __init__(self, levels: list[int]) -> None:
         """Begin on those."""
@@ -301,7 +301,7 @@ def test_infos_of_others_are_passed_over(infos: Any) -> None:
     assert runner.totals == Totals()
 
 
-def test_curiosity_is_logged_saved_and_restored() -> None:
+def test_rnd_is_logged_saved_and_restored() -> None:
     rnd = RndConfig(enabled=True, weight=2.0, state_normalization=True, reward_normalization=True)
     groups = {"actor": ("policy",), "critic": ("policy",), "rnd_state": ("privileged",)}
     agent = tiny_agent(obs_groups=groups, algorithm=PpoConfig(rnd=rnd))
@@ -313,7 +313,7 @@ def test_curiosity_is_logged_saved_and_restored() -> None:
     second = tiny_runner(tiny_config(agent=agent), seed=9)
     second.restore(dict(story.saved[3]))
     assert fingerprints(second.alg) == fingerprints(first.alg)
-    # A checkpoint from before there was curiosity is good enough to start it.
+    # A checkpoint without RND is good enough to start it.
     plain = {name: value for name, value in story.saved[3].items() if not name.startswith("rnd")}
     tiny_runner(tiny_config(agent=agent)).restore(plain)
 
@@ -347,7 +347,7 @@ def spoil_observation(observations: Any, _: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "spoil", "told"),
+    ("number", "spoil", "what"),
     [
         (NUM_STEPS + 2, spoil_reward, "The rewards of environments 3 on rank 1"),
         (NUM_STEPS + 2, spoil_observation, "The observation group 'privileged' of environments 2 on rank 1"),
@@ -356,7 +356,7 @@ def spoil_observation(observations: Any, _: torch.Tensor) -> None:
     ],
 )
 def test_nan_ends_the_training_before_it_reaches_a_weight(
-    number: int, spoil: Callable[[Any, torch.Tensor], None], told: str
+    number: int, spoil: Callable[[Any, torch.Tensor], None], what: str
 ) -> None:
     runner = tiny_runner(env=Spoiled(number, spoil), world=World(rank=1))
     after_first: list[dict[str, int]] = []
@@ -364,7 +364,7 @@ def test_nan_ends_the_training_before_it_reaches_a_weight(
     def keep(_: Any) -> None:
         after_first.append(fingerprints(runner.alg))
 
-    with pytest.raises(TrainingFailedError, match=f"{told} held NaN or infinity in iteration 2, and no gradient step"):
+    with pytest.raises(TrainingFailedError, match=f"{what} held NaN or infinity in iteration 2, and no gradient step"):
         runner.train(on_row=keep, save=lambda *_: None, stop_requests=dict)
     assert after_first == [fingerprints(runner.alg)]
     assert runner.iteration == 1
@@ -386,13 +386,13 @@ def test_lost_environments_are_counted_and_complaints_are_told_once(caplog: pyte
     config = tiny_config(env=MujocoConfig(lost_limit=0.5))
     story = train(tiny_runner(config, env=Losing(2)))
     assert [row["Env/lost"] for row in story.rows] == [2, 2, 2]
-    told = [record.getMessage() for record in caplog.records if "contacts" in record.getMessage()]
-    assert told == ["On rank 0, 2 environments had more contacts than there is room for."]
+    messages = [record.getMessage() for record in caplog.records if "contacts" in record.getMessage()]
+    assert messages == ["On rank 0, 2 environments had more contacts than there is room for."]
 
 
 def test_too_many_lost_environments_end_the_training() -> None:
     runner = tiny_runner(tiny_config(env=MujocoConfig(lost_limit=0.5)), env=Losing(4))
-    with pytest.raises(TrainingFailedError, match=r"^4 of 4 environments were lost .* iteration 1, more than .* 0\.5"):
+    with pytest.raises(TrainingFailedError, match=r"^4 of 4 environments diverged .* iteration 1, more than .* 0\.5"):
         train(runner)
 
 

@@ -154,7 +154,7 @@ def test_a_term_may_be_called_as_a_measure_is() -> None:
 )
 def test_episodes_add_up_as_in_plain_python(steps: list[list[tuple[int, bool]]], iteration_length: int) -> None:
     statistics = Statistics(ALONE, num_envs=3)
-    told, running, ended = 0, [(0, 0)] * 3, []
+    episodes, running, ended = 0, [(0, 0)] * 3, []
     for number, envs in enumerate(steps, start=1):
         step(statistics, [float(reward) for reward, _ in envs], [int(done) for _, done in envs])
         for env, (reward, done) in enumerate(envs):
@@ -164,9 +164,9 @@ def test_episodes_add_up_as_in_plain_python(steps: list[list[tuple[int, bool]]],
                 ended.append(running[env])
                 running[env] = (0, 0)
         if number % iteration_length == 0:
-            told += pool(statistics).episodes
+            episodes += pool(statistics).episodes
     pooled = pool(statistics)
-    assert told + pooled.episodes == len(ended)
+    assert episodes + pooled.episodes == len(ended)
     if ended:
         assert pooled.means["Train/mean_reward"] == pytest.approx(sum(total for total, _ in ended) / len(ended))
         assert pooled.means["Train/mean_episode_length"] == pytest.approx(

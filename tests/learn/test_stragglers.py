@@ -9,21 +9,21 @@ SLOW = [0.5, 1.5]
 
 
 def warnings(*iterations: list[float]) -> list[str | None]:
-    """What is said after each of these iterations, which follow a first one."""
+    """The warnings after each of these iterations, which follow a first one."""
     stragglers = Stragglers()
-    assert stragglers.look([9.0, 60.0]) is None  # Rank 1 compiles.
-    return [stragglers.look(seconds) for seconds in iterations]
+    assert stragglers.check([9.0, 60.0]) is None  # Rank 1 compiles.
+    return [stragglers.check(seconds) for seconds in iterations]
 
 
 def numbers(*iterations: list[float]) -> list[int]:
-    """In which of these iterations something is said, from 1."""
-    return [number for number, said in enumerate(warnings(*iterations), start=1) if said]
+    """The iterations with a warning, counted from 1."""
+    return [number for number, warning in enumerate(warnings(*iterations), start=1) if warning]
 
 
 def test_a_rank_three_times_slower_is_named_in_its_second_iteration_with_all_times() -> None:
-    silence, said = warnings(SLOW, SLOW)
+    silence, warning = warnings(SLOW, SLOW)
     assert silence is None
-    assert said == (
+    assert warning == (
         "Rank 1 straggled for 2 iterations, 3.0 times slower than the others, which wait. "
         "The last rollout took: rank 0 0.50 s, rank 1 1.50 s."
     )
@@ -59,9 +59,9 @@ def test_what_a_busy_machine_does_says_nothing() -> None:
 
 def test_the_others_are_many() -> None:
     half = [0.5, 0.6, 0.5, 0.7, 5.0, 0.5, 4.0, 0.5]
-    said = warnings(half, half)[1]
-    assert said is not None
-    assert said.startswith("Ranks 4, 6 straggled for 2 iterations, 10.0 times slower")
+    warning = warnings(half, half)[1]
+    assert warning is not None
+    assert warning.startswith("Ranks 4, 6 straggled for 2 iterations, 10.0 times slower")
 
 
 def test_one_rank_alone_never_straggles() -> None:

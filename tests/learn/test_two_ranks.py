@@ -65,27 +65,27 @@ def test_returns_and_lengths_are_pooled(ranks: list[dict[str, Any]]) -> None:
     # Returns 3, 60, 100, 5: mean 168 / 4 = 42, mean square 13634 / 4 = 3408.5, variance 3408.5 - 42^2 = 1644.5.
     # Lengths 2, 3, 1, 2: mean 8 / 4 = 2, mean square 18 / 4 = 4.5, variance 0.5.
     for report in ranks:
-        told = report["statistics"]["means"][0]
-        assert told["Train/mean_reward"] == 42
-        assert told["Train/std_reward"] == pytest.approx(math.sqrt(1644.5))
-        assert told["Train/mean_episode_length"] == 2
-        assert told["Train/std_episode_length"] == pytest.approx(math.sqrt(0.5))
+        reported = report["statistics"]["means"][0]
+        assert reported["Train/mean_reward"] == 42
+        assert reported["Train/std_reward"] == pytest.approx(math.sqrt(1644.5))
+        assert reported["Train/mean_episode_length"] == 2
+        assert reported["Train/std_episode_length"] == pytest.approx(math.sqrt(0.5))
         assert report["statistics"]["episodes"] == [4, 1, 0, 0, 0]
 
 
 def test_an_episode_that_began_in_an_earlier_iteration_counts_whole(ranks: list[dict[str, Any]]) -> None:
     # 3 + 4 in 1 + 1 steps joins the window: returns (168 + 7) / 5, lengths (8 + 2) / 5.
     for report in ranks:
-        told = report["statistics"]["means"][1]
-        assert told["Train/mean_reward"] == 35
-        assert told["Train/mean_episode_length"] == 2
+        reported = report["statistics"]["means"][1]
+        assert reported["Train/mean_reward"] == 35
+        assert reported["Train/mean_episode_length"] == 2
 
 
 def test_reward_terms_count_where_an_episode_ended(ranks: list[dict[str, Any]]) -> None:
     # 3 and 6 on rank 0, 10 and 1 on rank 1, and NaN everywhere else; then 0.
     for report in ranks:
-        told = [means["Episode_Reward/up"] for means in report["statistics"]["means"]]
-        assert told[:2] == [20 / 4, 20 / 5]
+        reported = [means["Episode_Reward/up"] for means in report["statistics"]["means"]]
+        assert reported[:2] == [20 / 4, 20 / 5]
 
 
 def test_log_values_of_all_ranks_are_averaged(ranks: list[dict[str, Any]]) -> None:
@@ -105,8 +105,8 @@ def test_a_name_that_one_rank_alone_logs_is_told_on_all(ranks: list[dict[str, An
 
 def test_a_name_that_appears_late_is_told_from_there_on(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
-        told = [means.get("Episode/late") for means in report["statistics"]["means"]]
-        assert told == [None, None, 7, None, (8 + 10) / 2]
+        reported = [means.get("Episode/late") for means in report["statistics"]["means"]]
+        assert reported == [None, None, 7, None, (8 + 10) / 2]
 
 
 def test_a_rank_that_comes_early_spends_the_wait_in_collectives(ranks: list[dict[str, Any]]) -> None:
@@ -122,11 +122,11 @@ def test_each_row_has_the_time_that_its_iteration_spent_in_collectives(ranks: li
 
 def test_losses_and_timings_are_means_over_ranks(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
-        told = report["statistics"]["means"][0]
-        assert told["Loss/value"] == (1 + 3) / 2
-        assert told["Perf/collection_time"] == (1 + 3) / 2
-        assert told["Perf/learning_time"] == (2 + 6) / 2
-        assert told["Perf/collective_time"] == (0.5 + 2.5) / 2
+        reported = report["statistics"]["means"][0]
+        assert reported["Loss/value"] == (1 + 3) / 2
+        assert reported["Perf/collection_time"] == (1 + 3) / 2
+        assert reported["Perf/learning_time"] == (2 + 6) / 2
+        assert reported["Perf/collective_time"] == (0.5 + 2.5) / 2
         assert report["statistics"]["rank_seconds"] == [1, 3]
 
 
@@ -180,10 +180,10 @@ def test_like_replicas_have_one_digest_at_the_cost_of_one_collective(ranks: list
     ],
 )
 def test_a_fault_of_one_rank_is_named_on_both(fault: str, tensor: str, ranks: list[dict[str, Any]]) -> None:
-    told = [report["replicas"]["faults"][fault] for report in ranks]
+    reported = [report["replicas"]["faults"][fault] for report in ranks]
     start = f"ReplicasDivergedError: Replicas diverged after iteration 7: '{tensor}' on rank 1 differs from rank 0."
-    assert told[0].startswith(start)
-    assert told[0] == told[1]
+    assert reported[0].startswith(start)
+    assert reported[0] == reported[1]
 
 
 # Training
@@ -202,8 +202,8 @@ def test_after_training_both_ranks_hold_the_same(what: str, ranks: list[dict[str
 
 
 def test_the_normaliser_has_seen_the_samples_of_both_ranks(ranks: list[dict[str, Any]]) -> None:
-    told = ranks[0]["training"]
-    assert told["normaliser_count"] == 3 * 2 * told["samples"]
+    reported = ranks[0]["training"]
+    assert reported["normaliser_count"] == 3 * 2 * reported["samples"]
 
 
 def test_the_learning_rate_has_moved(ranks: list[dict[str, Any]]) -> None:
@@ -270,11 +270,11 @@ def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> 
 
 def test_the_collectives_of_an_iteration_are_as_many_as_is_said(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
-        said = report["distance"]["measured"]
-        assert said["gradients"] == 2 * 2
-        assert said["gradients"] + said["small"] == report["distance"]["last_iteration"]
-        assert said["latency"] > 0
-        assert said["gradient"] > 0
+        measured = report["distance"]["measured"]
+        assert measured["gradients"] == 2 * 2
+        assert measured["gradients"] + measured["small"] == report["distance"]["last_iteration"]
+        assert measured["latency"] > 0
+        assert measured["gradient"] > 0
 
 
 def test_the_gradient_that_is_timed_is_as_long_as_the_learners(ranks: list[dict[str, Any]]) -> None:
@@ -285,8 +285,8 @@ def test_the_gradient_that_is_timed_is_as_long_as_the_learners(ranks: list[dict[
 
 def test_totals_are_those_of_the_whole_job(ranks: list[dict[str, Any]]) -> None:
     for report in ranks:
-        told = report["training"]["rows"]
-        assert [row["Train/total_steps"] for row in told] == [count * 2 * 8 * 4 for count in (1, 2, 3)]
+        reported = report["training"]["rows"]
+        assert [row["Train/total_steps"] for row in reported] == [count * 2 * 8 * 4 for count in (1, 2, 3)]
 
 
 def test_pooled_metrics_are_the_same_on_both_ranks(ranks: list[dict[str, Any]]) -> None:
@@ -313,9 +313,9 @@ def test_a_signal_to_one_rank_stops_both_after_a_checkpoint(ranks: list[dict[str
 
 
 def test_a_loss_that_is_infinite_on_one_rank_ends_the_training_on_both(ranks: list[dict[str, Any]]) -> None:
-    told = [report["exploding"] for report in ranks]
-    assert told[0].startswith("Learning diverged in iteration 1: a loss is NaN or infinite (value inf, ")
-    assert told[0] == told[1]
+    reported = [report["exploding"] for report in ranks]
+    assert reported[0].startswith("Learning diverged in iteration 1: a loss is NaN or infinite (value inf, ")
+    assert reported[0] == reported[1]
 
 
 def test_both_ranks_go_on_from_a_checkpoint(ranks: list[dict[str, Any]]) -> None:

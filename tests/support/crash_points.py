@@ -40,7 +40,7 @@ def sweep(_rank: int, scratch: str, victim: int) -> list[str]:
     """Write the same checkpoint again and again, and kill one of its two ranks a step later each time.
 
     Leaves `scratch/<steps done>`, a run as the crash has left it; in `scratch/whole` one that nobody was killed in.
-    Beside it, `<steps done>.told` has the error of a first rank that was not killed.
+    Beside it, `<steps done>.error` has the error of a first rank that was not killed.
 
     Returns:
         What the victim does to files, step by step.
@@ -70,8 +70,15 @@ def _prepare(run: RunDir) -> None:
 def snapshot(iteration: int, rank: int) -> Snapshot:
     """What a rank saves."""
     learner = {"weights": torch.full((3000,), float(iteration))} if rank == 0 else None
-    own = {"rows": {"state": torch.full((SIZE, 3000), float(10 * iteration + rank))}}
-    return Snapshot(iteration=iteration, rank=rank, world_size=SIZE, learner=learner, own=own, about={"num_envs": SIZE})
+    rank_state = {"rows": {"state": torch.full((SIZE, 3000), float(10 * iteration + rank))}}
+    return Snapshot(
+        iteration=iteration,
+        rank=rank,
+        world_size=SIZE,
+        learner=learner,
+        rank_state=rank_state,
+        metadata={"num_envs": SIZE},
+    )
 
 
 def _run_at(root: Path, template: RunDir) -> RunDir:
@@ -84,25 +91,25 @@ def _write_once(run: RunDir, victim: int, steps_done: int | None, steps: Path) -
     """Let both ranks write their part, and wait for the victim.
 
     Rank 0 is killed beside rank 1, which is then ended as a launch would end it. Rank 1 is killed before rank 0 begins,
-    which need not be patient then.
+    which need not wait then.
     """
-    told = run.path.parent.parent.with_suffix(".told")
+    error_file = run.path.parent.parent.with_suffix(".error")
     watched = _Steps(steps, steps_done)
     other = None
     if victim == 1:
         run.unfinished_dir(NEW).mkdir()
     else:
-        other = _forked(lambda: _write(run, 1, None, told))
-    _, status = os.waitpid(_forked(lambda: _write(run, victim, watched, told)), 0)
+        other = _forked(lambda: _write(run, 1, None, error_file))
+    _, status = os.waitpid(_forked(lambda: _write(run, victim, watched, error_file)), 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     if killed != (steps_done is not None):
         message = f"The victim ended with the status {status} when it was to be killed after {steps_done} steps."
         raise RuntimeError(message)
     if other is None:
-        checkpoints.PATIENCE_S = 0.0
-        other = _forked(lambda: _write(run, 0, None, told))
+        checkpoints.RANK_FILE_TIMEOUT_S = 0.0
+        other = _forked(lambda: _write(run, 0, None, error_file))
     elif killed:
-        os.kill(other, signal.SIGKILL)  # It may have ended, but nobody has heard it yet.
+        os.kill(other, signal.SIGKILL)  # It may have ended, but was not waited for.
     os.waitpid(other, 0)
 
 
@@ -117,8 +124,8 @@ def _forked(function: Callable[[], None]) -> int:
         os._exit(1)
 
 
-def _write(run: RunDir, rank: int, watched: _Steps | None, told: Path) -> None:
-    """Be one rank that saves. The one that is not watched is told how it went."""
+def _write(run: RunDir, rank: int, watched: _Steps | None, error_file: Path) -> None:
+    """Be one rank that saves. The one that is not watched writes its error."""
     writer = CheckpointWriter(run, World(rank=rank, size=SIZE), Keep(last=1))
     if watched is not None:
         watched.begin()
@@ -126,7 +133,7 @@ def _write(run: RunDir, rank: int, watched: _Steps | None, told: Path) -> None:
         writer.save(snapshot(NEW, rank))
         writer.wait()
     except Exception as error:
-        told.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        error_file.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         raise
     if watched is not None:
         watched.end()

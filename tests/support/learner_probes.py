@@ -23,7 +23,7 @@ from torch.distributed import FileStore
 from shoal.errors import ShoalError
 from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.distance import measure_distance
+from shoal.learn.collective_latency import measure_collective_latency
 from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Seconds, Statistics
@@ -73,13 +73,13 @@ def collectives(world: World) -> dict[str, Any]:
     """The few collectives that Shoal asks of the group."""
     mine = torch.tensor([world.rank, -world.rank])
     torch.distributed.barrier()
-    world.spent.take()
+    world.collective_timer.take()
     time.sleep(0.2 * world.rank)
     came = time.monotonic()  # Both ranks have this clock.
     torch.distributed.barrier()
     return {
         "came": came,
-        "spent": world.spent.take(),
+        "spent": world.collective_timer.take(),
         "sum": world.sum_(mine.clone()).tolist(),
         "max": world.max_(mine.clone()).tolist(),
         "gathered": [tensor.tolist() for tensor in world.gather(mine)],
@@ -113,7 +113,7 @@ def statistics(world: World) -> dict[str, Any]:
             pooled = mine.pool(losses, [Seconds(1.0, 2.0, 0.5), Seconds(3.0, 6.0, 2.5)][world.rank], counts)
         return pooled, operations.collectives
 
-    told: list[tuple[Pooled, int]] = []
+    results: list[tuple[Pooled, int]] = []
     if world.rank == 0:
         step([1, 10], [0, 0], [NAN, NAN], {"a/x": torch.tensor([1.0, 2.0, 3.0])})
         step([2, 20], [1, 0], [3, NAN], {"a/x": torch.tensor([1.0, 2.0, 3.0])})
@@ -122,22 +122,22 @@ def statistics(world: World) -> dict[str, Any]:
         step([100, 0], [1, 0], [10, NAN], {"a/x": 10.0, "b/only_here": 4})
         step([0, 0], [0, 0], [NAN, NAN], {"a/x": 10.0})
         step([5, 0], [1, 0], [1, NAN], {"a/x": 10.0})
-    told.append(pool())
+    results.append(pool())
     # The first environment of rank 0 has been running since before: 3 so far.
     step([4, 0], [world.rank == 0, 0], [0, NAN], {"a/x": float(world.rank)})
-    told.append(pool())
+    results.append(pool())
     step([0, 0], [0, 0], [NAN, NAN], {"late": torch.tensor(7.0)} if world.rank == 0 else {})
-    told.append(pool())
+    results.append(pool())
     step([0, 0], [0, 0], [NAN, NAN], {})
-    told.append(pool())
+    results.append(pool())
     step([0, 0], [0, 0], [NAN, NAN], {"late": torch.tensor([8.0, 10.0])} if world.rank == 1 else {})
-    told.append(pool())
+    results.append(pool())
     return {
-        "means": [pooled.means for pooled, _ in told],
-        "episodes": [pooled.episodes for pooled, _ in told],
-        "collectives": [count for _, count in told],
-        "rank_seconds": told[0][0].rank_seconds,
-        "counts": told[0][0].counts,
+        "means": [pooled.means for pooled, _ in results],
+        "episodes": [pooled.episodes for pooled, _ in results],
+        "collectives": [count for _, count in results],
+        "rank_seconds": results[0][0].rank_seconds,
+        "counts": results[0][0].counts,
     }
 
 
@@ -254,7 +254,7 @@ def invariance(world: World) -> dict[str, Any]:
     """One update from the same rollout: of one worker that has all of it, and of all, which have a share each."""
     agent = tiny_agent()
     agent = replace(agent, algorithm=replace(agent.algorithm, num_learning_epochs=1, num_mini_batches=1))
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     rollout: dict[str, Any] = {}
     observations: Any = None
     total, each = 2 * NUM_ENVS, 2 * NUM_ENVS // world.size
@@ -274,7 +274,7 @@ def invariance(world: World) -> dict[str, Any]:
         losses = algorithm.update()
         trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
         normaliser = algorithm.actor.obs_normalizer
-        told[name] = {
+        results[name] = {
             "advantages": advantages if name == "together" else advantages[:, mine],
             "gradients": torch.cat([p.grad.flatten() for p in trained if p.grad is not None]),
             "parameters": torch.cat([p.detach().flatten() for p in trained]),
@@ -285,7 +285,7 @@ def invariance(world: World) -> dict[str, Any]:
         }
     return {
         name: {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in update.items()}
-        for name, update in told.items()
+        for name, update in results.items()
     }
 
 
@@ -315,10 +315,10 @@ def stock_training(world: World) -> dict[str, Any]:
 
 
 def distance(world: World) -> dict[str, Any]:
-    """What is said of an iteration's collectives, and how many there are from one row to the next."""
+    """Measured latencies and counts, and the collectives from one row to the next."""
     runner = tiny_runner(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
     runner.synchronize()
-    measured = measure_distance(runner)
+    measured = measure_collective_latency(runner)
     totals: list[int] = []
     pool = runner.statistics.pool
 
@@ -352,8 +352,8 @@ def _pooling_counted(runner: Runner) -> Iterator[list[int]]:
 def stopping(world: World) -> dict[str, Any]:
     """Rank 1 gets a signal during the second of many iterations."""
     runner = tiny_runner(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)), world=world)
-    asked = iter([False, True])
-    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": world.rank == 1 and next(asked)})
+    requests = iter([False, True])
+    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": world.rank == 1 and next(requests)})
     return {"stopped_by": story.stopped_by, "iteration": runner.iteration, "saved": list(story.saved)}
 
 

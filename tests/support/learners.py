@@ -59,7 +59,7 @@ def tiny_runner(
 
 @dataclass
 class Story:
-    """What a training told and saved."""
+    """What a training logged and saved."""
 
     rows: list[Row] = field(default_factory=list)
     saved: dict[int, Mapping[str, Any]] = field(default_factory=dict)

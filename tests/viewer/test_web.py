@@ -109,8 +109,8 @@ def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page],
 @needs_chromium
 def test_nobody_else_is_reached_and_nobody_else_reaches_it(viewer: tuple[Running, Page]) -> None:
     running, page = viewer
-    asked = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
-    assert [name for name in asked if not name.startswith((page.url, "data:", "blob:"))] == []
+    urls = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert [name for name in urls if not name.startswith((page.url, "data:", "blob:"))] == []
     assert {each.is_local for each in listeners(marked(running.mark))} == {True}
 
 

@@ -1,7 +1,8 @@
-"""The story of `shoal checkpoints`: find a run, verify its checkpoints, and say which is newest and which is best."""
+"""`shoal checkpoints`: verify the checkpoints of a run, and name the newest and the best."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,31 +13,29 @@ from shoal.plan.checkpoints import Checkpoint, best_first, list_checkpoints
 from shoal.plan.rundir import RunDir, find_any_run, list_all_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shoal.config import CheckpointsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One checkpoint, held against its manifest. What a manifest does not say is None."""
+    """A checkpoint compared with its manifest. Entries that the manifest lacks are None."""
 
     checkpoint: Checkpoint
     damage: str | None
-    """What is wrong with it; None when it is whole."""
+    """The first fault; None when it is whole."""
     is_exact: bool
-    """Whether a run goes on exactly from it: the ranks' environments and random states are in it."""
+    """Whether a run resumes exactly from it: it has the ranks' environments and random states."""
     written: datetime
-    """When it was written, in local time."""
+    """Local time when it was written."""
     size: int | None
-    """Of all its files together [bytes]; None when the directory cannot be read."""
+    """Size of all files [bytes]; None when the directory cannot be read."""
     world_size: int | None
-    """Ranks that trained it."""
+    """Number of ranks that trained it."""
     score: float | None
-    """What the metric that scores checkpoints was when it was written."""
+    """Value of the metric that scores checkpoints."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return all fields as plain values, for JSON."""
         return {
             "iteration": self.checkpoint.iteration,
             "path": str(self.checkpoint.path),
@@ -69,12 +68,12 @@ class VerifiedRun:
 
     @property
     def metric(self) -> str | None:
-        """Name of the metric by which the best was chosen; None where no score can be compared."""
+        """Name of the metric that chose the best; None where no scores can be compared."""
         return self.best.checkpoint.metric if self.best and self.best.score is not None else None
 
     @property
     def error(self) -> ShoalError | None:
-        """What to end the command with: None when all are whole."""
+        """Error of the command; None when all are whole."""
         damaged = sum(each.damage is not None for each in self.checkpoints)
         if not damaged:
             return None
@@ -86,7 +85,7 @@ class VerifiedRun:
         return ShoalError(message)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
+        """Return all fields as plain values, for JSON."""
         return {
             "run": str(self.run.path),
             "newest": self.newest.checkpoint.iteration if self.newest else None,
@@ -102,7 +101,15 @@ def verify(config: CheckpointsConfig) -> VerifiedRun:
     Raises:
         UsageError: There is no such run, or it has no checkpoints.
     """
-    run = _newest_run(config.log_root) if config.run is None else find_any_run(config.log_root, config.run)
+    if config.run is None:
+        run = next((run for run in reversed(list_all_runs(config.log_root)) if list_checkpoints(run)), None)
+    else:
+        run = find_any_run(config.log_root, config.run)
+    if run is None:
+        message = (
+            f"There is no run with a checkpoint in {Path(config.log_root).absolute()}: train first, or pass a path."
+        )
+        raise UsageError(message)
     verified = [_verified(checkpoint) for checkpoint in list_checkpoints(run)]
     checkpoints = tuple(each for each in verified if each is not None)
     if not checkpoints:
@@ -111,41 +118,24 @@ def verify(config: CheckpointsConfig) -> VerifiedRun:
     return VerifiedRun(run, checkpoints)
 
 
-def _newest_run(log_root: str) -> RunDir:
-    run = next((run for run in reversed(list_all_runs(log_root)) if list_checkpoints(run)), None)
-    if run is None:
-        message = f"There is no run with a checkpoint in {Path(log_root).absolute()}: train first, or pass a path."
-        raise UsageError(message)
-    return run
-
-
 def _verified(checkpoint: Checkpoint) -> Verified | None:
-    """Verify one checkpoint. None when a training that goes on has removed it meanwhile."""
+    """Verify one checkpoint. None when a running training has removed it meanwhile."""
     manifest, damage = checkpoint.manifest(), checkpoint.damage()
     try:
-        changed = checkpoint.path.stat().st_mtime
+        written = datetime.fromtimestamp(checkpoint.path.stat().st_mtime).astimezone()
     except FileNotFoundError:
         return None
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        written = datetime.fromisoformat(manifest["time"]).astimezone()
+    size = None
+    with suppress(OSError):
+        size = sum(file.stat().st_size for file in checkpoint.path.iterdir())
     return Verified(
         checkpoint=checkpoint,
         damage=damage,
         is_exact=damage is None and checkpoint.has_rank_files,
-        written=_time(manifest) or datetime.fromtimestamp(changed).astimezone(),
-        size=_size(checkpoint.path),
+        written=written,
+        size=size,
         world_size=checkpoint.world_size,
         score=checkpoint.score,
     )
-
-
-def _size(directory: Path) -> int | None:
-    try:
-        return sum(file.stat().st_size for file in directory.iterdir())
-    except OSError:
-        return None
-
-
-def _time(manifest: Mapping[str, Any]) -> datetime | None:
-    try:
-        return datetime.fromisoformat(manifest["time"]).astimezone()
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None

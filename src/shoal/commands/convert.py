@@ -1,4 +1,4 @@
-"""The story of `shoal convert`: load a checkpoint from elsewhere, give it rsl_rl 5's layout, write it without code."""
+"""`shoal convert`: convert a foreign checkpoint to rsl_rl 5's layout, with plain values only."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was made of which file."""
+    """Result of a conversion."""
 
     file: Path
     layout: str
-    """What the file was like."""
+    """Layout of the file."""
     output: Path
     notes: tuple[str, ...]
-    """A sentence about each thing that is not as it was."""
+    """A sentence about each entry that was changed or left out."""
 
 
 def convert(config: ConvertConfig) -> Converted:
-    """Make a plain `model.pt` of a checkpoint from elsewhere.
+    """Convert a foreign checkpoint to a plain `model.pt`.
 
     Raises:
         UsageError: There is no such file, it holds code and is not trusted, or it is no checkpoint.
-        ShoalError: The disk refused the plain one.
+        ShoalError: The output could not be written.
     """
     file = Path(config.file)
     if not file.is_file():
@@ -38,27 +38,22 @@ def convert(config: ConvertConfig) -> Converted:
         raise UsageError(message)
     output = _output(config, file)
 
-    from shoal.learn.foreign import load_foreign, write_plain
-    from shoal.learn.layouts import in_current_layout
+    from shoal.learn.foreign_checkpoints import (
+        load_foreign_checkpoint,
+        rename_to_current_layout,
+        write_plain_checkpoint,
+    )
 
-    saved = in_current_layout(load_foreign(file, trust=config.trust), file)
-    dropped = write_plain(saved.state, output)
-    notes = (*saved.notes, *(f"{name} was left out: it is no tensor and no plain value." for name in dropped))
-    return Converted(file, saved.layout, output, notes)
+    renamed = rename_to_current_layout(load_foreign_checkpoint(file, trust=config.trust), file)
+    dropped = write_plain_checkpoint(renamed.state, output)
+    notes = (*renamed.notes, *(f"{name} was left out: it is no tensor and no plain value." for name in dropped))
+    return Converted(file, renamed.layout, output, notes)
 
 
 def _output(config: ConvertConfig, file: Path) -> Path:
-    """Return where the plain file goes.
-
-    Raises:
-        UsageError: It cannot be written there, as far as looking tells.
-    """
-    if config.output is None:
-        output = file.with_name(f"{file.stem}_plain.pt")
-        flag = "The default of --output"
-    else:
-        output = Path(config.output)
-        flag = "--output"
+    """Return the path of the output; raise if it cannot be written there."""
+    flag = "The default of --output" if config.output is None else "--output"
+    output = file.with_name(f"{file.stem}_plain.pt") if config.output is None else Path(config.output)
     if output.is_dir():
         message = f"{flag} asks for {output}, which is a directory: pass a file, such as {output / 'model.pt'}."
         raise UsageError(message)

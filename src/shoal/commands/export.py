@@ -1,4 +1,4 @@
-"""The story of exporting a policy: find its checkpoint and where its files go, build its networks, write them."""
+"""`shoal export`: write a checkpoint's policy as ONNX and as a program of `torch.export`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     files: tuple[Path, ...]
     metadata: Mapping[str, str]
-    """What stands in each of them beside the network."""
+    """Metadata in each file."""
 
 
 def export(config: ExportConfig) -> Exported:
@@ -33,7 +33,7 @@ def export(config: ExportConfig) -> Exported:
 
     Raises:
         UsageError: There is no such policy, it cannot be exported, or its files cannot be written there.
-        ShoalError: The disk refused them.
+        ShoalError: The files could not be written.
     """
     spec = registry.resolve(config.task)
     model = find_model(config.log_root, spec, config.checkpoint).absolute()
@@ -48,11 +48,7 @@ def export(config: ExportConfig) -> Exported:
 
 
 def _onnx_file(config: ExportConfig, model: Path) -> Path:
-    """Return where the ONNX file goes.
-
-    Raises:
-        UsageError: It cannot be written there, as far as looking tells.
-    """
+    """Return the path of the ONNX file; raise if it cannot be written there."""
     run = run_of(model)
     default = run.policy_onnx if run else model.with_suffix(".onnx")
     file = default if config.out is None else Path(config.out)

@@ -1,4 +1,4 @@
-"""The story of playing a policy: find its checkpoint, build its environments, run episodes and count, or show them."""
+"""`play` and `evaluate`: find a policy's checkpoint, run episodes, and return statistics or show a viewer."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Episodes:
     task: str
     agent: AgentKind
     checkpoint: Path | None
-    """Where a trained policy comes from."""
+    """Checkpoint of a trained policy."""
     returns: list[float]
     lengths: list[int]
     """Length of each episode [environment steps]."""
     video: str | None = None
-    """The film of the first of the environments."""
+    """Video of the first environment."""
 
     def summary(self) -> dict[str, float | str | int | None]:
         """Return means, standard deviations and extremes."""
@@ -56,10 +56,10 @@ class Episodes:
 
 
 def play(config: PlayConfig) -> Episodes:
-    """Run episodes of a policy, a trained one without exploration noise.
+    """Run episodes of a policy, without exploration noise.
 
     Raises:
-        UsageError: There is no such policy, or it cannot be run here.
+        UsageError: There is no such policy, or it cannot run here.
     """
     spec, model, device = _find(config)
     if config.video is not None:
@@ -72,12 +72,8 @@ def play(config: PlayConfig) -> Episodes:
     return Episodes(config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video)
 
 
-def show(config: PlayConfig, say: Callable[[str], None]) -> None:
-    """Show a policy at play, until its window is closed or a signal comes.
-
-    Args:
-        config: What is shown; its `viewer` says where.
-        say: Prints a line.
+def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
+    """Show a policy in a viewer, until its window is closed or a signal comes.
 
     Raises:
         UsageError: There is no such policy, or it cannot be shown here.
@@ -88,14 +84,14 @@ def show(config: PlayConfig, say: Callable[[str], None]) -> None:
 
         from shoal.viewer.native import show as show_native
 
-        show_native(config, spec, model, device, say=say)
+        show_native(config, spec, model, device, print_line=print_line)
     else:
         config = replace(config, viewer_port=free_viewer_port(config))
         spec, model, device = _find(config)
 
         from shoal.viewer.web import show as show_web
 
-        show_web(config, spec, model, device, say=say)
+        show_web(config, spec, model, device, print_line=print_line)
 
 
 def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
@@ -103,8 +99,8 @@ def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
     spec = registry.resolve(config.task)
     gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
     if gpu_ids == "all" or (isinstance(gpu_ids, tuple) and len(gpu_ids) > 1):
-        asked = " ".join(config.gpu_ids)
-        message = f"A policy plays on one device, but --gpu-ids {asked} may name several: pass one index, or None."
+        gpus = " ".join(config.gpu_ids)
+        message = f"A policy plays on one device, but --gpu-ids {gpus} may name several: pass one index, or None."
         raise UsageError(message)
     model = find_model(config.log_root, spec, config.checkpoint) if config.agent_kind == "trained" else None
     spec.check_env(config.env)

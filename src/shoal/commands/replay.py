@@ -1,4 +1,4 @@
-"""The story of `shoal replay`: read what a training left, step one of its environments again, film it."""
+"""`shoal replay`: step a diverged environment of a training again with MuJoCo C, and film it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from shoal.sim.replay import Replay
 
 _MOST_S = 120.0
-"""How long a replay may take [s]. It takes seconds."""
+"""Time limit of a replay [s]. It usually takes seconds."""
 _FILM_SIZE = (1280, 720)
 _FRAMES_A_SECOND = 30
-"""Of the film. Each physics step is a frame: what is lost, is lost within milliseconds."""
+"""Of the video. Each physics step is a frame, as divergence takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came out, and of what."""
+    """Result of a replay."""
 
     dump: Dump
     lost: LostEnv
     replay: Replay
     video: str | None
-    """The film."""
+    """Path of the video."""
 
 
 def replay(config: ReplayConfig) -> Replayed:
-    """Step an environment that a training has lost once more, with MuJoCo C.
+    """Step a diverged environment of a training again, with MuJoCo C.
 
     Raises:
         UsageError: There is no such file or environment, or it cannot be filmed here.
-        ShoalError: There is no film.
+        ShoalError: The video could not be made.
     """
     file = Path(config.file)
     if not file.is_file():
@@ -69,11 +69,7 @@ def replay(config: ReplayConfig) -> Replayed:
 
 
 def _step_again(file: Path, lost: LostEnv) -> Replay:
-    """Replay in a process of its own, which a file that was made to do harm may crash or never let end.
-
-    Raises:
-        UsageError: It has not replayed it.
-    """
+    """Replay in another process with a time limit, as a malicious file may crash or block it."""
     from shoal.sim.replay import Replay
 
     words = [*PYTHON, "-m", "shoal.sim.replay", str(file), str(lost.env)]
@@ -81,8 +77,8 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
         ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
         if ended.returncode == 0:
             return Replay.from_json(ended.stdout.decode())
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
-        why = how_it_ended(ended.returncode) if ended.returncode < 0 or not said else said[-1]
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        why = how_it_ended(ended.returncode) if ended.returncode < 0 or not lines else lines[-1]
     except subprocess.TimeoutExpired:
         why = f"it took longer than {_MOST_S:.0f} s"
     message = f"{file} could not be replayed ({why}): copy it once more, and replay only files whose origin you know."

@@ -1,4 +1,4 @@
-"""The C library's memory allocator, told what a learner on the CPU does with it."""
+"""Settings of glibc's memory allocator for training on the CPU."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import os
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's <malloc.h>; mallopt(3)
 _LARGEST_TRIM_THRESHOLD = 2**31 - 1
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # half of glibc's HEAP_MAX_SIZE on 64-bit machines; it refuses more
-_CHOICES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-"""Variables by which a user has said what the allocator is to do."""
+_USER_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, so that the next mini-batch finds it: otherwise the kernel clears each page anew.
+    """Let glibc reuse freed blocks of some megabytes instead of returning them to the kernel.
 
-    A mini-batch's activations and gradients are some megabytes each, which glibc gives back to the kernel as soon as
-    they are freed, and asks for again a moment later. Kept, they cost a fourth of the page faults; what that is worth
-    is in docs/benchmarks.md. It lasts as long as the process: glibc does not tell what held before. Other C libraries,
-    and users who have chosen for themselves, are left alone.
+    Each mini-batch frees and allocates such blocks, and the kernel clears every page of a new one: without this there
+    are four times as many page faults (docs/benchmarks.md). It lasts as long as the process, as glibc has no way to
+    read the former setting. Other C libraries, and a user's own setting in the environment, are left alone.
     """
-    if any(name in os.environ for name in _CHOICES):
+    if any(name in os.environ for name in _USER_SETTINGS):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

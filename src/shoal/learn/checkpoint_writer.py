@@ -1,7 +1,7 @@
-"""Checkpoints written beside the training, by a thread of each rank's: one at a time.
+"""Background writer of checkpoints: one thread on each rank, one checkpoint at a time.
 
-The training pays for a copy. If the one before is still being written when the next is due, the training waits for it:
-a checkpoint that was promised is never left out.
+The training pays for a copy of the tensors. If a checkpoint is still being written when the next is due, the training
+waits for it: none is left out.
 """
 
 from __future__ import annotations
@@ -10,36 +10,34 @@ import logging
 import shutil
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
-from shoal.learn.host_copy import HostCopy
 from shoal.plan.checkpoints import Keep, to_drop, to_strip
 
 if TYPE_CHECKING:
-    from shoal.learn.courier import Courier
+    from collections.abc import Callable
+
+    from shoal.learn.checkpoint_transfer import CheckpointTransfer
     from shoal.learn.groups import World
     from shoal.plan.rundir import RunDir
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 2.0
-"""How long a rank that fails waits for a checkpoint that is on its way [s]: less than it takes to be killed."""
+"""How long a failing rank waits for an unfinished checkpoint [s]: less than the launcher waits before it kills it."""
 
 
 class CheckpointWriter:
-    """Writes this rank's share of each checkpoint."""
+    """Writes this rank's part of each checkpoint in a background thread.
 
-    def __init__(self, run: RunDir, world: World, keep: Keep, courier: Courier | None = None) -> None:
-        """Write nothing yet.
+    `save`, `wait` and `check` raise a `TrainingFailedError` if an earlier checkpoint could not be written.
+    """
 
-        Args:
-            run: The run.
-            world: All ranks.
-            keep: Which checkpoints are kept.
-            courier: Brings what ranks save that do not see the run's directory.
-        """
-        self._courier = courier
+    def __init__(self, run: RunDir, world: World, keep: Keep, transfer: CheckpointTransfer | None = None) -> None:
+        self._transfer = transfer
         self._run = run
         self._world = world
         self._keep = keep
@@ -47,56 +45,44 @@ class CheckpointWriter:
         self._error: BaseException | None = None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Copy what is to be saved, and write it while the training goes on.
-
-        Raises:
-            TrainingFailedError: The one before could not be written.
-        """
+        """Copy a snapshot, and write it while the training continues."""
         self.wait()
-        copies = HostCopy({"learner": snapshot.learner, "own": snapshot.own}, self._world.device)
+        copies = HostCopy({"learner": snapshot.learner, "rank_state": snapshot.rank_state}, self._world.device)
         self._thread = threading.Thread(
             target=self._write, args=(snapshot, copies), name=f"checkpoint {snapshot.iteration}", daemon=True
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the disk has what was saved.
-
-        Raises:
-            TrainingFailedError: It has not.
-        """
+        """Wait until the last snapshot is on the disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def check(self) -> None:
-        """See that nothing has gone wrong so far.
-
-        Raises:
-            TrainingFailedError: A checkpoint could not be written.
-        """
+        """Raise the error of the background thread, once."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def close(self) -> None:
-        """Give a checkpoint that is on its way a little time, whatever becomes of the training."""
+        """Wait at most `CLOSE_S` for an unfinished checkpoint; never raises."""
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
     def _write(self, snapshot: Snapshot, copies: HostCopy) -> None:
         try:
-            write_snapshot(self._run, replace(snapshot, **copies.get()), self._courier)
+            write_snapshot(self._run, replace(snapshot, **copies.get()), self._transfer)
             if self._world.is_first:
                 self._drop_old()
-        except BaseException as error:  # noqa: BLE001  Whatever it is, the training's own thread has to hear of it.
+        except BaseException as error:  # noqa: BLE001  The training's thread raises it.
             self._error = error
 
     def _drop_old(self) -> None:
-        """Remove the checkpoints and rank files that are no longer kept. A checkpoint is hidden first.
+        """Remove checkpoints and rank files that are no longer kept. A checkpoint is renamed to a hidden name first.
 
-        The training does not end for one that stays, as where somebody reads it over NFS.
+        One that cannot be removed, such as one that is being read over NFS, costs a warning.
         """
         for checkpoint in to_drop(self._run, self._keep):
             hidden = self._run.dropped_dir(checkpoint.iteration)
@@ -110,3 +96,51 @@ class CheckpointWriter:
                 remove_rank_files(checkpoint)
             except OSError as error:
                 logger.warning("The rank files of the checkpoint %s were not removed (%s).", checkpoint.path, error)
+
+
+class HostCopy:
+    """Copy of nested tensors on the host, made while the device runs the next iteration.
+
+    The state is of tensors and plain values, nested in dicts, lists and tuples.
+    """
+
+    def __init__(self, state: Any, device: str) -> None:  # noqa: ANN401  Dicts, lists and tuples of tensors.
+        """Start the copy. On a GPU this queues work and does not synchronise."""
+        self._device = device
+        self._done: torch.cuda.Event | None = None
+        # On a GPU first on the device, in the training's stream; from there to the host in another stream.
+        self._copy = _map_tensors(state, torch.clone)
+        if device.startswith("cuda"):
+            self._on_device = self._copy  # Kept until the second copy is done.
+            stream = torch.cuda.Stream(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                self._copy = _map_tensors(self._on_device, _to_host)
+                self._done = torch.cuda.Event()
+                self._done.record(stream)
+
+    def get(self) -> Any:  # noqa: ANN401
+        """Return the copy. Waits until it is complete."""
+        if self._done is not None:
+            # CUDA may make a context on the current device, which is GPU 0 in a thread that has set none.
+            with torch.cuda.device(self._device):
+                self._done.synchronize()
+        return self._copy
+
+
+def _map_tensors(state: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
+    """Return the same nesting with `copy` of each tensor."""
+    if isinstance(state, torch.Tensor):
+        return copy(state.detach())
+    if isinstance(state, dict):
+        return {name: _map_tensors(value, copy) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_map_tensors(value, copy) for value in state)
+    return state
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_cuda:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,7 +1,7 @@
-"""How hard the task has become: pooled over all ranks for a checkpoint, and handed back to them by a resume.
+"""Curriculum state: pooled over all ranks for a checkpoint, and restored by a resume.
 
-Which environment is on which level is a rank's own matter. What is kept is how many are: so it can be dealt again to
-any number of workers, with any number of environments.
+A checkpoint has the number of environments on each level, not the level of each environment, so it fits any number of
+workers and environments.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: ANN401  Any environment of rsl_rl's.
-    """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any.
-
-    Args:
-        env: This rank's environments. One that has a curriculum has `curriculum()` and `take_curriculum()`.
-        world: All ranks.
-    """
+    """Return the curriculum counts of all ranks by name. A collective if the task has a curriculum."""
     counts: Mapping[str, np.ndarray] = env.curriculum() if hasattr(env, "curriculum") else {}
     pooled: dict[str, list[float]] = {}
     for name, own in counts.items():
@@ -36,6 +31,6 @@ def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: 
 
 
 def restore_curriculum(env: Any, saved: Mapping[str, list[float]]) -> None:  # noqa: ANN401
-    """Hand what `pool_curriculum` has returned to this rank's environments."""
+    """Restore what `pool_curriculum` has returned in this rank's environments."""
     if saved and hasattr(env, "take_curriculum"):
         env.take_curriculum({name: np.array(counts) for name, counts in saved.items()})

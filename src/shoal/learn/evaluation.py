@@ -1,4 +1,4 @@
-"""Policies that act and do not learn: trained ones without noise, and those that need no training."""
+"""Inference: load a policy without exploration noise, or an untrained one, and run episodes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
-    """What acts. rsl_rl's models are such."""
+    """Maps observations to actions, as rsl_rl's models do."""
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:
         """Return actions of shape (num_envs, num_actions)."""
         ...
 
     def reset(self, dones: torch.Tensor) -> None:
-        """Forget the episodes that ended. Shape (num_envs,)."""
+        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
         ...
 
 
@@ -45,64 +45,52 @@ class Policy(Protocol):
 def open_policy(
     config: PlayConfig, spec: TaskSpec, model: Path | None, device: str
 ) -> Iterator[tuple[WarpVecEnv, Policy]]:
-    """Build `config.episodes` environments on `device`, and what acts in them.
+    """Build `config.episodes` environments and a policy on `device`, the process's default during the body.
 
-    The device is the process's default for the time of the body. A body that steps does so in torch's inference mode.
-
-    Args:
-        config: What is played.
-        spec: Its task.
-        model: The checkpoint of a trained policy; None where `config.agent_kind` needs none.
-        device: Where everything runs.
+    Steps in the body must run in torch's inference mode. An untrained agent has no checkpoint `model`.
     """
     with isolated(device):
-        env = _build_env(config, spec, device, num_envs=config.episodes, seed=config.seed)
-        yield env, _untrained(env, config) if model is None else _trained(env, config, model)
+        env = build_env(config, spec, device, num_envs=config.episodes, seed=config.seed)
+        if model is None:
+            spread = float(config.agent_kind == "random")
+            yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
+        else:
+            runner = build_runner(env, config)
+            runner.restore(read_checkpoint(model), weights_only=True)
+            yield env, runner.get_inference_policy(device=str(env.device))
 
 
-def rebuild(
-    config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *, num_envs: int, seed: int
-) -> tuple[WarpVecEnv, Runner]:
-    """Build environments and networks as in training, inside `isolated(device)`. The weights are new ones."""
-    env = _build_env(config, spec, device, num_envs=num_envs, seed=seed)
-    return env, _build_runner(env, config)
-
-
-def _build_env(
+def build_env(
     config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *, num_envs: int, seed: int
 ) -> WarpVecEnv:
+    """Build environments as in training, inside `isolated(device)`."""
     torch.manual_seed(seed)
     with exclusive_kernel_cache():
         return WarpVecEnv(spec.build(config.env, num_envs=num_envs, device=device, seed=seed))
 
 
-def _build_runner(env: WarpVecEnv, config: PlayConfig | ExportConfig) -> Runner:
+def build_runner(env: WarpVecEnv, config: PlayConfig | ExportConfig) -> Runner:
+    """Build the networks of a training, with new weights."""
     training = TrainConfig(task=config.task, num_envs=env.num_envs, env=config.env, agent=config.agent)
     return Runner(env, training, World(device=str(env.device)))
 
 
 def load_weights(policy: Policy, model: Path) -> None:
-    """Give a trained policy the weights and normalisers of another checkpoint of its run, while it plays.
-
-    Raises:
-        UsageError: That file is no checkpoint, or is gone.
-    """
-    # Only what `_trained` returns has weights; it stays the same object, with the state of its episodes.
+    """Load the weights and normalisers of another checkpoint of the run into a trained policy."""
+    # The policy stays the same object, with the memory of its episodes.
     cast("torch.nn.Module", policy).load_state_dict(read_checkpoint(model)["actor_state_dict"])
 
 
 def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> tuple[list[float], list[int]]:
-    """Run one episode in each of `config.episodes` environments, and film the first of these if that was asked for.
+    """Run one episode in each of `config.episodes` environments, and film the first one with `--video`.
 
-    Taking the first episode of each environment, and no second one of those that ended early, keeps the mean free
-    of a bias towards short episodes.
+    Only the first episode of each environment counts, so that the mean has no bias towards short episodes.
 
     Returns:
         The return, and the length in environment steps, of each episode.
 
     Raises:
-        UsageError: A film was asked for, and the task has no picture.
-        ShoalError: The film could not be made.
+        ShoalError: The task has no scene to film, or the film could not be made.
     """
     with open_policy(config, spec, model, device) as (env, policy):
         if config.video is None:
@@ -119,7 +107,7 @@ def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -
     running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     observations = env.get_observations()
     with torch.inference_mode():
-        # An episode ends by its time limit at the latest; asking each step whether all have ended would be a sync.
+        # Up to the time limit of an episode: checking in each step whether all have ended would synchronise.
         for _ in range(max(int(env.max_episode_length), len(reel) if reel is not None else 0)):
             observations, rewards, dones, _ = env.step(policy(observations))
             policy.reset(dones)
@@ -131,27 +119,17 @@ def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -
     return returns.tolist(), lengths.tolist()
 
 
-def _trained(env: WarpVecEnv, config: PlayConfig, model: Path) -> Policy:
-    """Return the policy of a checkpoint, without exploration noise."""
-    runner = _build_runner(env, config)
-    runner.restore(read_checkpoint(model), weights_only=True)
-    return runner.get_inference_policy(device=str(env.device))
-
-
-def _untrained(env: WarpVecEnv, config: PlayConfig) -> Policy:
-    return _Untrained((env.num_envs, env.num_actions), env.device, spread=float(config.agent_kind == "random"))
-
-
-class _Untrained:
-    """Actions that ask nothing: even in [-spread, spread]."""
+class UntrainedPolicy:
+    """Uniform random actions in [-spread, spread]."""
 
     def __init__(self, shape: tuple[int, int], device: torch.device | str, *, spread: float) -> None:
         self._actions = torch.zeros(shape, device=device)
         self._spread = spread
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return new actions. Shape (num_envs, num_actions)."""
         del observations
         return self._actions.uniform_(-self._spread, self._spread)
 
     def reset(self, dones: torch.Tensor) -> None:
-        del dones
+        """Do nothing: there is no memory."""

@@ -1,7 +1,7 @@
-"""The policy as files for deployment: ONNX, and a program of `torch.export`, each with what a controller must know.
+"""Export of a policy for deployment, with metadata for a controller: ONNX, and a program of `torch.export`.
 
-rsl_rl says what is exported: its models make a network of themselves that takes plain tensors, normalises them, and
-returns the deterministic actions. What is ours are a batch axis of any size, the metadata, and files that appear whole.
+The network is that of rsl_rl's `as_onnx()`: it takes plain tensors, normalises them, and returns deterministic actions.
+Added here are a batch axis of any size, the metadata, and files that appear whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal import __version__
 from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.evaluation import rebuild
+from shoal.learn.evaluation import build_env, build_runner
 from shoal.sim.isolation import isolated
 
 if TYPE_CHECKING:
@@ -36,55 +36,46 @@ if TYPE_CHECKING:
     from shoal.tasks.registry import TaskSpec
 
 METADATA = "metadata.json"
-"""Extra file of a `.pt2` that holds the metadata; in ONNX they are `metadata_props`."""
+"""Extra file of a `.pt2` with the metadata; in ONNX they are `metadata_props`."""
 _OPSET = 18
-"""Version of ONNX's operators; rsl_rl's own, which runtimes from 2023 on have."""
+"""Version of ONNX's operators, as in rsl_rl; runtimes since 2023 have it."""
 _BATCH_AXES = {"h_in": 1, "c_in": 1}
-"""The axis of each input that counts environments, where it is not the first: states of recurrent networks."""
+"""Batch axis of inputs where it is not the first: states of recurrent networks."""
 _PROBES = 16
-"""Observations that the exported network is tried on."""
+"""Random observations for which exported network and policy are compared."""
 _TOLERANCE = 1e-3
-"""How far its actions may be from the policy's, absolutely and relatively: a GPU may round more coarsely than a CPU."""
+"""Allowed absolute and relative difference of the actions: a GPU may round more coarsely than a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deployable:
-    """A policy on its way into files."""
+class ExportablePolicy:
+    """A network with its metadata, ready to be written."""
 
     network: nn.Module
     """rsl_rl's exportable copy of the policy, on the CPU."""
     metadata: Mapping[str, str]
-    """What is written beside it. Strings are as they are, all else is JSON."""
+    """Written into each file. Strings are kept, other values are JSON."""
 
 
-def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: str) -> Deployable:
-    """Build the networks of a checkpoint again, on the CPU, and make their policy ready.
-
-    Args:
-        config: What was asked.
-        spec: The task, of which one environment is built: it knows the shapes, and what actions mean.
-        model: The file with the weights.
-        checkpoint: What the files call it.
+def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: str) -> ExportablePolicy:
+    """Load the policy of a checkpoint on the CPU, ready for export. `checkpoint` is its name in the metadata.
 
     Raises:
         ShoalError: The checkpoint cannot be read, or its policy cannot be exported.
     """
     with isolated("cpu"):
         state = read_checkpoint(model)
-        env, runner = rebuild(config, spec, "cpu", num_envs=1, seed=0)
+        env = build_env(config, spec, "cpu", num_envs=1, seed=0)
+        runner = build_runner(env, config)
         runner.restore(state, weights_only=True)
         runner.iteration = int(state["iter"]) + 1
-        return deployable(runner, env.task, name=spec.name, checkpoint=checkpoint)
+        return exportable_policy(runner, env.task, name=spec.name, checkpoint=checkpoint)
 
 
-def deployable(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: str) -> Deployable:
-    """Make the policy of `runner` ready. A recurrent one forgets what it has seen.
+def exportable_policy(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: str) -> ExportablePolicy:
+    """Return the policy of `runner`, ready for export. The memory of a recurrent one is reset.
 
-    Args:
-        runner: Holds the policy.
-        task: What it acts in.
-        name: What the task is registered as.
-        checkpoint: What holds the same weights.
+    `name` and `checkpoint` are the names of the task and of the checkpoint in the metadata.
 
     Raises:
         ShoalError: The policy or the task cannot be exported.
@@ -98,8 +89,8 @@ def deployable(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: 
         raise UsageError(message)
     network = policy.as_onnx(verbose=False).to("cpu").eval().requires_grad_(requires_grad=False)
     observations = runner.env.get_observations()
-    _refuse_another(network, policy, observations)
-    ours = {
+    _compare_actions(network, policy, observations)
+    base = {
         "task": name,
         "checkpoint": checkpoint,
         "iteration": runner.iteration,
@@ -107,41 +98,41 @@ def deployable(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: 
         "observation_groups": list(policy.obs_groups),
         "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],
     }
-    metadata = ours | task.deployment() | ours  # A task adds to ours, and changes none of them.
-    return Deployable(network, {key: _text(key, value, task) for key, value in metadata.items()})
+    metadata = base | task.deployment() | base  # A task adds entries, and cannot replace these.
+    return ExportablePolicy(network, {key: _to_string(key, value, task) for key, value in metadata.items()})
 
 
-def _refuse_another(network: nn.Module, policy: Any, seen: TensorDict) -> None:  # noqa: ANN401  Any class of rsl_rl's kind.
-    """Refuse a network that does not act as the policy does.
+def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict) -> None:  # noqa: ANN401  Any model.
+    """Check that the exported network returns the actions of the policy.
 
-    A model of a user's own may inherit `as_onnx` from one of rsl_rl's, which knows nothing of what was changed.
+    A user's model may inherit `as_onnx` from a class of rsl_rl that does not know of its changes.
     """
     random = torch.Generator().manual_seed(0)
-    probes = {name: torch.randn((_PROBES, *group.shape[1:]), generator=random) for name, group in seen.items()}
-    given = probes | {"obs": torch.cat([probes[group] for group in policy.obs_groups], dim=-1)}
-    inputs = [given.get(name, zeros) for name, zeros in _example(network, _PROBES).items()]
+    probes = {name: torch.randn((_PROBES, *group.shape[1:]), generator=random) for name, group in observations.items()}
+    by_name = probes | {"obs": torch.cat([probes[group] for group in policy.obs_groups], dim=-1)}
+    inputs = [by_name.get(name, zeros) for name, zeros in _example_inputs(network, _PROBES).items()]
     with torch.inference_mode():
         policy.reset()
-        wanted = policy(TensorDict(probes, batch_size=[_PROBES]).to(seen.device)).cpu()
+        expected = policy(TensorDict(probes, batch_size=[_PROBES]).to(observations.device)).cpu()
         policy.reset()
-        made = network(*inputs)
-    actions = made[0] if isinstance(made, tuple) else made
-    if not torch.allclose(actions, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
+        outputs = network(*inputs)
+    actions = outputs[0] if isinstance(outputs, tuple) else outputs
+    if not torch.allclose(actions, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         message = (
             f"What as_onnx() of {type(policy).__name__} returns does not act as the policy does: its actions differ by "
-            f"{(actions - wanted).abs().max():.3g}. Write an as_onnx() for that class."
+            f"{(actions - expected).abs().max():.3g}. Write an as_onnx() for that class."
         )
         raise ShoalError(message)
 
 
-def _example(network: Any, num_envs: int) -> dict[str, torch.Tensor]:  # noqa: ANN401  rsl_rl adds to `nn.Module`.
+def _example_inputs(network: Any, num_envs: int) -> dict[str, torch.Tensor]:  # noqa: ANN401  rsl_rl adds to `nn.Module`.
     """Return zeros for each input of an exportable network, by name, with `num_envs` rows."""
     one = zip(network.input_names, network.get_dummy_inputs(), strict=True)
     return {name: zeros.repeat_interleave(num_envs, dim=_BATCH_AXES.get(name, 0)) for name, zeros in one}
 
 
-def _text(key: str, value: object, task: KernelTask[Any]) -> str:
-    """Return what stands for a value in a file that holds strings."""
+def _to_string(key: str, value: object, task: KernelTask[Any]) -> str:
+    """Return a metadata value as a string."""
     if isinstance(value, str):
         return value
     try:
@@ -154,39 +145,44 @@ def _text(key: str, value: object, task: KernelTask[Any]) -> str:
         raise ShoalError(message) from error
 
 
-def write_policy(policy: Deployable, onnx_file: Path) -> tuple[Path, Path]:
-    """Write a policy as ONNX, and beside it as a program of `torch.export`. Each file appears whole or not at all.
-
-    Returns:
-        The two files.
+def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]:
+    """Write a policy as ONNX, and as a program of `torch.export` beside it; return both files. Each appears whole.
 
     Raises:
-        ShoalError: The disk refused it.
+        ShoalError: The files could not be written.
     """
     program_file = onnx_file.with_suffix(".pt2")
     with _quiet():
         onnx_bytes, program_bytes = _in_both_formats(policy)
-    _write(onnx_file, onnx_bytes)
-    _write(program_file, program_bytes)
+    for file, data in ((onnx_file, onnx_bytes), (program_file, program_bytes)):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, data)
+        except OSError as error:
+            message = (
+                f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another "
+                "--out."
+            )
+            raise ShoalError(message) from error
     return onnx_file, program_file
 
 
-def _in_both_formats(policy: Deployable) -> tuple[bytes, bytes]:
-    """Return the policy as ONNX, and as a program of `torch.export`."""
+def _in_both_formats(policy: ExportablePolicy) -> tuple[bytes, bytes]:
+    """Return the bytes of the ONNX file and of the `.pt2`."""
     network: Any = policy.network
-    example = _example(network, 2)  # torch takes a batch of 1 for one that is always 1.
+    example = _example_inputs(network, 2)  # torch takes a batch of 1 for a constant.
     axes = tuple({_BATCH_AXES.get(name, 0): torch.export.Dim("batch")} for name in example)
     program = torch.export.export(policy.network, tuple(example.values()), dynamic_shapes=axes)
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # Paths of this machine.
+        node.meta.pop("stack_trace", None)  # It has local paths.
     saved = io.BytesIO()
     torch.export.save(program, saved, extra_files={METADATA: json.dumps(dict(policy.metadata))})
-    onnx: Any = torch.onnx.export(  # None only where it writes a file itself.
+    onnx: Any = torch.onnx.export(  # None only if it writes a file itself.
         program,
         input_names=network.input_names,
         output_names=network.output_names,
         opset_version=_OPSET,
-        dynamic_shapes=axes,  # Once more: it names the axes.
+        dynamic_shapes=axes,  # Again, for the names of the axes.
         dynamo=True,
         verbose=False,
     )
@@ -196,7 +192,7 @@ def _in_both_formats(policy: Deployable) -> tuple[bytes, bytes]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch's exporters say of packages that are not needed, and of their own future."""
+    """Silence torch's exporters: warnings of packages that are not needed, and of deprecations."""
     exporter = logging.getLogger("torch.onnx")
     before = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -206,15 +202,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         exporter.setLevel(before)
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Write a file, whole or not at all."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, data)
-    except OSError as error:
-        message = (
-            f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another --out."
-        )
-        raise ShoalError(message) from error

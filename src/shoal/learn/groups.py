@@ -1,4 +1,4 @@
-"""The process group that ranks talk through, and the few collectives that Shoal itself asks of it.
+"""The process group of the ranks, and the few collectives that Shoal itself uses.
 
 Opened after the environment has captured its graphs, because NCCL's watchdog thread can break a capture.
 """
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
-from shoal.learn.collectives import Spent, marked_collectives
+from shoal.learn.collectives import CollectiveTimer, instrumented_collectives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,20 +28,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MARGIN_S = 600.0
-"""How much longer than any watchdog's patience a collective may take [s]."""
+"""How much longer than any watchdog's limit a collective may take [s]."""
 _NO_LIMIT_S = 7 * 24 * 3600.0
-"""How long it may take where no watchdog was asked for [s]."""
+"""How long it may take without a watchdog [s]."""
 
 
 def group_timeout(startup_timeout: float, stall_timeout: float) -> timedelta:
-    """Return how long a collective may take.
+    """Return how long a collective may take, from the hang detector's two limits [s], of which 0 means none.
 
-    torch ends the rank that waited too long, which is never the one to blame. So the watchdogs, which know that one,
-    must have had their time first; a rank that is slow but gets on may keep its peers waiting for longer still.
-
-    Args:
-        startup_timeout: How long a rank may go without progress before its first iteration is done [s]; 0 for ever.
-        stall_timeout: The same afterwards.
+    torch ends the rank that waits, never the stuck one. The hang detector names the stuck one, so it must act first.
     """
     limits = (startup_timeout, stall_timeout)
     return timedelta(seconds=2 * max(limits) + _MARGIN_S if all(limits) else _NO_LIMIT_S)
@@ -49,28 +44,27 @@ def group_timeout(startup_timeout: float, stall_timeout: float) -> timedelta:
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ON_ONE_MACHINE = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}"}
-"""Variables that let gloo and NCCL listen on loopback only. Left alone, gloo takes the address that the host's name
-resolves to, waiting for a name server if it must, and NCCL the first interface that others can reach."""
+"""Variables that let gloo and NCCL listen on loopback only. By default gloo takes the address that the host name
+resolves to, which may wait for a name server, and NCCL the first interface that other machines can reach."""
 _GLOO_EVENTS = "gloo_tcp_loop"
-"""What gloo calls its threads that wait for messages."""
+"""Name of gloo's threads that wait for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This rank's place among all ranks, and how to reach them. One rank alone needs no process group."""
+    """This rank and the group of all ranks. One rank alone needs no process group."""
 
     rank: int = 0
     local_rank: int = 0
     size: int = 1
     device: str = "cpu"
     local_size: int | None = None
-    """Ranks on this machine; None where nobody has said."""
+    """Ranks on this machine; None where that is unknown."""
     network: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
-    """On several machines: variables that tell gloo and NCCL which interface leads to the others."""
+    """On several machines: variables that name the network interface for gloo and NCCL."""
     beat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
-    """Where this rank says what it does."""
-    spent: Spent = field(default_factory=Spent, compare=False, repr=False)
-    """Time that it has spent in collectives."""
+    """Heartbeat of this rank."""
+    collective_timer: CollectiveTimer = field(default_factory=CollectiveTimer, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -108,7 +102,7 @@ class World:
         return gathered
 
     def gather_strings(self, strings: list[str]) -> list[list[str]]:
-        """Return `strings` of every rank, by rank. They travel as JSON, so that nothing is unpickled."""
+        """Return `strings` of every rank, by rank. They are sent as JSON, so that nothing is unpickled."""
         if not self.is_distributed:
             return [strings]
         text = torch.tensor(list(json.dumps(strings).encode()), dtype=torch.uint8, device=self.device)
@@ -120,13 +114,12 @@ class World:
         return [json.loads(bytes(each[: int(n.item())].tolist())) for each, n in texts]
 
 
-def _let_gloo_finish() -> None:
-    """Keep gloo's event threads from taking the core of the thread that they then wait for.
+def _keep_gloo_from_preempting() -> None:
+    """Give gloo's event threads the batch policy, so that they do not preempt the thread whose lock they spin on.
 
-    A message that arrives wakes the event thread, often on the core, and in the place, of the thread that is sending
-    under gloo's lock. The event thread does not sleep until it gets the lock: it asks again and again, until the
-    scheduler's slice of some milliseconds is over. Under the batch policy it replaces nobody when it wakes. Seen with
-    torch 2.15 and Linux 6.18; the figures are in docs/benchmarks.md.
+    An arriving message wakes the event thread, often on the core of the thread that sends under gloo's lock. The event
+    thread spins on that lock until its time slice of some milliseconds is over. Under the batch policy a thread that
+    wakes does not preempt. Seen with torch 2.15 and Linux 6.18; figures in docs/benchmarks.md.
     """
     for comm in Path("/proc/self/task").glob("*/comm"):  # None where the kernel is not Linux.
         with contextlib.suppress(OSError):  # A thread that has just ended; a sandbox that forbids it.
@@ -140,43 +133,36 @@ def process_group(
     *,
     backend: str | None,
     store: Callable[[], dist.Store] | None,
-    patience: timedelta = timedelta(seconds=_MARGIN_S),
+    timeout: timedelta = timedelta(seconds=_MARGIN_S),
 ) -> Iterator[World]:
-    """Open the process group of `world`, and close it when the body succeeded.
+    """Open the process group of `world`, and close it when the body succeeded. A single rank has no `backend`.
 
-    After a failure nothing is closed: closing can wait for peers that are gone, and a failing worker is about to
-    leave its process anyway.
-
-    Args:
-        world: This rank's place.
-        backend: `nccl` or `gloo`; None for a world of one.
-        store: Opens the store through which the ranks find each other.
-        patience: How long a collective may take.
+    After a failure nothing is closed: closing can wait for peers that are gone, and a failing worker exits anyway.
     """
     if backend is None or store is None:
         yield world
         return
     logger.debug("Opening the %s process group.", backend)
     if world.is_on_one_machine:
-        # For as long as this process lives: groups of a user's own open no other door. A user's own value is meant for
-        # runs on several machines, and would let these listen to a network that they do not need.
+        # For the rest of the process, so that further groups listen on loopback too. It replaces a user's value, which
+        # is meant for runs on several machines.
         os.environ.update(ON_ONE_MACHINE)
     os.environ.update(world.network)
-    before = world.beat.enter("collective")
-    meeting_point = store()
-    meeting_point.set_timeout(patience)  # torch leaves a store that it is given at its own five minutes.
+    phase = world.beat.enter("collective")
+    opened = store()
+    opened.set_timeout(timeout)  # torch leaves a store that it is given at its default of five minutes.
     dist.init_process_group(
         backend=backend,
-        store=meeting_point,
+        store=opened,
         world_size=world.size,
         rank=world.rank,
-        timeout=patience,
+        timeout=timeout,
         device_id=torch.device(world.device) if backend == "nccl" else None,
     )
-    world.beat.enter(before)
+    world.beat.enter(phase)
     if backend == "gloo":
-        _let_gloo_finish()
-    with marked_collectives(world.beat, world.spent, world.device):
+        _keep_gloo_from_preempting()
+    with instrumented_collectives(world.beat, world.collective_timer, world.device):
         yield world
         dist.barrier()
     dist.destroy_process_group()

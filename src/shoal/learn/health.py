@@ -1,6 +1,6 @@
-"""NaN and infinity, found before they spread: in a rollout before its gradients, in the weights before they act.
+"""Checks for NaN and infinity: in a rollout before the update, in the weights after it, and in the simulation.
 
-Each look waits for the device once, so it is taken once an iteration and never in a step.
+Each check synchronises with the device once, so it runs once an iteration and never in a step.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _NO_DUMP = "Look at that task's dynamics, or lower its time step"
 
-BORNE = 3
-"""Losses in an iteration that are no reason to stop."""
+ALLOWED_DIVERGED = 3
+"""Diverged environments in an iteration that do not stop a training."""
 
-_NAMED_AT_MOST = 8  # environments in a message
+_ENVS_SHOWN = 8  # in a message
 
 
 def refuse_non_finite_rollout(
@@ -32,31 +32,26 @@ def refuse_non_finite_rollout(
     *,
     rank: int,
     iteration: int,
-    keep_lost: Callable[[int], str | None] | None = None,
+    dump_diverged: Callable[[int], str | None] | None = None,
 ) -> None:
     """Stop before a full rollout with NaN or infinity in it reaches the gradients.
 
-    Args:
-        storage: The rollout: the observations that were acted on, and the rewards.
-        newest: The observations after the last step; the returns are computed from them too.
-        rank: This rank, for the message.
-        iteration: The iteration that runs, counted from 1, for the message.
-        keep_lost: See `Runner.train`.
+    The returns are computed from `newest` too, the observations after the last step. `iteration` counts from 1.
 
     Raises:
-        TrainingFailedError: Names what came first, and the environments concerned.
+        TrainingFailedError: Names the first non-finite value, and its environments.
     """
-    seen = [*storage.observations.values(), *newest.values(), storage.rewards]
-    # Finite numbers may have an infinite sum; that costs a closer look and nothing more.
-    sums = [values.sum(dtype=torch.float32) for values in seen if values.is_floating_point()]
+    values = [*storage.observations.values(), *newest.values(), storage.rewards]
+    # Finite numbers may have an infinite sum; that costs the detailed check below and nothing more.
+    sums = [each.sum(dtype=torch.float32) for each in values if each.is_floating_point()]
     if bool(torch.stack(sums).isfinite().all()):
         return
     found = _first_non_finite(storage, newest)
     if found is None:
         return
     what, envs = found
-    shown = ", ".join(map(str, envs[:_NAMED_AT_MOST])) + (", ..." if len(envs) > _NAMED_AT_MOST else "")
-    remedy = keep_lost(iteration) if keep_lost else None
+    shown = ", ".join(map(str, envs[:_ENVS_SHOWN])) + (", ..." if len(envs) > _ENVS_SHOWN else "")
+    remedy = dump_diverged(iteration) if dump_diverged else None
     message = (
         f"{what} of environments {shown} on rank {rank} held NaN or infinity in iteration {iteration}, and no "
         f"gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is one."
@@ -65,7 +60,7 @@ def refuse_non_finite_rollout(
 
 
 def _first_non_finite(storage: RolloutStorage, newest: TensorDict) -> tuple[str, list[int]] | None:
-    """Return what held NaN or infinity first, and in which environments: NaN spreads, and the first is the cause."""
+    """Return the value that was the first with NaN or infinity, which is the cause, and its environments."""
     # Row r of each holds what step r-1 returned. (num_steps + 1, num_envs, ...)
     rollout: dict[str, torch.Tensor] = {**storage.observations}
     latest: dict[str, torch.Tensor] = {**newest}
@@ -83,49 +78,40 @@ def _first_non_finite(storage: RolloutStorage, newest: TensorDict) -> tuple[str,
 
 
 def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[str, float], *, iteration: int) -> None:
-    """Stop before weights that an update has spoiled are acted upon, or saved.
+    """Stop before non-finite weights are used or saved.
 
-    Gradients are averaged over ranks, so with pooled losses it happens to all ranks or to none.
-
-    Args:
-        optimizer: Holds the weights.
-        losses: Mean losses of the update over all ranks, if it came to its end. An infinite one leaves the weights
-            alone, since gradients are cut to length; from there on nothing would be learned, without a word.
-        iteration: The iteration that runs, counted from 1, for the message.
+    Gradients are averaged and losses pooled over ranks, so all ranks stop or none. With an infinite loss the weights
+    stay finite, as gradients are clipped, but nothing is learned any more. `losses` are empty if the update failed.
 
     Raises:
         TrainingFailedError: Some loss or weight is not finite.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    spoiled = not torch.nn.utils.get_total_norm(weights).isfinite()
-    if not spoiled and all(math.isfinite(loss) for loss in losses.values()):
+    has_bad_weights = not torch.nn.utils.get_total_norm(weights).isfinite()
+    if not has_bad_weights and all(math.isfinite(loss) for loss in losses.values()):
         return
-    told = ", ".join(f"{name} {value:.3g}" for name, value in losses.items()) or "in the middle of its update"
+    values = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "in the middle of its update"
     message = (
-        f"Learning diverged in iteration {iteration}: {'the weights are' if spoiled else 'a loss is'} NaN or infinite "
-        f"({told}). Lower --agent.algorithm.learning-rate, or the size of the rewards; "
+        f"Learning diverged in iteration {iteration}: {'the weights are' if has_bad_weights else 'a loss is'} NaN or "
+        f"infinite ({values}). Lower --agent.algorithm.learning-rate, or the size of the rewards; "
         "--resume goes on from the last checkpoint, if there is one."
     )
     raise TrainingFailedError(message)
 
 
-def refuse_many_lost(lost: int, num_envs: int, limit: float, *, iteration: int) -> None:
-    """Stop when too many environments were lost in one iteration: what is left to learn from is not the task.
+def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteration: int) -> None:
+    """Stop when more than `limit` of all environments diverged in one iteration.
 
-    Args:
-        lost: How often environments of all ranks were reset because their state was not finite.
-        num_envs: Environments of all ranks.
-        limit: Share of `num_envs` that may be lost. Unless it is 0, `BORNE` losses may be whatever their share: one of
-            few environments would be too large a share, and tells nothing of the task.
-        iteration: Iterations done, for the message.
+    Unless the limit is 0, `ALLOWED_DIVERGED` are always allowed: one of few environments is a large fraction, and says
+    little about the task.
 
     Raises:
         TrainingFailedError: There were more.
     """
-    if lost <= max(limit * num_envs, BORNE if limit else 0):
+    if diverged <= max(limit * num_envs, ALLOWED_DIVERGED if limit else 0):
         return
     message = (
-        f"{lost:,} of {num_envs:,} environments were lost to NaN or infinity in iteration {iteration}, more than "
+        f"{diverged:,} of {num_envs:,} environments diverged to NaN or infinity in iteration {iteration}, more than "
         f"--env.lost-limit {limit:g} allows. Look at the model's masses and gains, lower its time step, "
         "or pass --env.on-nan stop to stop at the first."
     )

@@ -1,7 +1,8 @@
-"""Where metrics go: `metrics.jsonl` always, TensorBoard or Weights & Biases beside it. Rank 0 alone writes.
+"""Metrics writers: `metrics.jsonl` always, TensorBoard or Weights & Biases beside it. Only rank 0 writes.
 
 A metrics row is one flat mapping from names, grouped by a slash as in rsl_rl, to numbers. A writer that fails, on a
-full disk or without a network, costs rows and never the training.
+full disk or without a network, loses rows and does not end the training. wandb may also wait for a network or prompt on
+a terminal; neither may delay a training.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import TYPE_CHECKING, Protocol
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, Protocol
 
-from shoal.learn.wandb_writer import open_wandb
+from shoal.config.plain import to_plain
+from shoal.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,12 +27,17 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, float]
 
+_INIT_TIMEOUT_S = 60.0
+"""Time limit for a server that does not answer, while the other ranks wait [s]."""
+_FINISH_TIMEOUT_S = 20.0
+"""Less than a scheduler leaves after SIGTERM [s]. Unsent metrics are on the disk."""
+
 
 class MetricsWriter(Protocol):
-    """Takes the metrics of one iteration after another."""
+    """Writes the metrics of each iteration."""
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Take one row; `iteration` and `Train/total_steps` are always in it."""
+        """Write one row; `iteration` and `Train/total_steps` are always in it."""
         ...
 
     def close(self) -> None:
@@ -37,17 +46,17 @@ class MetricsWriter(Protocol):
 
 
 class JsonLinesWriter:
-    """Appends each row to `metrics.jsonl` as one line of JSON. Every line in the file is whole, whatever happens."""
+    """Appends each row to `metrics.jsonl` as one line of JSON. No crash leaves a partial line."""
 
     def __init__(self, run: RunDir) -> None:
-        # Unbuffered: what a full disk refused must not come back later, in the middle of another line.
+        # Unbuffered: what a full disk refused must not be written later, in the middle of another line.
         self._file = run.metrics_jsonl.open("a+b", buffering=0)
         self._file.seek(0)
-        self._whole = self._file.read().rfind(b"\n") + 1
-        self._file.truncate(self._whole)  # A process that was killed may have left half a line.
+        self._valid_bytes = self._file.read().rfind(b"\n") + 1
+        self._file.truncate(self._valid_bytes)  # A process that was killed may have left half a line.
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Append one line. Values that JSON has no word for (NaN, infinity) become null."""
+        """Append one line. NaN and infinity, which JSON does not have, become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps(plain).encode() + b"\n"
         rest = line
@@ -55,9 +64,9 @@ class JsonLinesWriter:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError:
-            self._file.truncate(self._whole)
+            self._file.truncate(self._valid_bytes)
             raise
-        self._whole += len(line)
+        self._valid_bytes += len(line)
 
     def close(self) -> None:
         """Close the file."""
@@ -70,7 +79,7 @@ class TensorBoardWriter:
     def __init__(self, run: RunDir, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # A run that goes on from an older checkpoint takes back what it wrote after it.
+        # A run that resumes from an older checkpoint hides what it wrote after it.
         self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10, purge_step=iteration + 1)
 
     def write(self, row: Mapping[str, float]) -> None:
@@ -84,37 +93,129 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-class Sheltered:
-    """Keeps the failures of a writer from the training: the first is told, and the next row is tried again."""
+class WandbWriter:
+    """Sends each row to Weights & Biases. A run has one W&B run, resumes included."""
+
+    def __init__(self, run: RunDir, config: TrainConfig) -> None:
+        self._wandb = wandb = _import_wandb(run)
+        try:
+            self._run = self._start(run, config)
+        except Exception as error:  # noqa: BLE001  No network, a revoked key, a project of others.
+            logger.warning(
+                "W&B does not take this run now (%s). Its metrics are written to %s: `wandb sync` sends them.",
+                _summary(error),
+                run.path / "wandb",
+            )
+            wandb.teardown()  # Or wandb keeps on trying.
+            self._run = self._start(run, config, mode="offline")
+        self._next_step: int = self._run.starting_step
+        # The axis of all charts, as W&B's step never decreases.
+        self._run.define_metric("iteration", hidden=True)
+        self._run.define_metric("*", step_metric="iteration")
+
+    def _start(self, run: RunDir, config: TrainConfig, mode: str | None = None) -> Any:  # noqa: ANN401  wandb.Run.
+        """Start a W&B run, or resume the one of an earlier launch."""
+        run_id = run.wandb_run_id.read_text(encoding="utf-8").strip() if run.wandb_run_id.exists() else ""
+        started = self._wandb.init(
+            project=config.wandb_project,
+            id=run_id or None,
+            resume="allow",
+            name=None if run_id else run.name,  # A user may have renamed it.
+            dir=str(run.path),
+            config=to_plain(config),
+            mode=mode,
+            settings=_settings(self._wandb, config),
+        )
+        if not (run_id or started.disabled):
+            write_whole(run.wandb_run_id, f"{started.id}\n")
+        return started
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Log all metrics of an iteration at once.
+
+        W&B drops a row whose step is not beyond the last. Iterations that are repeated from an older checkpoint
+        therefore get new steps.
+        """
+        step = max(int(row["iteration"]), self._next_step)
+        self._run.log(dict(row), step=step, commit=True)
+        self._next_step = step + 1
+
+    def close(self) -> None:
+        """Finish the W&B run, and end wandb's process."""
+        try:
+            self._run.finish()
+        finally:
+            self._wandb.teardown()
+
+
+def _import_wandb(run: RunDir) -> Any:  # noqa: ANN401  An optional package has no type here.
+    """Import wandb with its two temporary directories in the run directory, as a killed process leaves them."""
+    files = run.path / "wandb"
+    files.mkdir(exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(files)
+    try:
+        import wandb
+    finally:
+        tempfile.tempdir = before
+    return wandb
+
+
+def _settings(wandb: Any, config: TrainConfig) -> Any:  # noqa: ANN401  A module, and its settings.
+    """Return settings that bound wandb's waits and silence it. A user's environment variables win."""
+    settings = {
+        "console": "off",  # It would record each frame of the live view.
+        "max_end_of_run_history_metrics": 0,  # No tables between the last lines of the command.
+        "max_end_of_run_summary_metrics": 0,
+        "init_timeout": _limited(config.startup_timeout, _INIT_TIMEOUT_S),
+        "finish_timeout": _limited(config.stall_timeout, _FINISH_TIMEOUT_S),
+    }
+    return wandb.Settings(
+        **{name: value for name, value in settings.items() if f"WANDB_{name.upper()}" not in os.environ}
+    )
+
+
+def _limited(limit: float, most: float) -> float:
+    """Return a time-out below half of the hang detector's limit; 0 means no limit."""
+    return min(most, limit / 2) if limit else most
+
+
+def _summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+class SafeWriter:
+    """Catches the errors of a writer: it logs the first one and goes on with the next row."""
 
     def __init__(self, writer: MetricsWriter) -> None:
         self._writer = writer
-        self._told = False
+        self._has_warned = False
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Pass on one row."""
+        """Write one row."""
         self._try(lambda: self._writer.write(row))
 
     def close(self) -> None:
-        """Close the writer, which may be when it finds that it cannot flush."""
+        """Close the writer, whose last flush may fail."""
         self._try(self._writer.close)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as error:  # noqa: BLE001  Each service has errors of its own, and none is worth a training.
-            if not self._told:
+        except Exception as error:  # noqa: BLE001  Each service has its own errors.
+            if not self._has_warned:
                 name = type(self._writer).__name__
                 logger.warning("%s lost metrics (%s: %s); training goes on.", name, type(error).__name__, error)
-            self._told = True
+            self._has_warned = True
 
 
 def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[MetricsWriter]:
-    """Open `metrics.jsonl` and whatever else `--logger` names."""
+    """Open `metrics.jsonl` and the writer that `--logger` names."""
     writers: list[MetricsWriter] = [JsonLinesWriter(run)]
     if config.logger == "tensorboard":
         writers.append(TensorBoardWriter(run, iteration))
     elif config.logger == "wandb":
-        writer = open_wandb(run, config)
-        writers += [writer] if writer is not None else []
-    return [Sheltered(writer) for writer in writers]
+        try:
+            writers.append(WandbWriter(run, config))
+        except Exception as error:  # noqa: BLE001  The client raises many kinds.
+            logger.warning("W&B cannot be used (%s); training goes on without it.", _summary(error))
+    return [SafeWriter(writer) for writer in writers]

@@ -1,7 +1,7 @@
-"""Proof that all ranks hold the same learner: fingerprints of every tensor that must agree, compared over ranks.
+"""Replica check: fingerprints of every tensor that must be equal on all ranks, compared over ranks.
 
-A fingerprint is one 64-bit number a tensor, made on the tensor's device from its exact bits and their order, so that
-a comparison costs one tiny collective, and equal fingerprints mean equal weights, normalisers and optimizers.
+A fingerprint is one 64-bit number a tensor, computed on the tensor's device from its exact bits and their order. A
+comparison costs one small collective.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ _WORD_BYTES = 8
 
 
 def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and value of all that must be equal on every rank.
-
-    Weights and normalisers (`state_dict` of each network), the optimizers' moments, and the learning rates.
-    """
+    """Yield names and values of weights, normalisers, optimizer moments and learning rates: equal on every rank."""
     networks: dict[str, torch.nn.Module] = {"actor": algorithm._raw_actor, "critic": algorithm._raw_critic}  # noqa: SLF001  Uncompiled handles.
     optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": algorithm.optimizer}
     if algorithm.rnd:
@@ -48,7 +45,7 @@ def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{owner}.{index}.{name}", torch.as_tensor(value)
         rates = [group["lr"] for group in state["param_groups"]]
         yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
-    # Where the adaptive schedule goes on from; the optimizer has it from the next mini-batch on.
+    # State of the adaptive schedule; the optimizer has it from the next mini-batch on.
     yield "learning_rate", torch.tensor(algorithm.learning_rate, dtype=torch.float64)
 
 
@@ -56,14 +53,14 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     """Return one int64 number for the bytes of `tensor` and their order, on the tensor's device."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = torch.nn.functional.pad(raw, (0, -raw.numel() % _WORD_BYTES)).view(torch.int64)
-    # Each word is scattered together with its position before they are added up: a plain weighted sum would let
-    # differences of one unit in the last place, which is what unlike sums of gradients leave, cancel each other.
-    places = torch.arange(words.numel(), device=words.device) * _STRIDE
-    return _scattered(words + places).sum() + raw.numel()
+    # Each word is hashed together with its position before the sum: in a plain weighted sum, differences of one unit
+    # in the last place, as different orders of summing gradients leave them, could cancel.
+    positions = torch.arange(words.numel(), device=words.device) * _STRIDE
+    return _hash(words + positions).sum() + raw.numel()
 
 
-def _scattered(words: torch.Tensor) -> torch.Tensor:
-    """Return int64 numbers scattered over all 64 bits, unlike ones for unlike ones."""
+def _hash(words: torch.Tensor) -> torch.Tensor:
+    """Return a bijective 64-bit hash of int64 numbers (SplitMix64's finaliser)."""
     first, second = _FACTORS
     words = (words ^ (words >> 30)) * first
     words = (words ^ (words >> 27)) * second
@@ -71,46 +68,43 @@ def _scattered(words: torch.Tensor) -> torch.Tensor:
 
 
 def fingerprints(algorithm: PPO) -> dict[str, int]:
-    """Return the fingerprint of each of `learner_tensors`, by name. Those on a GPU are copied to the host together."""
+    """Return the fingerprint of each of `learner_tensors`, by name, with one copy from the GPU to the host."""
     numbers = {name: fingerprint(tensor) for name, tensor in learner_tensors(algorithm)}
-    there = [name for name, number in numbers.items() if number.is_cuda]
-    copied = dict(zip(there, torch.stack([numbers[name] for name in there]).tolist(), strict=True)) if there else {}
+    on_gpu = [name for name, number in numbers.items() if number.is_cuda]
+    copied = dict(zip(on_gpu, torch.stack([numbers[name] for name in on_gpu]).tolist(), strict=True)) if on_gpu else {}
     return {name: copied[name] if name in copied else int(number) for name, number in numbers.items()}
 
 
-def digest(held: dict[str, int]) -> str:
-    """Return 16 hexadecimal digits for all names and fingerprints together, to print and to compare by eye."""
-    text = "\n".join(f"{name} {number}" for name, number in held.items())
+def digest(numbers: dict[str, int]) -> str:
+    """Return 16 hexadecimal digits for all names and fingerprints together."""
+    text = "\n".join(f"{name} {number}" for name, number in numbers.items())
     return hashlib.blake2b(text.encode(), digest_size=_WORD_BYTES).hexdigest()
 
 
 def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
     """Check that every rank holds the same learner, and return its digest.
 
-    Args:
-        algorithm: This rank's learner.
-        world: All ranks.
-        when: When this is, for the message: "after the first broadcast", "after iteration 50".
+    `when` is for the message: "after the first broadcast", "after iteration 50".
 
     Raises:
         ReplicasDivergedError: Some rank differs. Raised on all ranks, with the first tensor that differs.
     """
-    held = fingerprints(algorithm)
-    own = digest(held)
-    number = torch.tensor(int.from_bytes(bytes.fromhex(own), signed=True), device=world.device)
+    numbers = fingerprints(algorithm)
+    local = digest(numbers)
+    number = torch.tensor(int.from_bytes(bytes.fromhex(local), signed=True), device=world.device)
     extremes = world.max_(torch.stack([number, ~number]))  # The greatest ~x is ~ of the least x.
     if torch.equal(extremes[0], ~extremes[1]):
-        return own
-    raise ReplicasDivergedError(_difference(held, world, when))
+        return local
+    raise ReplicasDivergedError(_difference(numbers, world, when))
 
 
-def _difference(held: dict[str, int], world: World, when: str) -> str:
-    """Ask every rank for all its fingerprints, and return the message that names the first unlike one."""
-    texts = world.gather_strings([f"{name} {number}" for name, number in held.items()])
+def _difference(numbers: dict[str, int], world: World, when: str) -> str:
+    """Gather the fingerprints of all ranks, and return the message that names the first difference."""
+    texts = world.gather_strings([f"{name} {number}" for name, number in numbers.items()])
     by_rank = [dict(text.rsplit(" ", 1) for text in rank) for rank in texts]
-    names = dict.fromkeys(name for rank in by_rank for name in rank)  # In order, and those only some ranks have.
+    names = dict.fromkeys(name for rank in by_rank for name in rank)  # In order; some ranks may have more of them.
     first = next(name for name in names if any(rank.get(name) != by_rank[0].get(name) for rank in by_rank))
-    ranks = [rank for rank, theirs in enumerate(by_rank) if theirs.get(first) != by_rank[0].get(first)]
+    ranks = [rank for rank, values in enumerate(by_rank) if values.get(first) != by_rank[0].get(first)]
     word = "rank" if len(ranks) == 1 else "ranks"
     return (
         f"Replicas diverged {when}: '{first}' on {word} {', '.join(map(str, ranks))} differs from rank 0. "

@@ -1,8 +1,7 @@
-"""rsl_rl's on-policy runner, made to run on any rank of any world.
+"""rsl_rl's on-policy runner on one rank or many: Shoal's training loop around the library's learner.
 
-The learner is the library's: its PPO, its models, its storage, and its `reduce_parameters`, which averages gradients
-over ranks. What is ours is the loop around it: pooled statistics instead of rank 0's, checkpoints that appear whole,
-an iteration count that says what is done, replica checks, and a stop that all ranks agree on.
+PPO, models and storage are the library's. The loop is Shoal's: statistics pooled over ranks, checkpoints that appear
+whole, a count of iterations done, replica checks, non-finite checks, and a stop that all ranks agree on.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import io
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +19,10 @@ from rsl_rl.runners import OnPolicyRunner
 from shoal.errors import TrainingFailedError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
-from shoal.learn.health import refuse_many_lost, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
-from shoal.learn.state import random_state, rows_of
+from shoal.learn.state import collect_rows, random_state
 from shoal.learn.statistics import WHOLE_REWARD, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 
@@ -40,16 +39,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RESEEDED = 1_000_003
-"""Between the seeds of one iteration and the next: a run that goes on with other workers must not begin as it began."""
+_SEED_STRIDE = 1_000_003
+"""Added to the seed for each iteration done: a run that resumes on other workers must not repeat its beginning."""
 
-_LOST = "lost environments"
-"""Among what ranks count for each other, beside the names of signals."""
+_DIVERGED = "diverged environments"
+"""Key of a count that is pooled together with the stop requests."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What a run adds up over all its iterations, over resumes too."""
+    """Sums over all iterations of a run, resumes included."""
 
     steps: int = 0
     """Environment steps of all ranks."""
@@ -60,22 +59,15 @@ class Totals:
 
 
 class Runner(OnPolicyRunner):
-    """Trains one replica of the policy among `world.size` of them."""
+    """Trains one replica of the policy among `world.size` of them. The process group must be open."""
 
     def __init__(self, env: VecEnv, config: TrainConfig, world: World) -> None:
-        """Build networks, optimizer and storage for this rank. The process group must be open.
-
-        Args:
-            env: Any environment of rsl_rl's. One that names `episode_terms` has `extras["episode_sums"]`.
-            config: What was asked.
-            world: All ranks.
-        """
         self.world = world
         self.config = config
         self.iteration = 0
         self.totals = Totals()
         self.num_resumed = 0
-        """How many of this rank's environments go on with an episode of a checkpoint: the first ones."""
+        """Number of environments that continue an episode of a checkpoint: the first ones of this rank."""
         self.stragglers = Stragglers()
         self._told: set[str] = set()  # Kinds of trouble that were warned of.
         self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
@@ -88,23 +80,19 @@ class Runner(OnPolicyRunner):
         self.alg.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
 
     def _configure_multi_gpu(self) -> None:
-        """Tell the algorithm about the other ranks: the library's own version insists on NCCL and on `cuda:<rank>`."""
+        """Set the ranks of the algorithm. The library's version requires NCCL and `cuda:<rank>`."""
         self.is_distributed = self.world.is_distributed
         self.gpu_world_size = self.world.size
         self.gpu_global_rank = self.world.rank
         self.gpu_local_rank = self.world.local_rank
-        places = {
-            "global_rank": self.world.rank,
-            "local_rank": self.world.local_rank,
-            "world_size": self.world.size,
-        }
-        self.cfg["multi_gpu"] = places if self.world.is_distributed else None
+        rank, local_rank, size = self.world.rank, self.world.local_rank, self.world.size
+        ranks = {"global_rank": rank, "local_rank": local_rank, "world_size": size}
+        self.cfg["multi_gpu"] = ranks if self.world.is_distributed else None
 
     def synchronize(self) -> None:
-        """Give every rank rank 0's weights and normalisers, and prove that it has them.
+        """Broadcast rank 0's weights and normalisers, and compare all replicas.
 
-        Optimizer, learning rate and totals are not sent: they are new on every rank, or each rank has loaded the
-        same checkpoint.
+        Optimizer, learning rate and totals are not sent: they are new, or each rank has loaded the same checkpoint.
         """
         if self.world.is_distributed:
             self.alg.broadcast_parameters()
@@ -118,18 +106,18 @@ class Runner(OnPolicyRunner):
         save: Callable[[Snapshot], None],
         stop_requests: Callable[[], Mapping[str, bool]],
         on_step: Callable[[int], None] | None = None,
-        keep_lost: Callable[[int], str | None] | None = None,
+        dump_diverged: Callable[[int], str | None] | None = None,
     ) -> str | None:
-        """Train until `config.max_iterations` are done, or until any rank was asked to stop.
+        """Train until `config.max_iterations` are done, or until any rank has a stop request.
 
         Args:
             on_row: Called on every rank with the pooled metrics of each iteration.
-            save: Called on every rank with what it has to save; the learner is rank 0's. It must copy what it keeps.
-            stop_requests: Tells by name what this rank was asked, such as a signal it received. All ranks stop
+            save: Called on every rank with its snapshot, whose tensors it must copy.
+            stop_requests: Returns this rank's stop requests by name, such as a signal it received. All ranks stop
                 after the same iteration, after a checkpoint.
             on_step: Called after each step of the environments with its number, counted from 0 over the whole run.
-            keep_lost: Called with the iteration, counted from 1, when its rollout is not finite on this rank. Keeps
-                what led there, and returns the words that tell how to look at it, if there is anything.
+            dump_diverged: Called with the iteration, counted from 1, when its rollout is not finite on this rank.
+                Writes the history of diverged environments, and returns how to replay it; None if there is none.
 
         Returns:
             The name of the request that ended training early, or None.
@@ -143,46 +131,50 @@ class Runner(OnPolicyRunner):
         observations = self.env.get_observations()
         self.alg.train_mode()
         stop: str | None = None
-        # All time is told: an iteration begins where the one before was counted, and pays for its checkpoint.
+        # No time is left out: an iteration begins where the previous one was counted, and includes its checkpoint.
         counted = time.perf_counter()
-        self.world.spent.take()  # What the beginning took is no iteration's.
+        self.world.collective_timer.take()  # Start-up belongs to no iteration.
         while self.iteration < self.config.max_iterations and stop is None:
             self.world.beat.begin_iteration(self.iteration + 1)
             started = time.perf_counter()
             self.world.beat.enter("rollout")
-            observations = self._collect(observations, on_step, keep_lost)
+            observations = self._collect(observations, on_step, dump_diverged)
             collected = time.perf_counter()
             self.world.beat.enter("update")
             losses = self._update(observations)
             learned = time.perf_counter()
-            asked = stop_requests()
-            counts = {**asked, _LOST: self._take_trouble()}
-            seconds = Seconds(collected - started, learned - collected, self.world.spent.take())
+            requests = stop_requests()
+            counts = {**requests, _DIVERGED: self._take_trouble()}
+            seconds = Seconds(collected - started, learned - collected, self.world.collective_timer.take())
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
-            self._refuse_many_lost(pooled.counts[_LOST])
+            self._refuse_many_diverged(pooled.counts[_DIVERGED])
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
-            stop = next((name for name in asked if pooled.counts[name]), None)
+            stop = next((name for name in requests if pooled.counts[name]), None)
             took = (now := time.perf_counter()) - counted
             counted = now
-            self._count(pooled, took)
-            self._warn_of_stragglers(pooled)
+            self.totals.steps += self.samples_per_iteration
+            self.totals.seconds += took
+            self.totals.episodes += pooled.episodes
+            warning = self.stragglers.check(pooled.rank_seconds)
+            if warning is not None and self.world.is_first:
+                logger.warning("%s", warning)
             row = self._row(pooled, took)
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
             self._save_when_due(save, row, last=last)
-        # A run that is done was not ended early, whatever came in its last iteration.
+        # A finished run was not ended early, even if a request came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
     def _collect(
         self,
         observations: TensorDict,
         on_step: Callable[[int], None] | None,
-        keep_lost: Callable[[int], str | None] | None,
+        dump_diverged: Callable[[int], str | None] | None,
     ) -> TensorDict:
-        """Fill the storage with one rollout. It waits for no other rank, so that its time tells who is slow."""
+        """Fill the storage with one rollout. No collective: its time shows which rank is slow."""
         with torch.inference_mode():
             steps = self.config.agent.num_steps_per_env
             for step in range(self.iteration * steps, (self.iteration + 1) * steps):
@@ -194,13 +186,13 @@ class Runner(OnPolicyRunner):
                 if on_step is not None:
                     on_step(step)
                 if self.alg.rnd:
-                    curiosity = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
-                    self.statistics.add_log(curiosity)
+                    rnd = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
+                    self.statistics.add_log(rnd)
             if self.config.agent.check_for_nan:
-                place = {"rank": self.world.rank, "iteration": self.iteration + 1}
-                refuse_non_finite_rollout(self.alg.storage, observations, keep_lost=keep_lost, **place)
+                where = {"rank": self.world.rank, "iteration": self.iteration + 1}
+                refuse_non_finite_rollout(self.alg.storage, observations, dump_diverged=dump_diverged, **where)
             elif self.world.device != "cpu":
-                torch.cuda.synchronize(self.world.device)  # Or the rollout's time is that of queueing it.
+                torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
         return observations
 
     def _take_trouble(self) -> int:
@@ -214,40 +206,28 @@ class Runner(OnPolicyRunner):
         self._told |= trouble.keys()
         return lost
 
-    def _refuse_many_lost(self, lost: int) -> None:
-        """Stop, on all ranks alike, when the simulation loses more environments than the task can bear."""
+    def _refuse_many_diverged(self, diverged: int) -> None:
+        """Stop all ranks when more environments have diverged than `lost_limit` allows."""
         limit = getattr(self.config.env, "lost_limit", None)
         if limit is not None:
-            refuse_many_lost(lost, self.env.num_envs * self.world.size, limit, iteration=self.iteration)
+            refuse_many_diverged(diverged, self.env.num_envs * self.world.size, limit, iteration=self.iteration)
 
     def _update(self, observations: TensorDict) -> dict[str, float]:
-        """Learn from the rollout, which `observations` follow on, and return mean losses."""
+        """Update from the rollout, whose last step returned `observations`, and return mean losses."""
         with torch.inference_mode():
             self.alg.compute_returns(observations)
         self.world.beat.mark()
         try:
             return self.alg.update()
-        except RuntimeError:  # torch refuses to draw from a policy whose weights are NaN, in words that blame the draw.
+        except RuntimeError:  # torch fails to sample from a policy with NaN weights, and blames the sampling.
             if self.config.agent.check_for_nan:
                 refuse_non_finite_update(self.alg.optimizer, {}, iteration=self.iteration + 1)
             raise
 
-    def _warn_of_stragglers(self, pooled: Pooled) -> None:
-        """Say on rank 0 when one rank has begun to keep all others waiting."""
-        warning = self.stragglers.look(pooled.rank_seconds)
-        if warning is not None and self.world.is_first:
-            logger.warning("%s", warning)
-
-    def _count(self, pooled: Pooled, seconds: float) -> None:
-        """Add one iteration to the totals."""
-        self.totals.steps += self.samples_per_iteration
-        self.totals.seconds += seconds
-        self.totals.episodes += pooled.episodes
-
     @property
     def seed(self) -> int:
-        """Seed of what begins on this rank with the present iteration."""
-        return self.config.seed + self.world.rank + _RESEEDED * self.iteration
+        """Seed of this rank for what begins in this iteration."""
+        return self.config.seed + self.world.rank + _SEED_STRIDE * self.iteration
 
     @property
     def samples_per_iteration(self) -> int:
@@ -270,7 +250,7 @@ class Runner(OnPolicyRunner):
             "Train/total_episodes": float(self.totals.episodes),
         }
         if hasattr(self.config.env, "lost_limit"):
-            row["Env/lost"] = float(pooled.counts[_LOST])
+            row["Env/lost"] = float(pooled.counts[_DIVERGED])
         if policy.distribution is not None:
             row["Policy/mean_std"] = float(policy.output_std.detach().mean())
         return row
@@ -292,29 +272,25 @@ class Runner(OnPolicyRunner):
                 world_size=self.world.size,
                 learner=self.state(curriculum) if self.world.is_first else None,
                 rank=self.world.rank,
-                own={"rows": rows_of(self), "random": random_state(self.world.device)},
-                about={"num_envs": self.env.num_envs, "score": row.get(metric) if metric else None, "metric": metric},
+                rank_state={"rows": collect_rows(self), "random": random_state(self.world.device)},
+                metadata={
+                    "num_envs": self.env.num_envs,
+                    "score": row.get(metric) if metric else None,
+                    "metric": metric,
+                },
             )
             save(snapshot)
 
     def state(self, curriculum: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
-        """Return all that `restore` needs, in rsl_rl's own layout, so that plain rsl_rl loads it too.
+        """Return the state for `restore` in rsl_rl's layout, so that plain rsl_rl loads it too.
 
-        rsl_rl's `iter` is the iteration last done, counted from 0.
-
-        Args:
-            curriculum: What `pool_curriculum` has returned.
+        rsl_rl's `iter` is the iteration last done, counted from 0. `curriculum` is the result of `pool_curriculum`.
         """
-        totals = {
-            "steps": self.totals.steps,
-            "seconds": self.totals.seconds,
-            "episodes": self.totals.episodes,
-        }
         return {
             **self.alg.save(),
             "iter": self.iteration - 1,
             "infos": {
-                "totals": totals,
+                "totals": asdict(self.totals),
                 "statistics": self.statistics.history(),
                 "curriculum": dict(curriculum or {}),
                 "rnd_updates": self.alg.rnd.update_counter if self.alg.rnd else 0,
@@ -322,7 +298,7 @@ class Runner(OnPolicyRunner):
         }
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
-        """Take up a saved state: everything, or with `weights_only` the networks and normalisers alone."""
+        """Restore a saved state: everything, or with `weights_only` only networks and normalisers."""
         networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
         try:
             self.alg.load(state, networks | {"optimizer": not weights_only}, strict=True)
@@ -338,10 +314,10 @@ class Runner(OnPolicyRunner):
         if weights_only:
             return
         self.iteration = last_done + 1
-        infos = state.get("infos")  # rsl_rl leaves them to whoever saves.
+        infos = state.get("infos")  # Free for users of rsl_rl.
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
-        self.statistics.take_history(ours.get("statistics", {}))
+        self.statistics.restore_history(ours.get("statistics", {}))
         if hasattr(self.env, "rows"):  # Or new environments would be copies of the run's first, which go on elsewhere.
             self.env.reset(seed=self.seed)  # pyright: ignore[reportAttributeAccessIssue]
         restore_curriculum(self.env, ours.get("curriculum", {}))
@@ -351,7 +327,7 @@ class Runner(OnPolicyRunner):
 
 @contextlib.contextmanager
 def _library_prints_to_log() -> Iterator[None]:
-    """Send what rsl_rl prints while it builds (models, observation sets) to the log, at DEBUG."""
+    """Log at DEBUG what rsl_rl prints while it builds models and observation sets."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):

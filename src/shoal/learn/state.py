@@ -1,49 +1,69 @@
-"""What one rank must keep, beside the learner that all share, to go on as if the training had never stopped.
+"""State of one rank in a checkpoint, beside the learner that all ranks share: environments and random states.
 
-Rows belong to environments: physics, counters, commands, random states, sums of the episodes that run, and what
-recurrent networks and RND's reward normaliser remember. They can be dealt again to another number of ranks. Random
-states of libraries belong to the rank.
+Rows belong to environments: physics, counters, commands, random states, sums of the running episodes, and the memory of
+recurrent networks and of RND's reward normaliser. Random states of libraries belong to the rank.
+
+The environments of a job are numbered rank by rank. Environment i of the checkpoint continues as environment i of the
+resumed job, on whichever rank that is now. Further ones begin a first episode; with fewer, the last ones are left out.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from shoal.learn.checkpoints import read_rank_file
+from shoal.plan.checkpoints import rank_file
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shoal.learn.runner import Runner
+    from shoal.learn.groups import World
+    from shoal.learn.statistics import Statistics
+    from shoal.plan.checkpoints import Checkpoint
 
-_NUMPY = "MT19937"
+logger = logging.getLogger(__name__)
+
+_NUMPY_GENERATOR = "MT19937"
 """The generator behind NumPy's global state."""
 
 
-def rows_of(runner: Runner) -> dict[str, torch.Tensor]:
-    """Return everything that belongs to environments, live, by name. Shapes (num_envs, ...).
+class Learner(Protocol):
+    """The parts of a runner whose state is saved for each rank."""
 
-    Empty where the environment cannot say what its next step depends on, as those of others cannot.
+    env: Any
+    alg: Any
+    statistics: Statistics
+    world: World
+    num_resumed: int
+
+
+def collect_rows(runner: Learner) -> dict[str, torch.Tensor]:
+    """Return the state of this rank's environments by name, without copies. Shapes (num_envs, ...).
+
+    Empty for environments of others, which do not give their state.
     """
     if not hasattr(runner.env, "rows"):
         return {}
-    rows: Mapping[str, torch.Tensor] = runner.env.rows()  # pyright: ignore[reportAttributeAccessIssue]
-    remembered = {
-        f"memory/{who}/{index}": part.transpose(0, 1)
-        for who, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
+    rows: Mapping[str, torch.Tensor] = runner.env.rows()
+    memory = {
+        f"memory/{name}/{index}": part.transpose(0, 1)
+        for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
         for index, part in enumerate(_parts(model.get_hidden_state()))
     }
-    curiosity = _discounted_curiosity(runner)
-    if curiosity is not None and curiosity.avg is not None:
-        remembered["memory/curiosity"] = curiosity.avg
-    return {**{f"task/{name}": row for name, row in rows.items()}, **remembered, "running": runner.statistics.running.T}
+    discounted = _discounted_rnd_rewards(runner)
+    if discounted is not None and discounted.avg is not None:
+        memory["memory/rnd"] = discounted.avg
+    return {**{f"task/{name}": row for name, row in rows.items()}, **memory, "running": runner.statistics.running.T}
 
 
-def misfit(runner: Runner, saved: Mapping[str, torch.Tensor]) -> str | None:
-    """Say why saved rows cannot be those of this rank's environments; None where they can."""
-    live = {name: row for name, row in rows_of(runner).items() if not name.startswith("memory/")}
+def _find_mismatch(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | None:
+    """Return why saved rows do not fit this rank's environments; None if they do."""
+    live = {name: row for name, row in collect_rows(runner).items() if not name.startswith("memory/")}
     saved = {name: row for name, row in saved.items() if not name.startswith("memory/")}
     if not live:
         return "the environment does not say what its next step depends on"
@@ -57,28 +77,50 @@ def misfit(runner: Runner, saved: Mapping[str, torch.Tensor]) -> str | None:
     return None
 
 
-def put_rows(runner: Runner, saved: Mapping[str, torch.Tensor]) -> None:
-    """Give the first environments of this rank the rows that were saved. `misfit` has been asked."""
-    task = {name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")}
-    runner.env.put_rows(task)  # pyright: ignore[reportAttributeAccessIssue]  It has rows, or else there was a misfit.
-    runner.statistics.running[:, : len(saved["running"])].copy_(saved["running"].T)
-    for who, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic)):
-        parts = [row for name, row in sorted(saved.items()) if name.startswith(f"memory/{who}/")]
+def _restore_rows(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | None:
+    """Restore saved rows into the first environments of this rank, or return why they do not fit."""
+    mismatch = _find_mismatch(runner, saved)
+    if mismatch is not None:
+        return mismatch
+    runner.env.put_rows({name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")})
+    count, num_envs, device = len(saved["running"]), runner.env.num_envs, runner.world.device
+    runner.statistics.running[:, :count].copy_(saved["running"].T)
+    for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic)):
+        parts = [row for key, row in sorted(saved.items()) if key.startswith(f"memory/{name}/")]
         if parts and model.is_recurrent:
-            hidden: Any = _hidden(parts, runner.env.num_envs, runner.world.device)
-            model.reset(hidden_state=hidden)
-    curiosity, sums = _discounted_curiosity(runner), saved.get("memory/curiosity")
-    if curiosity is not None and sums is not None:
-        curiosity.avg = torch.zeros(runner.env.num_envs, dtype=sums.dtype, device=runner.world.device)
-        curiosity.avg[: len(sums)] = sums
+            hidden = [_with_zeros(part, num_envs, device).transpose(0, 1).contiguous() for part in parts]
+            model.reset(hidden_state=hidden[0] if len(hidden) == 1 else tuple(hidden))
+    discounted, sums = _discounted_rnd_rewards(runner), saved.get("memory/rnd")
+    if discounted is not None and sums is not None:
+        discounted.avg = _with_zeros(sums, num_envs, device)
+    runner.num_resumed = count
+    return None
 
 
-def _discounted_curiosity(runner: Runner) -> Any:  # noqa: ANN401  A class that rsl_rl keeps to itself.
-    """Return what holds, as `avg`, each environment's discounted sum of rewards for what is new.
+def _discounted_rnd_rewards(runner: Learner) -> Any:  # noqa: ANN401  A private class of rsl_rl.
+    """Return the object whose `avg` has each environment's discounted sum of RND rewards; None without.
 
-    They are what RND's reward normaliser learns from, and rsl_rl saves its moments alone.
+    RND's reward normaliser learns from them, and rsl_rl saves only its moments.
     """
     return getattr(runner.alg.rnd.reward_normalizer, "disc_avg", None) if runner.alg.rnd else None
+
+
+def _parts(hidden: torch.Tensor | tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...]:
+    """Return the hidden state of a recurrent network as a tuple: two parts of an LSTM, one of a GRU."""
+    if hidden is None:
+        return ()
+    return hidden if isinstance(hidden, tuple) else (hidden,)
+
+
+def _with_zeros(rows: torch.Tensor, num_envs: int, device: str) -> torch.Tensor:
+    """Return rows for `num_envs` environments on `device`, with zeros for new ones."""
+    padded = torch.zeros(num_envs, *rows.shape[1:], dtype=rows.dtype, device=device)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _size(row: torch.Tensor) -> str:
+    return f"{'x'.join(map(str, row.shape[1:])) or 1} {str(row.dtype).removeprefix('torch.')}"
 
 
 def random_state(device: str) -> dict[str, Any]:
@@ -94,32 +136,53 @@ def random_state(device: str) -> dict[str, Any]:
 
 
 def set_random_state(device: str, states: Mapping[str, Any]) -> None:
-    """Go on with random states that `random_state` has returned."""
+    """Restore random states that `random_state` has returned."""
     torch.set_rng_state(states["torch"])
     keys, position, has_gauss, gauss = states["numpy"]
-    np.random.set_state((_NUMPY, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
+    np.random.set_state((_NUMPY_GENERATOR, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
     version, words, python_gauss = states["python"]
     random.setstate((version, tuple(words.tolist()), python_gauss))
     if device.startswith("cuda") and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def _parts(hidden: torch.Tensor | tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...]:
-    """Return what a recurrent network remembers, (num_layers, num_envs, size) each: one tensor, two of an LSTM."""
-    if hidden is None:
-        return ()
-    return hidden if isinstance(hidden, tuple) else (hidden,)
+def resume_environments(runner: Learner, checkpoint: Checkpoint) -> None:
+    """Restore this rank's environments from a checkpoint, after the learner.
+
+    With as many ranks and environments as in the checkpoint, random states are restored too, and the training continues
+    exactly. Otherwise they stay as `shoal.worker` has seeded them.
+    """
+    manifest = checkpoint.manifest()
+    ranks, each = manifest.get("world_size"), manifest.get("num_envs")
+    rank, num_envs = runner.world.rank, runner.env.num_envs
+    if ranks is None or each is None or not checkpoint.has_rank_files:
+        mismatch = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
+    elif (ranks, each) == (runner.world.size, num_envs):
+        saved = read_rank_file(checkpoint.path / rank_file(rank))
+        mismatch = _restore_rows(runner, saved["rows"])
+        if mismatch is None:
+            set_random_state(runner.world.device, saved["random"])
+    else:
+        first = rank * num_envs
+        rows = _read_rows(checkpoint, first, min(first + num_envs, ranks * each), each)
+        mismatch = _restore_rows(runner, rows) if rows else None
+    if mismatch is not None and runner.world.is_first:
+        logger.warning("All environments begin new episodes: %s.", mismatch)
 
 
-def _hidden(parts: list[torch.Tensor], num_envs: int, device: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """Return what `_parts` has taken apart, with nothing for environments that are new."""
-    whole = []
-    for part in parts:
-        memory = torch.zeros(part.shape[1], num_envs, part.shape[2], dtype=part.dtype, device=device)
-        memory[:, : len(part)] = part.transpose(0, 1)
-        whole.append(memory)
-    return whole[0] if len(whole) == 1 else tuple(whole)
+def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[str, torch.Tensor]:
+    """Return the rows of the environments from `first` up to `end` of all; empty if there are none.
 
-
-def _size(row: torch.Tensor) -> str:
-    return f"{'x'.join(map(str, row.shape[1:])) or 1} {str(row.dtype).removeprefix('torch.')}"
+    Args:
+        checkpoint: The checkpoint.
+        first: Number of the first environment, counted over all ranks.
+        end: Number after the last one.
+        each: Environments on each rank of the checkpoint.
+    """
+    parts: list[dict[str, torch.Tensor]] = []
+    for rank in range(first // each, -(-end // each)):
+        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank))["rows"]
+        begin = rank * each
+        parts.append({name: row[max(first - begin, 0) : end - begin] for name, row in rows.items()})
+    # Ranks of one job save the same names, except for memory that a recurrent network has not used yet.
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -1,1 +1,1 @@
-"""Looking at a policy at play: on a page for the browser, or in a window. The only home of viser."""
+"""Viewers of a policy: a web page (viser) and MuJoCo's window."""

@@ -1,4 +1,4 @@
-"""One environment in MuJoCo's own window, until it is closed. Space pauses, R begins anew."""
+"""Native viewer: one environment in MuJoCo's window. Space pauses, R resets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.learn.evaluation import open_policy
 from shoal.sim.window import Window
-from shoal.viewer.pacing import FRAME_S, Pacer
-from shoal.viewer.player import Player
+from shoal.viewer.playback import FRAME_S, Pacer, Playback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,32 +19,26 @@ if TYPE_CHECKING:
     from shoal.tasks.registry import TaskSpec
 
 
-def show(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, say: Callable[[str], None]) -> None:
-    """Show one environment until its window is closed, or a signal comes.
-
-    Args:
-        config: What is played.
-        spec: Its task.
-        model: The checkpoint of a trained policy, or None for actions that need none.
-        device: Where the environment runs.
-        say: Prints a line.
-    """
+def show(
+    config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
+) -> None:
+    """Show one environment in a window until it is closed, or a signal comes. An untrained agent has no `model`."""
     keys: SimpleQueue[int] = SimpleQueue()
     with open_policy(replace(config, episodes=1), spec, model, device) as (env, policy):
-        scene, player, pacer = env.task.scene(), Player(env, policy), Pacer(env.step_dt)
+        scene, playback, pacer = env.task.scene(), Playback(env, policy), Pacer(env.step_dt)
         with Window(scene, keys.put) as window:
-            say("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
+            print_line("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
             while window.is_open:
-                began = time.monotonic()
-                _obey(keys, player, pacer)
-                for _ in range(pacer.due(began)):
-                    player.step()
-                window.show(player.positions()[0])
-                time.sleep(max(0.0, began + FRAME_S - time.monotonic()))
+                started = time.monotonic()
+                _handle_keys(keys, playback, pacer)
+                for _ in range(pacer.due(started)):
+                    playback.step()
+                window.show(playback.positions()[0])
+                time.sleep(max(0.0, started + FRAME_S - time.monotonic()))
 
 
-def _obey(keys: SimpleQueue[int], player: Player, pacer: Pacer) -> None:
-    """Do what the keys ask for that were pressed since the last time."""
+def _handle_keys(keys: SimpleQueue[int], playback: Playback, pacer: Pacer) -> None:
+    """Handle the keys pressed since the last call."""
     while True:
         try:
             key = keys.get_nowait()
@@ -54,4 +47,4 @@ def _obey(keys: SimpleQueue[int], player: Player, pacer: Pacer) -> None:
         if key == ord(" "):
             pacer.paused = not pacer.paused
         elif key == ord("R"):
-            player.restart()
+            playback.restart()

@@ -1,22 +1,25 @@
-"""The page in the browser: serving it, to whom, and putting it together."""
+"""Web viewer: serves a page with viser, on which a policy plays until a signal comes."""
 
 from __future__ import annotations
 
 import io
 import logging
 import socket
+import time
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import viser
 
-from shoal.learn.evaluation import open_policy
+from shoal.errors import ShoalError
+from shoal.learn.evaluation import load_weights, open_policy
+from shoal.plan.checkpoints import list_checkpoints
+from shoal.plan.rundir import RunDir
 from shoal.sim.shapes import Look
-from shoal.viewer.page import Page
-from shoal.viewer.player import Player
-from shoal.viewer.show import Show
-from shoal.viewer.stage import Stage
+from shoal.viewer.controls import ControlPanel
+from shoal.viewer.playback import FRAME_S, Pacer, Playback
+from shoal.viewer.scene import ViserScene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,33 +27,31 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from shoal.config import PlayConfig
+    from shoal.plan.checkpoints import Checkpoint
     from shoal.tasks.registry import TaskSpec
+
+STATUS_PERIOD_S = 0.1
+"""Period of updates of the texts: faster ones cannot be read [s]."""
+CHECKPOINT_POLL_S = 1.0
+"""Period of the search for newer checkpoints [s]."""
 
 
 def show(
-    config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, say: Callable[[str], None]
+    config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
 ) -> NoReturn:
-    """Serve the page until a signal ends it.
-
-    Args:
-        config: What is played. At its `viewer_host`, its `viewer_port` is free.
-        spec: Its task.
-        model: The checkpoint of a trained policy, or None for actions that need none.
-        device: Where the environments run.
-        say: Prints a line.
-    """
+    """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
-        look, player = Look(env.task.scene()), Player(env, policy)
+        geometry, playback = Look(env.task.scene()), Playback(env, policy)
         with _served(config, label=spec.name) as server:
-            stage = Stage(server, look, player.positions())
-            page = Page(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=look.roams)
-            for line in where_to_look(config.viewer_host, server.get_port()):
-                say(line)
-            Show(player, stage, page, model, config.agent_kind).go_on()
+            scene = ViserScene(server, geometry, playback.positions())
+            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=geometry.roams)
+            for line in viewer_urls(config.viewer_host, server.get_port()):
+                print_line(line)
+            WebViewer(playback, scene, panel, model, config.agent_kind).run()
 
 
-def where_to_look(host: str, port: int) -> list[str]:
-    """Return the page's address, and what reaches it from another machine."""
+def viewer_urls(host: str, port: int) -> list[str]:
+    """Return lines with the page's address, and the ssh command for another machine."""
     local = host if host.startswith("127.") or host == "localhost" else ""
     lines = [f"Viewer: http://{local or host}:{port} (Ctrl-C ends it)"]
     if local:
@@ -61,7 +62,7 @@ def where_to_look(host: str, port: int) -> list[str]:
 
 
 class _Server(viser.ViserServer):
-    """viser's server without a way out: any visitor can ask it for a public address, which a relay then serves."""
+    """viser's server without public share URLs, which any visitor could request."""
 
     def request_share_url(self, verbose: bool = True) -> str | None:  # noqa: FBT001, FBT002  viser's signature.
         del verbose
@@ -71,9 +72,8 @@ class _Server(viser.ViserServer):
 @contextmanager
 def _served(config: PlayConfig, *, label: str) -> Iterator[_Server]:
     """Serve an empty page."""
-    # Whoever sends it no HTTP is none of our user's business.
-    logging.getLogger("websockets").setLevel(logging.CRITICAL)
-    with redirect_stdout(io.StringIO()):  # What it prints, we say in our own words.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)  # It logs each client that does not speak HTTP.
+    with redirect_stdout(io.StringIO()):  # viser prints the address in its own words.
         server = _Server(host=config.viewer_host, port=config.viewer_port, label=label, verbose=False)
     try:
         server.gui.configure_theme(show_share_button=False, show_logo=False)
@@ -82,3 +82,98 @@ def _served(config: PlayConfig, *, label: str) -> Iterator[_Server]:
     finally:
         with redirect_stdout(io.StringIO()):
             server.stop()
+
+
+class LoadedCheckpoint:
+    """The checkpoint whose weights play, and the search for a newer one of its run."""
+
+    def __init__(self, model: Path) -> None:
+        """Describe `model`, the file with the weights. A file outside a run never has a newer one."""
+        run = RunDir(model.absolute().parent.parent.parent)
+        self.run = run if run.checkpoints_dir == model.absolute().parent.parent else None
+        """The run of the checkpoint, which may still be training."""
+        self.name = model.absolute().parent.name if self.run else model.name
+        """Name on the page: the iterations done, or the file."""
+
+    def newer(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint of the run, if it is newer than this one."""
+        if self.run is None:
+            return None
+        newer = [each for each in list_checkpoints(self.run) if each.iteration > int(self.name)]
+        return next((each for each in reversed(newer) if each.damage() is None), None)
+
+
+class WebViewer:
+    """The loop behind the page: steps that are due, clicks, and newer checkpoints.
+
+    An untrained agent, named `agent`, has no checkpoint `model`.
+    """
+
+    def __init__(
+        self, playback: Playback, scene: ViserScene, panel: ControlPanel, model: Path | None, agent: str
+    ) -> None:
+        self._playback, self._scene, self._panel = playback, scene, panel
+        self._pacer = Pacer(playback.env.step_dt)
+        self._loaded = LoadedCheckpoint(model) if model else None
+        self._status_updated = self._checkpoints_polled = 0.0
+        self._view: tuple[int, bool, bool] | None = None
+        panel.set_checkpoint(self._loaded.name if self._loaded else f"none: {agent} actions")
+        if self._loaded is None or self._loaded.run is None:
+            panel.hide_newer()
+
+    def run(self) -> NoReturn:
+        """Play until a signal comes."""
+        while True:
+            started = time.monotonic()
+            self._update(started)
+            time.sleep(max(0.0, started + FRAME_S - time.monotonic()))
+
+    def _update(self, now: float) -> None:
+        panel = self._panel
+        if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
+            self._checkpoints_polled = now
+            if panel.loads_newer.value:
+                self._load_newer()
+        has_moved = self._handle_clicks()
+        self._pacer.speed = panel.speed.value
+        for _ in range(self._pacer.due(now)):
+            self._playback.step(panel.commands)
+            has_moved = True
+        view = selected, follow, shows_hidden = panel.selected.value, panel.follow.value, panel.shows_hidden.value
+        if has_moved or view != self._view:
+            self._view = view
+            self._scene.update(self._playback.positions(), selected=selected, follow=follow)
+            self._scene.show_hidden(visible=shows_hidden)
+        if now - self._status_updated >= STATUS_PERIOD_S:
+            self._status_updated = now
+            panel.set_status(self._playback.status(selected))
+
+    def _handle_clicks(self) -> bool:
+        """Handle the clicks since the last call; return whether the environments have moved."""
+        has_moved = False
+        for action in self._panel.clicks():
+            if action == "pause":
+                self._pacer.paused = not self._pacer.paused
+                self._panel.set_paused(paused=self._pacer.paused)
+            elif action == "step":
+                self._playback.step(self._panel.commands)
+                has_moved = True
+            elif action == "reset":
+                self._playback.restart()
+                has_moved = True
+            else:
+                self._load_newer()
+        return has_moved
+
+    def _load_newer(self) -> None:
+        """Load the weights of the newest checkpoint, if there is a newer one."""
+        newer = self._loaded.newer() if self._loaded else None
+        if self._loaded is None or newer is None:
+            return
+        try:
+            load_weights(self._playback.policy, newer.model)
+        except ShoalError as error:  # The training may have removed it just now.
+            self._panel.set_checkpoint(self._loaded.name, problem=str(error))
+        else:
+            self._loaded.name = newer.path.name
+            self._panel.set_checkpoint(self._loaded.name)

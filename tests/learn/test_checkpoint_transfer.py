@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.courier import at_hand
+from shoal.learn.checkpoint_transfer import local_copy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("name", ["../../../planted", "/planted", "..", ""])
 def test_a_name_that_leads_out_of_the_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
-    told = iter([[["sum"], [""]], [[name], []]])  # Sums of the model, then names of the files beside it.
+    answers = iter([[["sum"], [""]], [[name], []]])  # Sums of the model, then names of the files beside it.
     world: Any = SimpleNamespace(
-        is_on_one_machine=False, is_distributed=True, is_first=False, gather_strings=lambda _: next(told)
+        is_on_one_machine=False, is_distributed=True, is_first=False, gather_strings=lambda _: next(answers)
     )
-    with pytest.raises(TrainingFailedError, match="is no name of a file"), at_hand(tmp_path / "model.pt", world):
+    with pytest.raises(TrainingFailedError, match="is no name of a file"), local_copy(tmp_path / "model.pt", world):
         pass

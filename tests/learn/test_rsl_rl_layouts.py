@@ -13,7 +13,7 @@ from tensordict import TensorDict
 
 from shoal.config import DistributionConfig, ModelConfig
 from shoal.errors import UsageError
-from shoal.learn.layouts import Renamed, in_current_layout
+from shoal.learn.foreign_checkpoints import RenamedCheckpoint, rename_to_current_layout
 
 if TYPE_CHECKING:
     from shoal.learn.runner import Runner
@@ -51,9 +51,9 @@ def acts_as(runner: Runner, old: OldActorCritic, normalisers: dict[str, OldNorma
     return True
 
 
-def take_up(runner: Runner, saved: dict[str, Any]) -> Renamed:
+def take_up(runner: Runner, saved: dict[str, Any]) -> RenamedCheckpoint:
     """Give a learner what an older layout holds."""
-    renamed = in_current_layout(saved, FILE)
+    renamed = rename_to_current_layout(saved, FILE)
     runner.restore(renamed.state, weights_only=True)
     return renamed
 
@@ -67,8 +67,8 @@ def test_networks_of_one_state_dict_act_as_before(deviation: str, *, normalised:
     assert acts_as(runner, old)
     parameter = getattr(old, deviation)
     runner.alg.actor(runner.env.get_observations(), stochastic_output=True)
-    told = runner.alg.actor.output_std[0]
-    torch.testing.assert_close(told, parameter if deviation == "std" else parameter.exp(), **SAME)
+    std = runner.alg.actor.output_std[0]
+    torch.testing.assert_close(std, parameter if deviation == "std" else parameter.exp(), **SAME)
     assert (renamed.layout, renamed.notes) == ("the layout of rsl_rl 1 to 3", (LEFT_OUT,))
     assert (renamed.state["iter"], renamed.state["infos"]) == (1499, None)
 
@@ -139,7 +139,7 @@ def test_the_actors_own_deviation_is_renamed(std_type: str, name: str) -> None:
 
 def test_the_current_layout_stays_as_it_is() -> None:
     saved = runner_with(normalised=True).state()
-    renamed = in_current_layout({**saved, "env_state": 3}, FILE)
+    renamed = rename_to_current_layout({**saved, "env_state": 3}, FILE)
     assert renamed.state.keys() == saved.keys()
     assert all(renamed.state[key] == saved[key] for key in ("optimizer_state_dict", "iter", "infos"))
     assert renamed.layout == "the layout of rsl_rl 5"
@@ -172,7 +172,7 @@ def test_the_current_layout_stays_as_it_is() -> None:
 )
 def test_what_is_in_no_layout_is_refused_with_what_it_is(saved: Any, holds: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        in_current_layout(saved, FILE)
+        rename_to_current_layout(saved, FILE)
     assert str(refusal.value) == (
         f"The file model_1499.pt is no checkpoint that can be converted: it holds {holds}. Pass one that has "
         "actor_state_dict and critic_state_dict, or a model_state_dict with an actor and a critic."

@@ -18,9 +18,8 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
-from shoal.learn.resume import resume_environments
 from shoal.learn.runner import Runner
-from shoal.learn.state import random_state, rows_of, set_random_state
+from shoal.learn.state import collect_rows, random_state, resume_environments, set_random_state
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.rundir import RunDir
 from shoal.tasks.cartpole.task import Swingup
@@ -37,7 +36,7 @@ def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
-    if kind == "curious":
+    if kind == "rnd":
         rnd = RndConfig(enabled=True, reward_normalization=True, weight=1.0)
         agent = replace(agent, algorithm=replace(agent.algorithm, rnd=rnd))
     if kind == "recurrent":
@@ -60,7 +59,7 @@ def stepped(runner: Runner) -> Runner:
 
 def copied(runner: Runner) -> dict[str, torch.Tensor]:
     """All rows as they are now."""
-    return {name: row.clone() for name, row in rows_of(runner).items()}
+    return {name: row.clone() for name, row in collect_rows(runner).items()}
 
 
 def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
@@ -68,10 +67,10 @@ def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
     run.unfinished_dir(5).mkdir(parents=True)  # The others wait until rank 0 has made it.
     for runner in reversed(runners):  # And rank 0 waits for the others.
         learner = {"weights": torch.zeros(1)} if runner.world.is_first else None
-        own = {"rows": copied(runner), "random": random_state("cpu")}
-        about = {"num_envs": runner.env.num_envs}
+        rank_state = {"rows": copied(runner), "random": random_state("cpu")}
+        metadata = {"num_envs": runner.env.num_envs}
         place = {"rank": runner.world.rank, "world_size": runner.world.size}
-        write_snapshot(run, Snapshot(iteration=5, learner=learner, own=own, about=about, **place))
+        write_snapshot(run, Snapshot(iteration=5, learner=learner, rank_state=rank_state, metadata=metadata, **place))
     return Checkpoint(run.checkpoint_dir(5))
 
 
@@ -83,7 +82,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 def assert_rows(runner: Runner, expected: dict[str, torch.Tensor], count: int) -> None:
     """See that the first environments have these rows."""
-    rows = rows_of(runner)
+    rows = collect_rows(runner)
     assert rows.keys() == expected.keys()
     for name, row in rows.items():
         assert torch.equal(row[:count], expected[name][:count]), name
@@ -95,12 +94,12 @@ def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize("kind", ["plain", "recurrent", "curious"])
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "rnd"])
 @pytest.mark.parametrize(("size", "each"), [(1, 12), (2, 6), (3, 4), (4, 3), (2, 3), (2, 9)])
 def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind: str, run_dir: RunDir) -> None:
     before = [stepped(on_a_rank(rank, 2, 6, kind=kind)) for rank in range(2)]
     everything = joined(before)
-    memories = {"plain": 0, "recurrent": 4, "curious": 1}  # Two of each LSTM, and a discounted sum of rewards.
+    memories = {"plain": 0, "recurrent": 4, "rnd": 1}  # Two of each LSTM, and a discounted sum of rewards.
     assert sum(name.startswith("memory/") for name in everything) == memories[kind]
     checkpoint = saved(run_dir, before)
     for rank in range(size):
@@ -113,7 +112,7 @@ def test_environments_are_dealt_again_in_their_order(size: int, each: int, kind:
         assert now.num_resumed == count
         if count:
             assert_rows(now, {name: rows[first : first + count] for name, rows in everything.items()}, count)
-        for name, rows in rows_of(now).items():
+        for name, rows in collect_rows(now).items():
             if not name.startswith("memory/"):
                 assert torch.equal(rows[count:], fresh[name][count:]), name
 
@@ -161,7 +160,7 @@ def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir)
     for name in ("task/rng", "task/parameter/body_mass", "task/data/qpos"):
         old, new = (
             set(map(tuple, rows.flatten(1).tolist()))
-            for rows in (joined(before)[name].unsqueeze(1), rows_of(now)[name].unsqueeze(1))
+            for rows in (joined(before)[name].unsqueeze(1), collect_rows(now)[name].unsqueeze(1))
         )
         assert (len(old), len(new), old & new) == (24, 24, set()), name
 
@@ -181,7 +180,9 @@ def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
     before = stepped(on_a_rank(0, 1, 3, task=walking(0)))
     checkpoint = saved(run_dir, [before])
     now = on_a_rank(0, 1, 3, task=walking(7))
-    assert not torch.equal(rows_of(now)["task/parameter/body_mass"], rows_of(before)["task/parameter/body_mass"])
+    assert not torch.equal(
+        collect_rows(now)["task/parameter/body_mass"], collect_rows(before)["task/parameter/body_mass"]
+    )
     resume_environments(now, checkpoint)
     for _ in range(30):
         for runner in (before, now):
@@ -219,14 +220,14 @@ def test_environments_of_another_task_begin_new_episodes(
     now = on_a_rank(0, 1, num_envs, task=robot)
     resume_environments(now, checkpoint)
     assert now.num_resumed == 0
-    (told,) = caplog.messages
-    assert told.startswith("All environments begin new episodes: 'task/")
-    assert " is only in " in told
+    (message,) = caplog.messages
+    assert message.startswith("All environments begin new episodes: 'task/")
+    assert " is only in " in message
 
 
 def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     foreign = tiny_runner()
-    assert rows_of(foreign) == {}
+    assert collect_rows(foreign) == {}
     checkpoint = saved(run_dir, [on_a_rank(0, 1, foreign.env.num_envs)])
     resume_environments(foreign, checkpoint)
     assert caplog.messages == [

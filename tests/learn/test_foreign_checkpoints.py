@@ -20,8 +20,7 @@ from support.tiny_env import TinyEnv
 
 from shoal.errors import ShoalError, UsageError
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.foreign import load_foreign, write_plain
-from shoal.learn.layouts import in_current_layout
+from shoal.learn.foreign_checkpoints import load_foreign_checkpoint, rename_to_current_layout, write_plain_checkpoint
 
 WHAT_TRUST_DOES = "--trust unpickles it and runs whatever code is in it: pass it only for files from people you trust."
 
@@ -30,12 +29,12 @@ def test_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     marker = write_hostile(file, {"iter": 3})
     with pytest.raises(UsageError) as refusal:
-        load_foreign(file, trust=False)
+        load_foreign_checkpoint(file, trust=False)
     assert str(refusal.value) == (
         f"The file {file} holds pickled code, which asks for posix.mkdir, and was not loaded. {WHAT_TRUST_DOES}"
     )
     assert not marker.exists()
-    assert load_foreign(file, trust=True) == {"iter": 3, "infos": {"seen": 3, "env": None}}
+    assert load_foreign_checkpoint(file, trust=True) == {"iter": 3, "infos": {"seen": 3, "env": None}}
     assert marker.exists()
 
 
@@ -48,21 +47,21 @@ def test_what_torch_cannot_load_is_refused(data: bytes, tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     file.write_bytes(data)
     with pytest.raises(UsageError, match=r"model\.pt cannot be loaded as plain tensors \(\w+\): it is damaged, is no"):
-        load_foreign(file, trust=False)
+        load_foreign_checkpoint(file, trust=False)
 
 
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match=r"The file /proc/self/mem cannot be read \(.+\): mend that, or pass another"):
-        load_foreign(Path("/proc/self/mem"), trust=True)
+        load_foreign_checkpoint(Path("/proc/self/mem"), trust=True)
 
 
 def test_trust_does_not_help_where_a_package_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     file.write_bytes(b"\x80\x02cnowhere\nThing\n.")
     with pytest.raises(UsageError, match=r"holds pickled code, which asks for nowhere\.Thing, and was not loaded"):
-        load_foreign(file, trust=False)
+        load_foreign_checkpoint(file, trust=False)
     with pytest.raises(UsageError) as refusal:
-        load_foreign(file, trust=True)
+        load_foreign_checkpoint(file, trust=True)
     assert str(refusal.value) == (
         f"The file {file} cannot be unpickled (ModuleNotFoundError: No module named 'nowhere'): it is damaged, or "
         "needs a package that is not installed here. Install it, or pass another file."
@@ -86,7 +85,7 @@ def test_only_tensors_and_plain_values_are_written(tmp_path: Path) -> None:
             timedelta(3): 4,
         },
     }
-    dropped = write_plain(state, tmp_path / "new" / "model.pt")
+    dropped = write_plain_checkpoint(state, tmp_path / "new" / "model.pt")
     assert dropped == [
         "infos['took']",
         "infos['many'][1]",
@@ -105,7 +104,7 @@ def test_only_tensors_and_plain_values_are_written(tmp_path: Path) -> None:
 
 
 def test_what_rsl_rl_insists_on_is_there_in_any_case(tmp_path: Path) -> None:
-    assert write_plain({"infos": timedelta(1)}, tmp_path / "model.pt") == ["infos"]
+    assert write_plain_checkpoint({"infos": timedelta(1)}, tmp_path / "model.pt") == ["infos"]
     assert torch.load(tmp_path / "model.pt", weights_only=True) == {"iter": 0, "infos": None}
 
 
@@ -113,7 +112,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     file.write_bytes(b"before")
     with files_of_at_most(100), pytest.raises(ShoalError, match=r"could not be written \(File too large\): make room"):
-        write_plain({"weight": torch.zeros(100)}, file)
+        write_plain_checkpoint({"weight": torch.zeros(100)}, file)
     assert file.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -122,8 +121,8 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl(), log_dir=str(tmp_path))
     theirs.learn(2)
     file = tmp_path / "model_1.pt"
-    renamed = in_current_layout(load_foreign(file, trust=False), file)
-    assert write_plain(renamed.state, tmp_path / "plain.pt") == []
+    renamed = rename_to_current_layout(load_foreign_checkpoint(file, trust=False), file)
+    assert write_plain_checkpoint(renamed.state, tmp_path / "plain.pt") == []
     states = []
     for each in (file, tmp_path / "plain.pt"):
         ours = tiny_runner(seed=9)
@@ -139,7 +138,7 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
 
 def test_plain_rsl_rl_takes_up_the_networks_of_an_older_layout(tmp_path: Path) -> None:
     old = OldActorCritic(normalised=True)
-    write_plain(in_current_layout(old.saved(), tmp_path).state, tmp_path / "plain.pt")
+    write_plain_checkpoint(rename_to_current_layout(old.saved(), tmp_path).state, tmp_path / "plain.pt")
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl())
     theirs.load(str(tmp_path / "plain.pt"), load_cfg={"actor": True, "critic": True})
     seen = theirs.env.get_observations()

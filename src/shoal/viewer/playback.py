@@ -1,4 +1,4 @@
-"""A policy that acts step by step, and what its episodes have come to so far."""
+"""Playback of a policy in real time: step all environments, and keep rewards and returns."""
 
 from __future__ import annotations
 
@@ -18,27 +18,56 @@ if TYPE_CHECKING:
     from shoal.learn.evaluation import Policy
 
 
+FRAME_S = 1 / 60
+"""Period of the viewer's loop [s]."""
+MAX_CATCH_UP_S = 0.1
+"""Most time that is caught up at once [s]; a slow machine drops the rest."""
+
+
+class Pacer:
+    """Keeps simulated time, of `step_dt` a step [s], in step with the clock, at an adjustable speed."""
+
+    def __init__(self, step_dt: float) -> None:
+        self.speed = 1.0
+        """Real-time factor: simulated seconds in a second."""
+        self.paused = False
+        self._step_dt = step_dt
+        self._last: float | None = None
+        self._pending_s = 0.0
+
+    def due(self, now: float) -> int:
+        """Return how many steps are due at the time `now` of a monotonic clock [s]."""
+        passed = min(now - self._last, MAX_CATCH_UP_S) if self._last is not None else 0.0
+        self._last = now
+        if self.paused:
+            self._pending_s = 0.0
+            return 0
+        self._pending_s += passed * self.speed
+        # Sums of times are slightly off; a step that is due must not wait for the next call.
+        steps = int(self._pending_s / self._step_dt + 1e-6)
+        self._pending_s -= steps * self._step_dt
+        return steps
+
+
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is told of one environment."""
+class EnvStatus:
+    """Rewards and commands of one environment."""
 
     reward: float
-    """Of the last step."""
+    """Reward of the last step."""
     length: int
-    """Steps since the episode began."""
+    """Steps of the running episode."""
     episode_return: float
-    """Sum of the rewards since the episode began."""
+    """Return of the running episode so far."""
     last_return: float | None
-    """Of the episode before; None in the first one."""
+    """Return of the previous episode; None in the first one."""
     commands: list[float]
-    """What the policy is told to follow now."""
 
 
-class Player:
-    """Environments and what acts in them."""
+class Playback:
+    """Environments with a policy that steps them."""
 
     def __init__(self, env: WarpVecEnv, policy: Policy) -> None:
-        """Begin where the environments stand."""
         self.env = env
         self.policy = policy
         self._positions = to_torch(env.task.positions())
@@ -49,11 +78,7 @@ class Player:
         self._last_returns = torch.full_like(self._returns, torch.nan)
 
     def step(self, commands: Sequence[float] | None = None) -> None:
-        """Let the policy act once in all environments.
-
-        Args:
-            commands: What all environments are told to follow; None leaves that to the task.
-        """
+        """Step all environments once with the policy's actions. Without `commands` the task sets them."""
         with torch.inference_mode():
             if commands is not None and self._commands is not None:
                 self._commands[:] = torch.tensor(commands, device=self._commands.device)
@@ -64,7 +89,7 @@ class Player:
             self._returns.masked_fill_(dones, 0.0)
 
     def restart(self) -> None:
-        """Begin a new episode in every environment, and forget those before."""
+        """Begin a new episode in every environment, and clear all returns."""
         with torch.inference_mode():
             self._observations = self.env.reset()
             self.policy.reset(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
@@ -73,13 +98,13 @@ class Player:
             self._last_returns.fill_(torch.nan)
 
     def positions(self) -> np.ndarray:
-        """Return the joint positions of the task's scene in every environment. Shape (num_envs, nq)."""
+        """Return the joint positions of all environments. Shape (num_envs, nq)."""
         return self._positions.cpu().numpy()
 
-    def facts(self, env: int) -> Facts:
-        """Return what is told of one environment."""
+    def status(self, env: int) -> EnvStatus:
+        """Return the status of one environment. Synchronises with the device."""
         last = float(self._last_returns[env])
-        return Facts(
+        return EnvStatus(
             reward=float(self._rewards[env]),
             length=int(self.env.episode_length_buf[env]),
             episode_return=float(self._returns[env]),

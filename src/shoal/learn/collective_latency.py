@@ -1,4 +1,4 @@
-"""How far apart ranks are: the time of an all_reduce among them, and how many of them an iteration has."""
+"""Latency of collectives: the time of an all_reduce, and the number of them in a training iteration."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _timed_all_reduce(numbers: int, world: World) -> float:
     return median(times[_WARM_UP:])
 
 
-def measure_distance(runner: Runner, numbers: int = 0) -> dict[str, float]:
+def measure_collective_latency(runner: Runner, numbers: int = 0) -> dict[str, float]:
     """Time all_reduce among all ranks, and count those of an iteration.
 
     Args:
-        runner: This rank's learner, among several.
-        numbers: How many numbers the longer message has; by default as many as this learner's gradient.
+        runner: This rank's runner, among several.
+        numbers: Size of the longer message; by default that of this learner's gradient.
 
     Returns:
         Median times [s] of an all_reduce of one number, `latency`, and of a gradient, `gradient`; the latter's `bytes`;

@@ -1,0 +1,82 @@
+"""The viser scene: environments in a grid, or on one shared terrain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+import pytest
+import viser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.sim.shapes import Look
+from shoal.viewer.scene import MIN_ASPECT, SPACING, ViserScene, grid_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BALL = '<body name="ball" pos="0 0 1"><freejoint/><geom name="ball" type="sphere" size="0.1"/></body>'
+HILL = '<asset><hfield name="hill" nrow="3" ncol="3" size="9 9 1 1" elevation="0 0 0 0 1 0 0 0 0"/></asset>'
+ON_A_PLANE = f'<mujoco><worldbody><geom name="floor" type="plane" size="0 0 1"/>{BALL}</worldbody></mujoco>'
+ON_A_HILL = f'<mujoco>{HILL}<worldbody><geom name="floor" type="hfield" hfield="hill"/>{BALL}</worldbody></mujoco>'
+POSITIONS = np.array([[0.0, 0, 1, 1, 0, 0, 0], [5.0, -3, 2, 1, 0, 0, 0]])
+"""Of two environments."""
+
+
+@pytest.fixture
+def server() -> Iterator[viser.ViserServer]:
+    """A page that nobody visits."""
+    made = viser.ViserServer("127.0.0.1", port=0, verbose=False)
+    yield made
+    made.stop()
+
+
+def drawn(scene: ViserScene) -> list[np.ndarray]:
+    """Where the scene has put each of its shapes. Shapes (instances, 3)."""
+    return [np.asarray(batch.batched_positions) for _, batch in scene._batches]
+
+
+def test_environments_on_a_plane_stand_apart(server: viser.ViserServer) -> None:
+    scene = ViserScene(server, Look(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1])
+    (balls,) = drawn(scene)
+    assert np.linalg.norm(balls[0, :2] - balls[1, :2]) > 0.2
+
+
+def test_environments_on_a_height_field_share_it(server: viser.ViserServer) -> None:
+    scene = ViserScene(server, Look(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
+    hill, balls = drawn(scene)
+    assert hill.shape == (1, 3)
+    np.testing.assert_allclose(balls, POSITIONS[:, :3])
+    scene.update(POSITIONS, selected=1, follow=True)
+    np.testing.assert_allclose(scene._frame.position, (-5.0, 3.0, -1.0))  # It is kept as high as the first one was.
+    scene.update(POSITIONS, selected=1, follow=False)
+    np.testing.assert_allclose(scene._frame.position, (0.0, 0.0, 0.0))
+
+
+def test_square_things_stand_in_a_square() -> None:
+    places = grid_offsets(4, (1.0, 1.0)) / SPACING
+    assert places.tolist() == pytest.approx(np.array([[-0.5, -0.5, 0], [0.5, -0.5, 0], [-0.5, 0.5, 0], [0.5, 0.5, 0]]))
+
+
+def test_wide_things_stand_one_behind_the_other() -> None:
+    places = grid_offsets(4, (4.0, 0.1)) / SPACING
+    assert places[:, 0].tolist() == [0, 0, 0, 0]
+    assert np.diff(places[:, 1]).tolist() == pytest.approx([4.0 * MIN_ASPECT] * 3)
+
+
+def test_one_stands_in_the_middle() -> None:
+    assert grid_offsets(1, (4.0, 2.0)).tolist() == [[0, 0, 0]]
+
+
+def test_things_without_a_size_do_not_stand_in_each_other() -> None:
+    assert len(np.unique(grid_offsets(9, (0.0, 0.0)), axis=0)) == 9
+
+
+@given(st.integers(1, 64), st.floats(0.01, 100), st.floats(0.01, 100))
+def test_none_stands_in_another(num_envs: int, width: float, depth: float) -> None:
+    places = grid_offsets(num_envs, (width, depth))
+    apart = np.abs(places[:, None] - places[None])
+    clear = (apart[..., 0] > width) | (apart[..., 1] > depth)
+    assert clear[~np.eye(num_envs, dtype=bool)].all()
