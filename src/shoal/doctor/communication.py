@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
     Timings = Mapping[str, float]
-    """Result of `learn.distance.measure_distance`."""
+    """Result of `learn.collective_latency.measure_collective_latency`."""
 
 GRADIENT = 440_000
 """Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
