@@ -25,7 +25,7 @@ from shoal.commands.replay import replay
 from shoal.config import ReplayConfig
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.plan.rundir import RunDir, list_runs
-from shoal.sim.dump import read_dump, write_dump
+from shoal.sim.nan.dump import read_dump, write_dump
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from shoal.sim.native import NativeEngine
+from shoal.sim.engines.native import NativeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

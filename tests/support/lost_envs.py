@@ -10,7 +10,7 @@ import numpy as np
 from support.bouncing_task import BouncingTask
 
 if TYPE_CHECKING:
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 RUNAWAY = 60.0
 """So that the cart of environment 1 is lost within 30 to 60 steps."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import viser
 
-from shoal.sim.shapes import Look
+from shoal.sim.render.shapes import Look
 from shoal.viewer.stage import Stage
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.commands.replay import Replayed
-    from shoal.sim.replay import Step
+    from shoal.sim.nan.replay import Step
 
 _STEPS_SHOWN = 10
 _WIDTH = 120

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.config import ReplayConfig
-    from shoal.sim.dump import Dump, LostEnv
-    from shoal.sim.replay import Replay
+    from shoal.sim.nan.dump import Dump, LostEnv
+    from shoal.sim.nan.replay import Replay
 
 _MOST_S = 120.0
 """How long a replay may take [s]. It takes seconds."""
@@ -54,7 +54,7 @@ def replay(config: ReplayConfig) -> Replayed:
         refuse_no_film("cpu", os.environ)
         refuse_unwritable("--video", Path(config.video).parent)
 
-    from shoal.sim.dump import read_dump
+    from shoal.sim.nan.dump import read_dump
 
     dump = read_dump(file)
     lost = dump.find(config.env)
@@ -74,9 +74,9 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
     Raises:
         UsageError: It has not replayed it.
     """
-    from shoal.sim.replay import Replay
+    from shoal.sim.nan.replay import Replay
 
-    words = [*PYTHON, "-m", "shoal.sim.replay", str(file), str(lost.env)]
+    words = [*PYTHON, "-m", "shoal.sim.nan.replay", str(file), str(lost.env)]
     try:
         ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
         if ended.returncode == 0:
@@ -91,8 +91,8 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
 
 def _film(scene: np.ndarray, positions: np.ndarray, target: Path) -> None:
     """Film every physics step."""
-    from shoal.sim.clip import Clip
-    from shoal.sim.film_process import make_film
+    from shoal.sim.render.clip import Clip
+    from shoal.sim.render.film_process import make_film
 
     clip = Clip(scene=scene, positions=positions, step_dt=1 / _FRAMES_A_SECOND, size=_FILM_SIZE)
     make_film(clip, target, choose_gl("cpu", os.environ))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.sim.command import Command
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 

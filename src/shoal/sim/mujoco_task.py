@@ -3,8 +3,8 @@
 One step is, for all environments at once::
 
     actuate()    actions -> controls                                          the author's kernels
-    history      with `on_nan` stop: what the physics start from is kept      shoal.sim.history
-    the engine   `decimation` physics steps                                   shoal.sim.native or shoal.sim.warp_engine
+    history      with `on_nan` stop: what the physics start from is kept      shoal.sim.nan.history
+    the engine   `decimation` physics steps                                   shoal.sim.engines.native or shoal.sim.engines.warp_engine
     find_lost    states that are not finite                                   shoal.sim.bookkeeping
     judge()      state -> reward terms, terminated flags                      the author's kernels
     close        as in every kernel task                                      shoal.sim.kernel_task
@@ -14,7 +14,7 @@ One step is, for all environments at once::
     observe()    state -> observations                                        the author's kernels
 
 On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, and what lies between its calls
-is recorded. The same kernels serve both engines, because both show the same fields (`shoal.sim.engine`).
+is recorded. The same kernels serve both engines, because both show the same fields (`shoal.sim.engines.engine`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import warp as wp
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
 from shoal.sim.bookkeeping import find_lost
-from shoal.sim.engine import LARGEST, rows_of
+from shoal.sim.engines.engine import LARGEST, rows_of
+from shoal.sim.engines.native import NativeEngine
 from shoal.sim.graphs import HostCall, Stage, torch_stream
-from shoal.sim.history import History, dump_of
 from shoal.sim.kernel_task import KernelTask
-from shoal.sim.native import NativeEngine
+from shoal.sim.nan.history import History, dump_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
-    from shoal.sim.dump import Dump
-    from shoal.sim.engine import Engine
+    from shoal.sim.engines.engine import Engine
+    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=MujocoConfig)
 
@@ -231,6 +231,6 @@ def _open_engine(config: MujocoConfig, model: mujoco.MjModel, num_envs: int, dev
     places = {"num_envs": num_envs, "decimation": config.decimation, "device": device}
     if config.engine == "native":
         return NativeEngine(model, **places, threads=torch.get_num_threads())
-    from shoal.sim.warp_engine import WarpEngine  # It takes long to import, and the CPU does without it.
+    from shoal.sim.engines.warp_engine import WarpEngine  # It takes long to import, and the CPU does without it.
 
     return WarpEngine(model, **places, nconmax=config.nconmax, njmax=config.njmax, deterministic=config.deterministic)

@@ -11,7 +11,7 @@ from shoal.viewer.grid import offsets
 if TYPE_CHECKING:
     import viser
 
-    from shoal.sim.shapes import Look, Shape
+    from shoal.sim.render.shapes import Look, Shape
 
 _VIEW = np.array([0.3, -1.0, 0.45])
 """From where the camera looks at first, seen from what it looks at."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import viser
 
 from shoal.learn.evaluation import open_policy
-from shoal.sim.shapes import Look
+from shoal.sim.render.shapes import Look
 from shoal.viewer.page import Page
 from shoal.viewer.player import Player
 from shoal.viewer.show import Show

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warp as wp
 
-from shoal.sim.engine import vec10
+from shoal.sim.engines.engine import vec10
 from shoal.tasks.quadruped.ground import Ground, surface_at
 from shoal.tasks.quadruped.kernels import command_to, speed_of
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warp as wp
 
-from shoal.sim.engine import vec10
+from shoal.sim.engines.engine import vec10
 from shoal.tasks.quadruped.ground import Ground, clearance_of, surface_at
 
 TRACK_LINEAR = wp.constant(0)

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.sim.model_files import find_robot
+from shoal.sim.engines.model_files import find_robot
 
 if TYPE_CHECKING:
     from shoal.tasks.quadruped.config import VelocityConfig

@@ -18,7 +18,7 @@ import warp as wp
 from mujoco.batch import Batch, SimulationError
 
 from shoal.errors import ShoalError, TrainingFailedError
-from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
+from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

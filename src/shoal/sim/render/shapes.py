@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from shoal.sim.surfaces import BY_MESH, surface_of
+from shoal.sim.render.surfaces import BY_MESH, surface_of
 
 FIRST_HIDDEN_GROUP = 3
 """Geoms of this group and above are for collisions; MuJoCo's own viewers hide them at first."""

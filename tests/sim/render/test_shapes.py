@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from shoal.sim.shapes import Look, Shape
+from shoal.sim.render.shapes import Look, Shape
 
 SQUARE = "-1 -1 0  1 -1 0  1 1 0  -1 1 0  0 0 1"  # The corners of a pyramid.
 ALL_KINDS = f"""

@@ -1,7 +1,7 @@
 """The last steps of every environment, kept on the device until one of them is lost: what `shoal replay` starts from.
 
 Before the physics of each step, all that they start from is copied into a ring. It is part of the recorded step and
-nothing is read back; an environment that was lost is recorded no further. `shoal.sim.dump` writes what is kept.
+nothing is read back; an environment that was lost is recorded no further. `shoal.sim.nan.dump` writes what is kept.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import warp as wp
 
 from shoal import __version__
 from shoal.sim.bookkeeping import count_recorded, mark_written, record_rows
-from shoal.sim.clip import save_scene
-from shoal.sim.dump import About, Dump, LostEnv
-from shoal.sim.engine import LARGEST, STATE_ROWS
+from shoal.sim.engines.engine import LARGEST, STATE_ROWS
+from shoal.sim.nan.dump import About, Dump, LostEnv
+from shoal.sim.render.clip import save_scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoal.sim.bridge import to_torch
-from shoal.sim.clip import Clip, save_scene
+from shoal.sim.render.clip import Clip, save_scene
 
 if TYPE_CHECKING:
     from shoal.sim.kernel_task import KernelTask

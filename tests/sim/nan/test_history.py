@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.lost_envs import RUNAWAY, act, bouncing, dump_of, part_of, step_until_lost
 
-from shoal.sim.engine import STATE_ROWS
-from shoal.sim.history import MOST_ENVIRONMENTS
+from shoal.sim.engines.engine import STATE_ROWS
+from shoal.sim.nan.history import MOST_ENVIRONMENTS
 
 if TYPE_CHECKING:
     from support.bouncing_task import BouncingTask

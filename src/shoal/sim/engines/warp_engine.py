@@ -1,7 +1,7 @@
 """MuJoCo Warp, the engine of GPUs: every physics step is kernels, and so part of the recorded step.
 
 It computes in 32 bits, and fields of the state are its own arrays. Derived fields are copied, so that they describe
-the same moment as MuJoCo's own (see `shoal.sim.engine`), although the pass over reset environments runs over all.
+the same moment as MuJoCo's own (see `shoal.sim.engines.engine`), although the pass over reset environments runs over all.
 
 Its capacities are fixed: `nconmax` contacts for each environment in the mean, and `njmax` constraints for each. An
 environment that needs more loses the rest, and is named by `trouble`.
@@ -18,8 +18,8 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError
 from shoal.sim.bookkeeping import copy_rows_where
-from shoal.sim.deterministic import make_deterministic
-from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
+from shoal.sim.engines.deterministic import make_deterministic
+from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
 from shoal.sim.graphs import Program
 
 if TYPE_CHECKING:

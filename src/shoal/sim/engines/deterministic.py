@@ -21,7 +21,7 @@ import warp as wp
 from mujoco_warp._src import collision_driver, constraint
 
 from shoal.errors import UsageError
-from shoal.sim.sort_kernels import (
+from shoal.sim.engines.sort_kernels import (
     gather,
     list_contacts,
     move_contact_addresses,

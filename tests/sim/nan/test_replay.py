@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support.lost_envs import RUNAWAY, act, bouncing, dump_of, step_until_lost
 
-from shoal.sim.replay import TOLERANCE, replay
+from shoal.sim.nan.replay import TOLERANCE, replay
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 _dumps: dict[str, Dump] = {}
 

@@ -1,6 +1,6 @@
 """Steps one lost environment again, with MuJoCo's C engine, and looks at every physics step.
 
-It is also the program `python -m shoal.sim.replay FILE ENV`: MuJoCo does not check the model in a file, and may crash.
+It is also the program `python -m shoal.sim.nan.replay FILE ENV`: MuJoCo does not check the model in a file, and may crash.
 
 Each step starts from the recorded state, so that what an engine does otherwise does not add up. Where both engines
 are MuJoCo's own, the recorded states come out to the last bit, and then it is the whole trajectory that does.
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from shoal.sim.clip import load_scene
-from shoal.sim.dump import read_dump
+from shoal.sim.nan.dump import read_dump
+from shoal.sim.render.clip import load_scene
 
 if TYPE_CHECKING:
-    from shoal.sim.dump import Dump, LostEnv
+    from shoal.sim.nan.dump import Dump, LostEnv
 
 TOLERANCE = 1e-3
 """How far one step of MuJoCo Warp, in 32 bits, may be from MuJoCo C's: relative to the number, or to 1 if it is less.

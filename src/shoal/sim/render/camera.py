@@ -1,7 +1,7 @@
 """A camera that needs no display: pictures of one environment, by MuJoCo's classic renderer.
 
 MuJoCo reads MUJOCO_GL when it is first imported, so only a process that was started with it takes pictures:
-`shoal.sim.film` does, and `shoal.checks.film` chooses.
+`shoal.sim.render.film` does, and `shoal.checks.film` chooses.
 """
 
 from __future__ import annotations

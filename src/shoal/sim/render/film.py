@@ -1,7 +1,7 @@
 """From a clip to an mp4 that browsers play. A program: a film is made in a process, and a GL context, of its own.
 
-``python -m shoal.sim.film TARGET PARENT NICE`` reads a clip from its standard input, which must be a file, and ends
-with the thread of process PARENT that has started it. `shoal.sim.film_process` is who does.
+``python -m shoal.sim.render.film TARGET PARENT NICE`` reads a clip from its standard input, which must be a file, and ends
+with the thread of process PARENT that has started it. `shoal.sim.render.film_process` is who does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.procfs import end_with_parent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shoal.sim.clip import Clip
+    from shoal.sim.render.clip import Clip
 
 
 def unfinished(target: Path) -> Path:
@@ -34,8 +34,8 @@ def develop(clip: Clip, target: Path) -> None:
 
     The film runs in real time: where there are more than 60 steps a second, only every second, third, ... is shown.
     """
-    from shoal.sim.camera import Camera
-    from shoal.sim.clip import load_scene
+    from shoal.sim.render.camera import Camera
+    from shoal.sim.render.clip import load_scene
 
     target.parent.mkdir(parents=True, exist_ok=True)
     part = unfinished(target)
@@ -89,7 +89,7 @@ def _main(target: Path, parent: int, nice: int) -> None:
     end_with_parent(parent, signal.SIGTERM)
     os.nice(nice)
     try:
-        from shoal.sim.clip import Clip
+        from shoal.sim.render.clip import Clip
 
         develop(Clip.read(sys.stdin.buffer), target)
     except Exception as error:  # noqa: BLE001  Whatever it is, it is told by whoever has started this.

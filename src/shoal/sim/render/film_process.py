@@ -11,12 +11,12 @@ from shoal import PYTHON
 from shoal.checks.film import GL_VARIABLE
 from shoal.errors import ShoalError
 from shoal.procfs import how_it_ended
-from shoal.sim.film import unfinished
+from shoal.sim.render.film import unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.sim.clip import Clip
+    from shoal.sim.render.clip import Clip
 
 _CLEAN_UP_S = 5.0
 """How long a process that is told to end may take to clean up [s]; a frame takes a tenth of a second."""
@@ -43,7 +43,7 @@ class FilmProcess:
             clip.write(told)
             told.seek(0)
             self._process = subprocess.Popen(
-                [*PYTHON, "-m", "shoal.sim.film", str(target), str(os.getpid()), str(nice)],
+                [*PYTHON, "-m", "shoal.sim.render.film", str(target), str(os.getpid()), str(nice)],
                 env={**os.environ, GL_VARIABLE: gl},
                 stdin=told,
                 stdout=self._said,

@@ -12,14 +12,14 @@ from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 
 from shoal.cli import main
 from shoal.errors import UsageError
-from shoal.sim.clip import load_scene, save_scene
-from shoal.sim.dump import read_dump, write_dump
+from shoal.sim.nan.dump import read_dump, write_dump
+from shoal.sim.render.clip import load_scene, save_scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 
 @pytest.fixture(scope="module")
