@@ -35,7 +35,7 @@ def step_until_lost(task: BouncingTask) -> int:
     rng = np.random.default_rng(0)
     for step in range(1, 100):
         act(task, rng)
-        if task.losses.numpy().any():
+        if task.divergences.numpy().any():
             return step
     message = "Nothing was lost."
     raise AssertionError(message)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import viser
 
-from shoal.sim.render.shapes import Look
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.stage import Stage
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def drawn(stage: Stage) -> list[np.ndarray]:
 
 
 def test_environments_on_a_plane_stand_apart(server: viser.ViserServer) -> None:
-    stage = Stage(server, Look(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1])
+    stage = Stage(server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1])
     (balls,) = drawn(stage)
     assert np.linalg.norm(balls[0, :2] - balls[1, :2]) > 0.2
 
 
 def test_environments_on_a_height_field_share_it(server: viser.ViserServer) -> None:
-    stage = Stage(server, Look(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
+    stage = Stage(server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
     hill, balls = drawn(stage)
     assert hill.shape == (1, 3)
     np.testing.assert_allclose(balls, POSITIONS[:, :3])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.config import ReplayConfig
-    from shoal.sim.nan.dump import Dump, LostEnv
+    from shoal.sim.nan.dump import DivergedEnv, Dump
     from shoal.sim.nan.replay import Replay
 
 _MOST_S = 120.0
@@ -33,7 +33,7 @@ class Replayed:
     """What came out, and of what."""
 
     dump: Dump
-    lost: LostEnv
+    lost: DivergedEnv
     replay: Replay
     video: str | None
     """The film."""
@@ -68,7 +68,7 @@ def replay(config: ReplayConfig) -> Replayed:
     return Replayed(dump=dump, lost=lost, replay=result, video=config.video)
 
 
-def _step_again(file: Path, lost: LostEnv) -> Replay:
+def _step_again(file: Path, lost: DivergedEnv) -> Replay:
     """Replay in a process of its own, which a file that was made to do harm may crash or never let end.
 
     Raises:
@@ -92,7 +92,7 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
 def _film(scene: np.ndarray, positions: np.ndarray, target: Path) -> None:
     """Film every physics step."""
     from shoal.sim.render.clip import Clip
-    from shoal.sim.render.film_process import make_film
+    from shoal.sim.render.film import make_film
 
     clip = Clip(scene=scene, positions=positions, step_dt=1 / _FRAMES_A_SECOND, size=_FILM_SIZE)
     make_film(clip, target, choose_gl("cpu", os.environ))

@@ -17,7 +17,7 @@ from shoal.learn.groups import World
 from shoal.learn.runner import Runner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
-from shoal.sim.render.film_process import make_film
+from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.checks.film import choose_gl
 from shoal.errors import UsageError
-from shoal.sim.render.film import unfinished
-from shoal.sim.render.film_process import FilmProcess
+from shoal.sim.render.film import FilmProcess, unfinished
 from shoal.sim.render.reel import Reel
 
 if TYPE_CHECKING:

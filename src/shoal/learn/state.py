@@ -27,9 +27,9 @@ def rows_of(runner: Runner) -> dict[str, torch.Tensor]:
 
     Empty where the environment cannot say what its next step depends on, as those of others cannot.
     """
-    if not hasattr(runner.env, "rows"):
+    rows = runner.capabilities.rows()
+    if not rows:
         return {}
-    rows: Mapping[str, torch.Tensor] = runner.env.rows()  # pyright: ignore[reportAttributeAccessIssue]
     remembered = {
         f"memory/{who}/{index}": part.transpose(0, 1)
         for who, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
@@ -60,7 +60,7 @@ def misfit(runner: Runner, saved: Mapping[str, torch.Tensor]) -> str | None:
 def put_rows(runner: Runner, saved: Mapping[str, torch.Tensor]) -> None:
     """Give the first environments of this rank the rows that were saved. `misfit` has been asked."""
     task = {name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")}
-    runner.env.put_rows(task)  # pyright: ignore[reportAttributeAccessIssue]  It has rows, or else there was a misfit.
+    runner.capabilities.put_rows(task)
     runner.statistics.running[:, : len(saved["running"])].copy_(saved["running"].T)
     for who, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic)):
         parts = [row for name, row in sorted(saved.items()) if name.startswith(f"memory/{who}/")]

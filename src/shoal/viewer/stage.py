@@ -11,7 +11,7 @@ from shoal.viewer.grid import offsets
 if TYPE_CHECKING:
     import viser
 
-    from shoal.sim.render.shapes import Look, Shape
+    from shoal.sim.render.shapes import SceneGeometry, Shape
 
 _VIEW = np.array([0.3, -1.0, 0.45])
 """From where the camera looks at first, seen from what it looks at."""
@@ -23,7 +23,7 @@ _MARGIN = 1.2
 class Stage:
     """Shows environments side by side."""
 
-    def __init__(self, server: viser.ViserServer, look: Look, positions: np.ndarray) -> None:
+    def __init__(self, server: viser.ViserServer, look: SceneGeometry, positions: np.ndarray) -> None:
         """Put everything on the page, and the camera before it.
 
         Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import viser
 
 from shoal.learn.evaluation import open_policy
-from shoal.sim.render.shapes import Look
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.page import Page
 from shoal.viewer.player import Player
 from shoal.viewer.show import Show
@@ -40,10 +40,10 @@ def show(
         say: Prints a line.
     """
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
-        look, player = Look(env.task.scene()), Player(env, policy)
+        look, player = SceneGeometry(env.task.scene()), Player(env, policy)
         with _served(config, label=spec.name) as server:
             stage = Stage(server, look, player.positions())
-            page = Page(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=look.roams)
+            page = Page(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=look.has_free_joint)
             for line in where_to_look(config.viewer_host, server.get_port()):
                 say(line)
             Show(player, stage, page, model, config.agent_kind).go_on()

@@ -16,8 +16,7 @@ from support.films import blue, draws, frames_of, orange
 
 from shoal.errors import ShoalError
 from shoal.sim.render.clip import Clip, save_scene
-from shoal.sim.render.film import unfinished
-from shoal.sim.render.film_process import FilmProcess, make_film
+from shoal.sim.render.film import FilmProcess, make_film, unfinished
 from shoal.tasks.cartpole import twin
 from shoal.tasks.cartpole.config import SwingupConfig
 

@@ -1,4 +1,4 @@
-"""Kernels that sort the contacts and constraint rows of MuJoCo Warp. `shoal.sim.engines.deterministic` launches them."""
+"""Kernels that sort the contacts and constraint rows of MuJoCo Warp, see `shoal.sim.engines.deterministic`."""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false

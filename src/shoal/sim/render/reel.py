@@ -1,4 +1,4 @@
-"""Recording what one environment does, while it does it: a copy of one row a step, which a GPU is not waited for."""
+"""Recording of environment 0 for a film: a copy of one row a step, without waiting for a GPU."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Reel:
-    """Room for some steps of environment 0, on the task's device."""
+    """Buffer of the joint positions of environment 0, on the task's device."""
 
     def __init__(self, task: KernelTask[Any], steps: int, size: tuple[int, int]) -> None:
-        """Make room.
+        """Allocate.
 
         Args:
-            task: Whose environment 0 is recorded.
-            steps: For how many steps.
+            task: The task.
+            steps: Length of the buffer.
             size: Width and height of the film [pixels].
 
         Raises:
@@ -36,21 +36,21 @@ class Reel:
         """Steps that are recorded."""
 
     def __len__(self) -> int:
-        """Return the steps that there is room for."""
+        """Return the length of the buffer."""
         return len(self._rows)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no more room."""
+        """Whether all of the buffer is recorded."""
         return self.taken == len(self)
 
     def take(self) -> None:
-        """Record where the joints stand now."""
+        """Record the joint positions."""
         self._rows[self.taken].copy_(self._row())
         self.taken += 1
 
     def cut(self) -> Clip:
-        """Return what is recorded, and make room again. Here a GPU is waited for, once."""
+        """Return the recorded clip, and clear the buffer. Waits for the device, once."""
         positions = self._rows[: self.taken].cpu().numpy().copy()
         self.taken = 0
         return Clip(scene=self._scene, positions=positions, step_dt=self._task.step_dt, size=self._size)

@@ -1,4 +1,4 @@
-"""Surfaces of MuJoCo's geoms as triangles: meshes, height fields, and the shapes that MuJoCo has names for."""
+"""Triangle surfaces of MuJoCo's geoms: meshes, height fields and primitives."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ class SwingupMujoco(MujocoTask[SwingupMujocoConfig]):
             1.0 / config.rail_half_length, 1.0 / config.cart_speed_scale, 1.0 / config.pole_speed_scale
         )
 
-    def actuate(self) -> None:
+    def apply_actions(self) -> None:
         """Push the cart."""
         self.launch(kernels.actuate_cartpole, inputs=[self.actions, self.config.force_limit], outputs=[self.ctrl])
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Judge where that led."""
         config = self.config
         self.launch(kernels.gather_cartpole, inputs=[self.qpos, self.qvel], outputs=[self.state])
@@ -65,7 +65,7 @@ class SwingupMujoco(MujocoTask[SwingupMujocoConfig]):
             outputs=[self.terms, self.terminated],
         )
 
-    def place(self) -> None:
+    def reset_state(self) -> None:
         """Begin new episodes where done."""
         self.launch(
             kernels.reset_cartpole,

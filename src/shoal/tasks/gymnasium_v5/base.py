@@ -72,7 +72,7 @@ class GymnasiumTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """How many positions, and how many speeds, begin with noise, counted from the first."""
         self.parts = [(self.rows(part.field), part) for part in self.layout()]
 
-    def actuate(self) -> None:
+    def apply_actions(self) -> None:
         """Clip the actions to the action space, which is the range of the controls."""
         self.launch(
             kernels.clip_actions,
@@ -81,7 +81,7 @@ class GymnasiumTask(MujocoTask[ConfigT], Generic[ConfigT]):
             dim=self.actions.shape,
         )
 
-    def place(self) -> None:
+    def reset_state(self) -> None:
         """Begin new episodes where done."""
         self.launch(
             kernels.scatter,

@@ -38,7 +38,7 @@ class InvertedPendulum(GymnasiumTask[configs.PendulumConfig]):
         """Return how far the pole may lean."""
         return {1: (-self.config.healthy_angle, self.config.healthy_angle)}
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward a pole that is up."""
         self.reward_health("reward_survive")
 
@@ -68,7 +68,7 @@ class InvertedDoublePendulum(GymnasiumTask[configs.DoublePendulumConfig]):
         super().allocate()
         self.site_xpos = self.data("site_xpos")
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward poles that are up and still."""
         self.launch(
             kernels.reward_balance,
@@ -94,9 +94,9 @@ class Arm(GymnasiumTask[ReachConfigT]):
         self.noisy_joints = wp.vec2i(self.arm_joints, self.arm_joints)
         self.xpos = self.data("xpos")
 
-    def place(self) -> None:
+    def reset_state(self) -> None:
         """Begin new episodes where done."""
-        super().place()
+        super().reset_state()
         self.launch(
             kernels.place_target,
             inputs=[self.done, *(wp.vec2(ends) for ends in self.target), self.arm_joints],
@@ -135,7 +135,7 @@ class Reacher(Arm[configs.ReachConfig]):
             dim=(self.num_envs, 2),
         )
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Charge for distance and effort."""
         self.charge_distance("reward_dist", "fingertip", "target")
         self.charge_squares("reward_ctrl", self.ctrl)
@@ -157,7 +157,7 @@ class Pusher(Arm[configs.PushConfig]):
         places = (Part("xpos", first=3 * self.model.body(name).id, count=3) for name in ("tips_arm", "object", "goal"))
         return (Part("qpos", count=7), Part("qvel", count=7), *places)
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Charge for distances and effort."""
         self.charge_distance("reward_dist", "object", "goal")
         self.charge_squares("reward_ctrl", self.ctrl)
@@ -181,12 +181,12 @@ class Runner(GymnasiumTask[RunConfigT]):
         self.x_before = self.array("x_before")
         """Where it was before the step [m]. Shape (num_envs,)."""
 
-    def actuate(self) -> None:
+    def apply_actions(self) -> None:
         """Clip the actions, and remember where it is."""
-        super().actuate()
+        super().apply_actions()
         self.launch(kernels.remember, inputs=[self.x_rows, self.x_column], outputs=[self.x_before])
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward the mean speed over the step, and charge for effort."""
         self.launch(
             kernels.reward_speed,
@@ -235,9 +235,9 @@ class Walker(Runner[WalkConfigT]):
         """Return how high the torso must be."""
         return {self.torso_height: self.config.healthy_z_range}
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward speed and health, and charge for effort."""
-        super().judge()
+        super().compute_rewards()
         self.reward_health("reward_survive")
 
 
@@ -288,9 +288,9 @@ class TouchingWalker(Walker[configs.TouchConfig]):
         super().allocate()
         self.forces = self.rows("cfrc_ext")
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward speed and health, and charge for effort and forces."""
-        super().judge()
+        super().compute_rewards()
         config = self.config
         most = most_of(config.contact_cost_limit, config.reward_contact_weight)
         self.charge_squares("reward_contact", self.forces, config.contact_force_limit, most)
@@ -360,7 +360,7 @@ class HumanoidStandup(GymnasiumTask[configs.StandupConfig]):
         super().allocate()
         self.forces = self.rows("cfrc_ext")
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward height, and charge for effort and forces."""
         config = self.config
         timestep = float(self.model.opt.timestep)

@@ -1,4 +1,4 @@
-"""Which robot walks: the one that ships, an MJCF file, or a model of the package `mujoco-menagerie`."""
+"""The robot of the velocity tasks: the one that ships, an MJCF file, or a model of `mujoco-menagerie`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _FOOT_TOLERANCE = 0.005
 """A foot whose lowest point is less than this above the ground touches it [m]: as much as it moves in a physics step
 at touch-down."""
 AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo's default colour of a geom, which stands for its material's; a robot may have another default."""
+"""MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
 _NO_LIMIT = 1e6
-"""A torque limit that is none [N m]."""
+"""Torque limit of an unlimited actuator [N m]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robot:
-    """What the kernels need to know of a robot. One joint follows the free joint for each actuator, in their order."""
+    """Indices and numbers of a robot. One joint follows the free joint for each actuator, in their order."""
 
-    trunk: int
+    base: int
     """The body of the free joint."""
     start: np.ndarray
     """``qpos`` of the keyframe. Shape (nq,)."""
     joint_names: tuple[str, ...]
-    """Names of the joints that are acted upon."""
+    """Names of the actuated joints."""
     gains: np.ndarray
     """Stiffness [N m/rad] and damping [N m s/rad] of the actuators. Shape (2, num_joints)."""
     torque_limits: np.ndarray
@@ -43,16 +43,16 @@ class Robot:
     feet: np.ndarray
     """Geoms that are feet. Shape (num_feet,)."""
     foot_radius: float
-    """The middle of a foot that touches the ground is at most so high [m]."""
+    """Largest height of the middle of a foot in contact [m]."""
 
     @property
     def num_joints(self) -> int:
-        """How many joints are acted upon."""
+        """Number of actuated joints."""
         return len(self.joint_names)
 
 
 def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
-    """Return the robot that a configuration names, not yet put anywhere.
+    """Return the robot that a configuration names, without ground.
 
     Raises:
         UsageError: It cannot be found, or is no MJCF.
@@ -66,7 +66,7 @@ def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
 
 
 def compile_spec(spec: mujoco.MjSpec, config: VelocityConfig) -> mujoco.MjModel:
-    """Compile a robot with its surroundings.
+    """Compile a robot and its ground.
 
     Raises:
         UsageError: MuJoCo refuses.
@@ -90,7 +90,7 @@ def build_on_a_plane(config: VelocityConfig) -> mujoco.MjModel:
 
 
 def put_on_a_plane(spec: mujoco.MjSpec) -> None:
-    """Give a robot a sky and a chequered plane without end to walk on, unless it brings ground of its own."""
+    """Add a sky and an infinite chequered plane, unless the robot brings ground of its own."""
     if any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
         return
     spec.worldbody.add_geom(
@@ -130,7 +130,7 @@ def paint_ground(spec: mujoco.MjSpec) -> str:
 
 
 def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
-    """Read what the kernels need to know.
+    """Read the robot of a model.
 
     Raises:
         UsageError: The model is no such robot.
@@ -157,7 +157,7 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
         raise UsageError(message)
     limited = model.actuator_forcelimited.astype(bool)
     return Robot(
-        trunk=int(model.jnt_bodyid[0]),
+        base=int(model.jnt_bodyid[0]),
         start=model.key(config.keyframe).qpos.copy(),
         joint_names=tuple(model.joint(1 + index).name for index in range(model.nu)),
         gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
@@ -168,14 +168,14 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
 
 
 def _check_joints(model: mujoco.MjModel, config: VelocityConfig) -> None:
-    """See that there is a free joint, and one position actuator for each other joint, in the joints' order.
+    """Check for a free joint, and one position actuator for each other joint, in the joints' order.
 
     Raises:
         UsageError: It is not so.
     """
     robot = config.robot or SHIPPED.name
     if not model.njnt or model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
-        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its trunk."
+        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its base."
         raise UsageError(message)
     acted = [int(joint) for joint in model.actuator_trnid[:, 0]]
     on_joints = bool((model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all())
