@@ -26,7 +26,7 @@ def test_a_robot_in_contact_starts(task: type[Any], num_envs: int) -> None:
 
     with permuted_contacts() as counts:
         built = task(task.config, num_envs=num_envs, device=GPU, seed=0)
-        assert built.is_captured
+        assert built.graph.is_captured
         assert max(counts) > num_envs
         states = [_state_after(built, seed=3) for _ in range(2)]
     assert not np.array_equal(states[0], states[1]), "The order of contacts makes no difference: nothing was tested."

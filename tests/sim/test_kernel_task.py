@@ -41,7 +41,7 @@ def test_every_array_is_known_by_name(device: str) -> None:
 
 
 def test_a_step_is_recorded(device: str) -> None:
-    assert counting(device).is_captured
+    assert counting(device).graph.is_captured
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(2.0, 4), (2.2, 4), (2.3, 5), (0.1, 1)])

@@ -199,7 +199,7 @@ def test_asked_to_stop_a_lost_environment_earns_nan() -> None:
 
 
 def test_the_steps_between_host_calls_are_recorded() -> None:
-    assert bouncing(engine="native").is_captured
+    assert bouncing(engine="native").graph.is_captured
 
 
 def test_native_is_exact_whatever_the_number_of_environments() -> None:

@@ -1,8 +1,8 @@
 """Environment steps per second without a policy, measured in a process of its own, on as many cores as a worker has.
 
 A task with a MuJoCo model is held against the bare engine with the same model, threads, states and controls: both are
-stepped in turn, a fraction of a second each, so that a busy machine slows both. A task that has a twin in another
-engine is held against that.
+stepped in turn, a fraction of a second each, so that a busy machine slows both. A task that has a reference
+simulation in another engine is held against that.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
             contestants[f"bare {engine.title}"] = engine.bare()
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None
         rates = {name: rate * num_envs for name, rate in _call_rates(contestants, wait, seconds).items()}
-        twin = spec.load_twin()
-        if twin is not None:
-            rates["MuJoCo C, one core"] = twin(spec.env, num_envs).step_rate(seconds)
+        reference = spec.load_reference()
+        if reference is not None:
+            rates["MuJoCo C, one core"] = reference(spec.env, num_envs, seconds)
     return rates
 
 

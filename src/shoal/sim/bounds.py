@@ -31,14 +31,7 @@ _TRUSTED = ("shoal.sim.", "mujoco_warp.", "warp.")
 
 @contextmanager
 def checked_launches(task: str) -> Iterator[Arguments]:
-    """Check the bounds of all kernels that the body launches, and yield their arguments.
-
-    Args:
-        task: Name of the task, for the error.
-
-    Raises:
-        ShoalError: A kernel writes outside an array.
-    """
+    """Check the bounds of all kernels that the body launches, and yield their arguments. `task` is its name."""
     launch = wp.launch
     seen: Arguments = {}
 

@@ -142,11 +142,6 @@ class Launch:
     arguments: tuple[tuple[Any, ...], ...]
     """Kind and value of each argument. Of an array: address, shape, strides and type."""
 
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return str(self.kernel.key)
-
 
 class _LaunchLog(wp.Tape):
     """Describes each launch in its body, without a reference to its arrays, which are freed as usual."""
@@ -199,7 +194,9 @@ def difference(before: Sequence[Launch], now: Sequence[Launch], lasting: Collect
         if one is None or other is None:
             return f"{len(before)} launches then, and {len(now)} now"
         if (one.kernel, one.dim, one.block_dim) != (other.kernel, other.dim, other.block_dim):
-            return f"the kernel '{one.name}' over {one.dim} threads then, '{other.name}' over {other.dim} now"
+            return (
+                f"the kernel '{one.kernel.key}' over {one.dim} threads then, '{other.kernel.key}' over {other.dim} now"
+            )
         labels = [argument.label for argument in one.kernel.adj.args]
         for label, was, is_ in zip_longest(labels, one.arguments, other.arguments):
             if was == is_:
@@ -207,8 +204,8 @@ def difference(before: Sequence[Launch], now: Sequence[Launch], lasting: Collect
             if was[0] == is_[0] == "array":
                 if was[2:] == is_[2:] and not {was[1], is_[1]} & {*lasting}:
                     continue
-                return f"the kernel '{one.name}' got another array as '{label}'"
-            return f"the kernel '{one.name}' got {label}={_shown(was)} then, and {_shown(is_)} now"
+                return f"the kernel '{one.kernel.key}' got another array as '{label}'"
+            return f"the kernel '{one.kernel.key}' got {label}={_shown(was)} then, and {_shown(is_)} now"
     return None
 
 

@@ -194,8 +194,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     def reset(self) -> None:
         """Launch kernels that write a new episode's first state where `self.done` is set, and nowhere else.
 
-        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back:
-        then a task that is restored continues exactly. Warp's ``randf`` advances the state that it is given.
+        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back.
         """
 
     @abstractmethod
@@ -226,8 +225,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the state of the curriculum as counts of environments by name. Waits for the device.
 
-        Counts, such as of environments on each level, are added up over all ranks: they go into checkpoints, and a
-        resumed training hands the sums to every rank.
+        Counts are added up over all ranks for a checkpoint, and a resumed training hands the sums to every rank.
         """
         return {}
 
@@ -301,24 +299,13 @@ class KernelTask(ABC, Generic[ConfigT]):
         return divergences
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return the last steps of the environments that diverged since `take_divergences`, if they are kept.
-
-        Args:
-            name: Name of the task.
-            rank: This rank.
-            iteration: The iteration that runs, counted from 1.
-        """
+        """Return the last steps of the environments that diverged since `take_divergences`, if they are kept."""
         del name, rank, iteration
         return None
 
     def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
         return {}
-
-    @property
-    def is_captured(self) -> bool:
-        """Whether a step costs one launch."""
-        return self.graph.is_captured
 
     def step(self) -> None:
         """Advance all environments by one step with the actions in `self.actions`. Does not wait for a GPU."""

@@ -148,7 +148,7 @@ def test_all_that_a_step_starts_from_is_named(engine: str) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_part_of_the_graph() -> None:
     on_gpu, on_cpu = (bouncing(engine="warp", device=device, runaway=RUNAWAY) for device in ("cuda:0", "cpu"))
-    assert on_gpu.is_captured
+    assert on_gpu.graph.is_captured
     assert all(not hasattr(stage, "run") for stage in on_gpu.stages())  # No host call among them.
     assert abs(step_until_lost(on_gpu) - step_until_lost(on_cpu)) <= 1
     (there,), (here,) = dump_of(on_gpu).envs, dump_of(on_cpu).envs

@@ -156,11 +156,7 @@ class NativeEngine(Engine):
         }
 
     def _run(self, call: Callable[[], None]) -> None:
-        """Run MuJoCo.
-
-        Raises:
-            TrainingFailedError: It failed in some environments.
-        """
+        """Run MuJoCo, and translate its errors."""
         try:
             call()
         except SimulationError as error:

@@ -32,25 +32,18 @@ class DumpInfo:
     """Origin of a file, and settings of the simulation. The fields are keys of its JSON."""
 
     task: str
-    """Name of the task."""
     engine: str
-    """The engine: ``native`` or ``warp``."""
     decimation: int
-    """Physics steps for each step."""
     largest: float
     """An environment has diverged when a position or velocity is not smaller."""
     rank: int
-    """The rank of the environments."""
     num_envs: int
-    """Environments of each rank."""
     iteration: int
     """The iteration that ran, counted from 1."""
     lost: int
     """Environments of this rank that diverged in it. Not all of them need to be in the file."""
     seed: int
-    """The seed of the rank's environments: the training's, plus the rank."""
     versions: Mapping[str, str]
-    """Versions of the packages that numbers depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +73,8 @@ class Dump:
 
     info: DumpInfo
     model: np.ndarray
-    """The model. Bytes, shape (size,)."""
     scene: np.ndarray
-    """The model that films show: the model itself, or one with its joints. Bytes, shape (size,)."""
+    """The model that films show: the model itself, or one with its joints. Both are bytes of shape (size,)."""
     envs: tuple[DivergedEnv, ...]
     """The environments that diverged first, in that order."""
 

@@ -74,12 +74,7 @@ class History:
         self._launch(count_kept, self._divergences.shape, [self._divergences, self._kept])
 
     def mark(self, done: wp.array, moved: wp.array) -> None:
-        """Launch the kernel that marks states that the task has written since the physics.
-
-        Args:
-            done: Where an episode begins. Shape (num_envs,).
-            moved: Where a running episode was moved. Shape (num_envs,).
-        """
+        """Launch the kernel that marks states that the task has written since the physics: `done` or `moved`."""
         arguments = [done, moved, self._divergences, self._kept, self._begins]
         self._launch(mark_begins, self._divergences.shape, arguments)
 
@@ -93,11 +88,9 @@ class History:
         return self._kept.numpy().copy()
 
     def of(self, env: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the kept steps of one environment, oldest first. Waits for the device.
+        """Return the kept rows of each input of one environment, (steps, n), oldest first. Waits for the device.
 
-        Returns:
-            The rows of each input, (steps, n); and whether the task has written the state since the step before,
-            (steps,).
+        Also returns, (steps,), whether the task has written the state since the step before.
         """
         kept, places = int(self.kept()[env]), self._begins.shape[1]
         order = [step % places for step in range(max(0, kept - places), kept)]
@@ -112,13 +105,7 @@ class History:
     ) -> Dump | None:
         """Return the kept steps of the environments that diverged first; None where none did. Waits for the device.
 
-        Args:
-            engine: The engine that simulated them.
-            scene: The model that films show, if that is another one.
-            task: Name of the task.
-            rank: The rank.
-            iteration: The iteration that runs, counted from 1.
-            seed: Seed of the rank's environments.
+        `scene` is the model that films show, if that is not the engine's. The other arguments are fields of `DumpInfo`.
         """
         diverged, kept = np.flatnonzero(self._divergences.numpy()), self.kept()
         if not diverged.size:
@@ -161,14 +148,11 @@ def _words_of(array: wp.array) -> wp.array:
 
 
 def _integration_states(model: mujoco.MjModel, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return state and controls in MuJoCo's own order, mjSTATE_INTEGRATION.
+    """Return state and controls in MuJoCo's own order, mjSTATE_INTEGRATION, as 64-bit numbers, (steps, size).
 
     Args:
         model: The model.
         rows: Inputs of the physics by name, see `Engine.step_inputs`. Each (steps, n).
-
-    Returns:
-        64-bit numbers. Shape (steps, size).
     """
     data, spec = mujoco.MjData(model), int(mujoco.mjtState.mjSTATE_INTEGRATION)
     fields = {name: values for name, values in rows.items() if name != STATE_ROWS}

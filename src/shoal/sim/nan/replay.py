@@ -34,12 +34,10 @@ _NEARLY = int(mujoco.mjtState.mjSTATE_PHYSICS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the replay: values after it, and the worst contacts within it."""
+    """One step of the replay: largest magnitudes after it, and the worst contacts within it."""
 
     number: int
-    """Number of the step in the training."""
     qpos: float
-    """The largest magnitude of a position; likewise the next three."""
     qvel: float
     qacc: float
     ctrl: float
@@ -50,7 +48,6 @@ class Step:
     penetration: float
     """The deepest of any contact [m]."""
     warnings: tuple[str, ...]
-    """MuJoCo's warnings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +55,9 @@ class FirstFault:
     """The first number that is not finite, or too large."""
 
     step: int
-    """Number of the step in the training."""
     physics_step: int
     """The physics step within it, counted from 1; 0 for the state before them."""
     what: str
-    """Field and joint of the number."""
     value: float
 
 
@@ -80,7 +75,6 @@ class Replay:
     bound: float
     """Largest allowed difference, see `TOLERANCE`; 0 where both engines are MuJoCo C."""
     difference: float
-    """The largest difference that was found."""
     differs_in: int | None
     """The first step with a larger difference, if there is one."""
 
@@ -140,12 +134,7 @@ class _Simulation:
         self.fault: FirstFault | None = None
 
     def step(self, number: int, state: np.ndarray) -> Step:
-        """Make one step from a recorded state; stop at the first fault.
-
-        Args:
-            number: Number of the step in the training.
-            state: State and controls, mjSTATE_INTEGRATION. Shape (size,).
-        """
+        """Make one step from a recorded state, mjSTATE_INTEGRATION; stop at the first fault."""
         model, data = self.model, self.data
         mujoco.mj_setState(model, data, state, _ALL)
         warned = self._warnings()
@@ -160,14 +149,10 @@ class _Simulation:
             self._inspect(number, physics_step, ("qacc", "qvel", "qpos"))
             if self.fault is None:
                 self.positions.append(data.qpos.copy())
-        fields = (data.qpos, data.qvel, data.qacc, data.ctrl)
-        qpos, qvel, qacc, ctrl = (float(np.abs(values).max(initial=0.0)) for values in fields)
+        fields = ("qpos", "qvel", "qacc", "ctrl")
         return Step(
             number=number,
-            qpos=qpos,
-            qvel=qvel,
-            qacc=qacc,
-            ctrl=ctrl,
+            **{name: float(np.abs(getattr(data, name)).max(initial=0.0)) for name in fields},
             fastest=_of_dof(model, int(np.abs(data.qvel).argmax())),
             contacts=contacts,
             penetration=penetration,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -10,13 +10,23 @@ from shoal.sim.bridge import to_torch
 from shoal.sim.render.clip import Clip, save_scene
 
 if TYPE_CHECKING:
-    from shoal.sim.kernel_task import KernelTask
+    import mujoco
+    import warp as wp
+
+
+class Task(Protocol):
+    """A task with a picture, see `shoal.sim.kernel_task.KernelTask`."""
+
+    @property
+    def step_dt(self) -> float: ...  # noqa: D102
+    def scene(self) -> mujoco.MjModel: ...  # noqa: D102
+    def positions(self) -> wp.array: ...  # noqa: D102
 
 
 class Reel:
     """Buffer of the joint positions of environment 0, on the task's device."""
 
-    def __init__(self, task: KernelTask[Any], steps: int, size: tuple[int, int]) -> None:
+    def __init__(self, task: Task, steps: int, size: tuple[int, int]) -> None:
         """Allocate.
 
         Args:

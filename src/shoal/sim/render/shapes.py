@@ -25,16 +25,15 @@ _GREY = (0.5, 0.5, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One surface, and its geoms."""
+    """One surface, and its geoms. Colours are red, green, blue and opacity, 0 to 1."""
 
     vertices: np.ndarray
     """In the geom's own frame [m]. Shape (num_vertices, 3)."""
     triangles: np.ndarray
-    """Shape (num_triangles, 3)."""
     geoms: np.ndarray
     """Indices in the model. Shape (num_geoms,)."""
     colours: np.ndarray
-    """Red, green, blue and opacity, 0 to 1. Shape (num_geoms, 4)."""
+    """Shape (num_geoms, 4)."""
     hidden: bool
     """Whether it is for collisions only."""
 
@@ -44,9 +43,7 @@ class Ground:
     """An infinite plane."""
 
     geom: int
-    """Index in the model."""
     colour: tuple[float, ...]
-    """Red, green, blue and opacity, 0 to 1."""
 
 
 class SceneGeometry:
@@ -57,25 +54,18 @@ class SceneGeometry:
         self._model = model
         self._data = mujoco.MjData(model)
         self.shapes = _shapes_of(model)
-        """Visible shapes, without infinite planes."""
         self.grounds = _grounds_of(model)
-        """Infinite planes."""
         self.moves = model.body_weldid[model.geom_bodyid] != 0
-        """Which geoms are not fixed to the world. Shape (num_geoms,)."""
+        """Geoms that are not fixed to the world. Shape (num_geoms,)."""
         self.has_free_joint = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
         self._solid = ~np.isin(model.geom_type, _GROUND)
         self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
         """Whether all environments share one height field, each at a place of its own."""
 
     def poses(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return places and rotations of all geoms.
+        """Return positions [m] and quaternions of all geoms, for joint positions of shape (num_envs, nq).
 
-        Args:
-            positions: The joint positions of each environment. Shape (num_envs, nq).
-
-        Returns:
-            places: In the world [m], float32. Shape (num_envs, num_geoms, 3).
-            rotations: Unit quaternions, the real part first, float32. Shape (num_envs, num_geoms, 4).
+        Shapes (num_envs, num_geoms, 3) and (num_envs, num_geoms, 4), float32, the real part first.
         """
         model, data = self._model, self._data
         places = np.empty((len(positions), model.ngeom, 3), np.float32)
@@ -90,11 +80,7 @@ class SceneGeometry:
         return places, rotations
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lowest and the highest corner of the bounding box without the ground [m]. Shapes (3,).
-
-        Args:
-            positions: The joint positions of one environment. Shape (nq,).
-        """
+        """Return the lowest and the highest corner of the bounding box without the ground [m], for positions (nq,)."""
         model, data = self._model, self._data
         data.qpos[:] = positions
         mujoco.mj_kinematics(model, data)

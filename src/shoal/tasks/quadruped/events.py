@@ -24,11 +24,8 @@ class CommandDistribution:
     limits: wp.vec3
     """Largest velocity along x and y [m/s], and about z [rad/s]."""
     interval_min: wp.float32
-    """Shortest time that a command lasts [s]."""
     interval_max: wp.float32
-    """Longest time that a command lasts [s]."""
     standing_share: wp.float32
-    """Share of the commands that are to stand still."""
 
 
 @wp.func
@@ -158,9 +155,7 @@ class Curriculum:
     is_on: wp.bool
     """Whether a robot's progress decides. If not, the level of each episode is drawn uniformly."""
     lowest: wp.int32
-    """The easiest level."""
     highest: wp.int32
-    """The hardest level."""
     kinds: wp.int32
     """Number of terrain types; environments take turns."""
     min_distance: wp.float32

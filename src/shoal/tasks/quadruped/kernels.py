@@ -43,7 +43,6 @@ class RewardParams:
     """Parameters of rewards and terminations."""
 
     step_dt: wp.float32
-    """Time between two actions [s]."""
     sigma: wp.float32
     """Squared error at which a tracking term has fallen to 1/e."""
     swing_time: wp.float32

@@ -27,13 +27,9 @@ _MIN_DISTANCE = 2.0
 
 def _scan_points(config: RoughConfig) -> np.ndarray:
     """Return the points of the height scan in the robot's frame, x and y [m]. Shape (n, 2)."""
-    sides = (config.scan_length, config.scan_width)
-    axes = [(np.arange(count) - (count - 1) / 2) * config.scan_spacing for count in _points_along(config, sides)]
+    counts = (int(side / config.scan_spacing + 1e-6) + 1 for side in (config.scan_length, config.scan_width))
+    axes = [(np.arange(count) - (count - 1) / 2) * config.scan_spacing for count in counts]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
-def _points_along(config: RoughConfig, sides: tuple[float, float]) -> list[int]:
-    return [int(side / config.scan_spacing + 1e-6) + 1 for side in sides]
 
 
 class RoughVelocity(VelocityTask[RoughConfig]):

@@ -120,12 +120,8 @@ class VelocityTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def apply_actions(self) -> None:
         """Set joint position targets."""
-        self.launch(
-            kernels.apply_actions,
-            inputs=[self.actions, self.default_joint_pos, self.config.action_scale],
-            outputs=[self.ctrl],
-            dim=self.actions.shape,
-        )
+        inputs = [self.actions, self.default_joint_pos, self.config.action_scale]
+        self.launch(kernels.apply_actions, inputs, [self.ctrl], dim=self.actions.shape)
 
     def compute_rewards(self) -> None:
         """Compute rewards and terminations."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from shoal.tasks.quadruped.robot import AS_MATERIAL, build_spec, compile_spec, paint_ground
+from shoal.tasks.quadruped.robot import add_floor, build_spec, compile_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,31 +136,19 @@ def _stairs_down(difficulty: float, rng: np.random.Generator) -> np.ndarray:
     return _between(_STEP_HEIGHT, difficulty) * steps
 
 
-def _pit(difficulty: float, rng: np.random.Generator) -> np.ndarray:
-    return -_hill(difficulty, rng)
-
-
-def _stairs_up(difficulty: float, rng: np.random.Generator) -> np.ndarray:
-    return -_stairs_down(difficulty, rng)
-
-
 _KINDS: dict[TerrainName, Callable[[float, np.random.Generator], np.ndarray]] = {
     "rough": _rough,
     "boxes": _boxes,
     "hill": _hill,
-    "pit": _pit,
+    "pit": lambda difficulty, rng: -_hill(difficulty, rng),
     "stairs_down": _stairs_down,
-    "stairs_up": _stairs_up,
+    "stairs_up": lambda difficulty, rng: -_stairs_down(difficulty, rng),
 }
 """Heights [m] of a tile's points, from a difficulty of 0 to 1. Shape (points + 1, points + 1)."""
 
 
 def build_on_terrain(config: RoughConfig) -> mujoco.MjModel:
-    """Return the model of a robot on rough ground, in place of any ground of its own.
-
-    Raises:
-        UsageError: There is no such robot.
-    """
+    """Return the model of a robot on rough terrain, in place of any ground of its own."""
     spec = build_spec(config)
     for geom in spec.worldbody.geoms:
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
@@ -175,15 +163,6 @@ def build_on_terrain(config: RoughConfig) -> mujoco.MjModel:
         ncol=columns,
         userdata=terrain.heights.ravel(),
     )
-    spec.worldbody.add_geom(
-        name="floor",
-        type=mujoco.mjtGeom.mjGEOM_HFIELD,
-        hfieldname="terrain",
-        pos=(0.0, 0.0, lowest),
-        material=paint_ground(spec),
-        rgba=AS_MATERIAL,
-        contype=1,
-        conaffinity=1,
-    )
+    add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
     return compile_spec(spec, config)
