@@ -248,7 +248,7 @@ def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -
     Returns:
         How to look at it; None where the task keeps no history, or has lost none.
     """
-    from shoal.sim.dump import write_dump
+    from shoal.sim.nan.dump import write_dump
 
     file = job.run.lost_npz(world.rank)
     try:

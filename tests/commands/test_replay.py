@@ -25,7 +25,7 @@ from shoal.commands.replay import replay
 from shoal.config import ReplayConfig
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.plan.rundir import RunDir, list_runs
-from shoal.sim.dump import read_dump, write_dump
+from shoal.sim.nan.dump import read_dump, write_dump
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def test_it_names_the_file_the_command_and_the_environment(training: tuple[RunDi
 def test_the_file_tells_where_it_comes_from(training: tuple[RunDir, str]) -> None:
     run, _ = training
     dump = read_dump(run.lost_npz(0))
-    about, (lost,) = dump.about, dump.envs
+    about, (lost,) = dump.info, dump.envs
     assert (about.task, about.rank, about.num_envs, about.lost, about.seed) == (TASK, 0, 16, 1, 42)
     assert (about.decimation, lost.env) == (4, 1)
     assert (about.iteration - 1) * 8 < lost.step <= about.iteration * 8
@@ -97,12 +97,12 @@ def test_the_file_tells_where_it_comes_from(training: tuple[RunDir, str]) -> Non
 def test_the_replay_loses_it_in_the_recorded_step(training: tuple[RunDir, str]) -> None:
     run, _ = training
     replayed = replay(ReplayConfig(file=str(run.lost_npz(0))))
-    wrong = replayed.replay.wrong
+    wrong = replayed.replay.fault
     assert wrong is not None
     assert (wrong.step, wrong.what) == (replayed.lost.step, "qacc of joint 'rail'")
     assert replayed.replay.differs_in is None
     assert replayed.replay.compared == len(replayed.lost.states) - 1
-    assert (replayed.replay.difference == 0.0) is (replayed.dump.about.engine == "native")
+    assert (replayed.replay.difference == 0.0) is (replayed.dump.info.engine == "native")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -120,7 +120,7 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
     dump = read_dump(file)
     step = dump.envs[0].step
     lines = printed(capsys, str(file), "--env", "1").splitlines()
-    title = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}[dump.about.engine]
+    title = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}[dump.info.engine]
     assert lines[0].startswith(
         f"{TASK}, simulated by {title}: environment 1 of rank 0, 1 of all, was lost in step {step},"
     )
@@ -130,7 +130,7 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
     assert re.fullmatch(
         r"Lost in that step too: qacc of joint 'rail' is -?\d.*e\+\d+ after \d of its 4 physics steps\.", lines[-2]
     )
-    true = "to the last bit." if dump.about.engine == "native" else "within 0.001, relatively."
+    true = "to the last bit." if dump.info.engine == "native" else "within 0.001, relatively."
     assert lines[-1] == f"All {len(dump.envs[0].states) - 1} recorded states come out {true}"
 
 
@@ -215,9 +215,9 @@ def test_of_two_workers_the_one_that_loses_it_leaves_the_file(launch: Ended) -> 
 def test_what_two_workers_left_is_replayed_to_the_last_bit(launch: Ended, capsys: pytest.CaptureFixture[str]) -> None:
     file = RunDir(launch.run).lost_npz(1)
     replayed = replay(ReplayConfig(file=str(file)))
-    assert (replayed.dump.about.rank, replayed.dump.about.seed) == (1, 43)
-    assert replayed.replay.wrong is not None
-    assert replayed.replay.wrong.step == replayed.lost.step
+    assert (replayed.dump.info.rank, replayed.dump.info.seed) == (1, 43)
+    assert replayed.replay.fault is not None
+    assert replayed.replay.fault.step == replayed.lost.step
     assert (replayed.replay.differs_in, replayed.replay.difference) == (None, 0.0)
     assert np.isfinite(replayed.lost.states).all()
     assert "environment 1 of rank 1, 17 of all, was lost" in printed(capsys, str(file))

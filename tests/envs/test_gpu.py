@@ -37,7 +37,7 @@ def test_a_captured_step_gives_the_cpu_s_numbers(task: type[Balance | Swingup]) 
         WarpVecEnv(task(task.config, num_envs=256, device=device, seed=5))  # pyright: ignore[reportArgumentType]
         for device in ("cpu", GPU)
     )
-    assert on_gpu.task.is_recorded
+    assert on_gpu.task.graph.is_captured
     # Random numbers are integers first, and so equal; sines and fused multiplications round differently.
     states = [env.task.arrays["state"].numpy() for env in (on_gpu, on_cpu)]
     np.testing.assert_allclose(*states, rtol=1e-6, atol=1e-6)
@@ -58,7 +58,7 @@ def test_mujoco_warp_on_a_gpu_gives_the_numbers_of_mujoco_on_the_cpu(task: type[
     here: Any = on_cpu.task
     there: Any = on_gpu.task
     assert (here.engine.name, there.engine.name) == ("native", "warp")
-    assert on_gpu.task.is_recorded
+    assert on_gpu.task.graph.is_captured
     for actions in random_actions(on_cpu, steps):
         on_cpu.step(0.3 * actions)
         on_gpu.step(0.3 * actions.to(GPU))

@@ -26,7 +26,7 @@ def test_a_robot_in_contact_starts(task: type[Any], num_envs: int) -> None:
 
     with permuted_contacts() as counts:
         built = task(task.config, num_envs=num_envs, device=GPU, seed=0)
-        assert built.is_recorded
+        assert built.graph.is_captured
         assert max(counts) > num_envs
         states = [_state_after(built, seed=3) for _ in range(2)]
     assert not np.array_equal(states[0], states[1]), "The order of contacts makes no difference: nothing was tested."
@@ -49,8 +49,8 @@ def shift(amount: wp.float32, values: wp.array2d[wp.float32]) -> None:
 class Counts(FlatVelocity):
     """Passes a number to a kernel that Python changes from step to step."""
 
-    def actuate(self) -> None:
-        super().actuate()
+    def apply_actions(self) -> None:
+        super().apply_actions()
         self.calls = getattr(self, "calls", 0.0) + 1.0
         self.launch(shift, inputs=[self.calls], outputs=[self.ctrl])
 

@@ -36,7 +36,7 @@ def arrays_of_a_run(task: type[Any], num_envs: int, order: int, *, deterministic
     with permuted_contacts(order) as counts:
         config = replace(task.config, deterministic=deterministic)
         built = task(config, num_envs=num_envs, device=GPU, seed=0)
-        assert built.is_recorded
+        assert built.graph.is_captured
         generator = np.random.default_rng(0)
         for _ in range(20):
             built.actions.assign(generator.uniform(-1, 1, built.actions.shape).astype(np.float32))

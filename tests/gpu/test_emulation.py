@@ -15,7 +15,7 @@ import warp as wp
 from support import emulated_gpu
 from support.emulated_gpu.driver import WARP_RELEASE, EmulationError, patch_warp
 
-from shoal.sim.graphs import Program
+from shoal.sim.graphs import CapturedGraph
 
 if TYPE_CHECKING:
     from support.emulated_gpu.driver import Driver
@@ -82,9 +82,9 @@ def test_arguments_are_those_of_the_capture() -> None:
         wp.launch(add, dim=2, inputs=[amount[0]], outputs=[values], device=GPU)  # pyright: ignore[reportArgumentType]
 
     launch()
-    program = Program(launch, wp.get_device(GPU))
+    graph = CapturedGraph(launch, wp.get_device(GPU))
     amount[0] = 100.0
-    program.replay()
+    graph.launch()
     assert values.numpy().tolist() == [2.0, 2.0]
 
 

@@ -15,7 +15,7 @@ from support.emulated_gpu import Settings, environment, machine
 
 from shoal.errors import TrainingFailedError
 from shoal.sim.gpu_memory import translate_memory_errors
-from shoal.sim.graphs import refuse_capture
+from shoal.sim.graphs import capture_error
 from shoal.tasks.registry import TaskSpec, registered
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ def test_a_graph_that_cuda_has_no_memory_for_is_no_failed_capture() -> None:
         pytest.raises(TrainingFailedError, match="ran out of memory on GPU 0"),
         translate_memory_errors(GPU, 4096, "--num-envs"),
     ):
-        raise refuse_capture(wp.get_device(GPU), error) from error
+        raise capture_error(wp.get_device(GPU), error) from error

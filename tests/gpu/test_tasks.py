@@ -45,7 +45,7 @@ def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
     draws = np.random.default_rng(0)
     with isolated(GPU):
         on_gpu = built(name, GPU)
-        assert on_gpu.task.is_recorded
+        assert on_gpu.task.graph.is_captured
         actions = [draws.uniform(-1, 1, (NUM_ENVS, on_gpu.num_actions)).astype(np.float32) for _ in range(STEPS)]
         there = [torch.as_tensor(each).to(GPU) for each in actions]
         launches, *waits = counts(machine)

@@ -16,7 +16,7 @@ from shoal.config import TrainConfig
 from shoal.errors import UsageError
 from shoal.learn.filming import filming
 from shoal.learn.groups import World
-from shoal.tasks.cartpole import twin
+from shoal.tasks.cartpole import model
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONFIG = TrainConfig(task="Cartpole-Swingup", video=True, video_length=3, video_interval=10, video_size=(64, 32))
-SCENE = twin.scene  # MuJoCo is imported before a test says what it is to draw with.
+SCENE = model.scene  # MuJoCo is imported before a test says what it is to draw with.
 
 
 @contextmanager

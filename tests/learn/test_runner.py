@@ -13,6 +13,7 @@ from support.learners import ALONE, NUM_ENVS, NUM_STEPS, tiny_agent, tiny_config
 from support.tiny_env import TinyEnv
 
 from shoal.config import ModelConfig, MujocoConfig, PpoConfig, RndConfig
+from shoal.envs.capabilities import Capabilities
 from shoal.errors import TrainingFailedError
 from shoal.heartbeat import Heartbeat
 from shoal.learn.groups import World
@@ -84,10 +85,8 @@ def test_checkpoints_come_at_each_interval_and_at_the_end(
     assert list(train(tiny_runner(config)).saved) == saved
 
 
-class Costly(TinyEnv):
+class Costly(Capabilities, TinyEnv):
     """Each step costs 1, and no episode fails: each return is minus its length."""
-
-    best_metric: str | None = None
 
     def step(self, actions: torch.Tensor) -> Any:
         """Step as ever, but for the reward."""
@@ -217,8 +216,8 @@ def test_a_restored_run_repeats_no_iteration_and_goes_on_counting() -> None:
     assert story.rows[0]["Train/total_episodes"] >= before.rows[-1]["Train/total_episodes"] > 0
 
 
-class Leveled(TinyEnv):
-    """Environments that have levels, and keep the counts that they were given."""
+class Leveled(Capabilities, TinyEnv):
+    """Environments that have levels, and remember what they were told of them."""
 
     def __init__(self, levels: list[int]) -> None:
         """Begin on those."""
@@ -230,7 +229,7 @@ class Leveled(TinyEnv):
         """Return how many environments are on each of three levels."""
         return {"levels": np.bincount(self.levels, minlength=3)}
 
-    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Remember."""
         self.taken = {name: count.tolist() for name, count in counts.items()}
 
@@ -370,28 +369,28 @@ def test_nan_ends_the_training_before_it_reaches_a_weight(
     assert runner.iteration == 1
 
 
-class Losing(TinyEnv):
-    """Loses some environments in each rollout, and has something to complain about."""
+class Diverging(Capabilities, TinyEnv):
+    """Some environments diverge in each rollout, with a warning."""
 
-    def __init__(self, lost: int) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__(num_envs=NUM_ENVS)
-        self.lost = lost
+        self.count = count
 
-    def take_trouble(self) -> tuple[int, dict[str, str]]:
-        """Return what was lost, and the complaint."""
-        return self.lost, {"contacts": f"{self.lost} environments had more contacts than there is room for."}
+    def take_warnings(self) -> tuple[int, dict[str, str]]:
+        """Return the number of divergences, and the warning."""
+        return self.count, {"contacts": f"{self.count} environments had more contacts than there is room for."}
 
 
-def test_lost_environments_are_counted_and_complaints_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_divergences_are_counted_and_each_kind_of_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     config = tiny_config(env=MujocoConfig(lost_limit=0.5))
-    story = train(tiny_runner(config, env=Losing(2)))
+    story = train(tiny_runner(config, env=Diverging(2)))
     assert [row["Env/lost"] for row in story.rows] == [2, 2, 2]
     messages = [record.getMessage() for record in caplog.records if "contacts" in record.getMessage()]
     assert messages == ["On rank 0, 2 environments had more contacts than there is room for."]
 
 
 def test_too_many_lost_environments_end_the_training() -> None:
-    runner = tiny_runner(tiny_config(env=MujocoConfig(lost_limit=0.5)), env=Losing(4))
+    runner = tiny_runner(tiny_config(env=MujocoConfig(lost_limit=0.5)), env=Diverging(4))
     with pytest.raises(TrainingFailedError, match=r"^4 of 4 environments diverged .* iteration 1, more than .* 0\.5"):
         train(runner)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from support.bouncing_task import MODEL, BouncingConfig, BouncingTask
 
+from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import ShoalError, TrainingFailedError, UsageError
-from shoal.sim.task_state import put_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,9 +104,7 @@ def test_after_a_reset_derived_fields_are_those_of_the_new_state(task: BouncingT
         assert data.qvel.tolist() == [0.0] * 7
         np.testing.assert_allclose(task.xpos.numpy()[env], data.xpos, atol=1e-6)
         np.testing.assert_allclose(task.sensordata.numpy()[env], data.sensordata, atol=1e-6)
-        np.testing.assert_allclose(
-            task.observation_sets[task.newest]["policy"].numpy()[env, 3], data.body("cart").xpos[0], atol=1e-6
-        )
+        np.testing.assert_allclose(task.obs["policy"].numpy()[env, 3], data.body("cart").xpos[0], atol=1e-6)
 
 
 def test_what_is_disturbed_moves_on_from_there_and_the_others_do_not_notice(task: BouncingTask) -> None:
@@ -181,10 +179,10 @@ def test_a_lost_environment_is_reset_and_counted(task: BouncingTask) -> None:
     assert task.reward.numpy()[1] == 0.0
     for name in ("qpos", "qvel", "xpos", "sensordata"):
         assert np.isfinite(task.data(name).numpy()).all(), name
-    assert np.isfinite(task.observation_sets[task.newest]["policy"].numpy()).all()
+    assert np.isfinite(task.obs["policy"].numpy()).all()
     assert np.isfinite(task.finished_sums.numpy()).all()
-    assert task.take_losses().tolist() == [0, 1, 0]
-    assert task.take_losses().tolist() == [0, 0, 0]
+    assert task.take_divergences().tolist() == [0, 1, 0]
+    assert task.take_divergences().tolist() == [0, 0, 0]
     act(task, np.random.default_rng(0))
     assert not task.done.numpy().any()
 
@@ -201,7 +199,7 @@ def test_asked_to_stop_a_lost_environment_earns_nan() -> None:
 
 
 def test_the_steps_between_host_calls_are_recorded() -> None:
-    assert bouncing(engine="native").is_recorded
+    assert bouncing(engine="native").graph.is_captured
 
 
 def test_native_is_exact_whatever_the_number_of_environments() -> None:
@@ -217,11 +215,11 @@ def test_native_is_exact_whatever_the_number_of_environments() -> None:
 def test_too_little_memory_is_told_with_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     task = bouncing(engine="native", memory="1200")
-    assert task.trouble() == {}
+    assert task.take_warnings() == {}
     fall(task)
-    (sentence,) = task.trouble().values()
+    (sentence,) = task.take_warnings().values()
     assert sentence.startswith("environment 1 had more constraints than MuJoCo's memory holds")
-    assert task.trouble() == {}
+    assert task.take_warnings() == {}
     assert list(tmp_path.iterdir()) == []  # MuJoCo would leave a file.
 
 
@@ -234,7 +232,7 @@ def test_a_simulation_that_mujoco_refuses_is_told_with_the_environment() -> None
 def test_too_little_room_in_mujoco_warp_is_told_with_the_environments() -> None:
     task = bouncing(engine="warp", njmax=1)
     fall(task)
-    told = task.trouble()
+    told = task.take_warnings()
     assert "--env.njmax is 1, pass more." in told["constraints"]
     assert "environments (0, 1, 2)" in told["constraints"]
 
@@ -323,14 +321,15 @@ def test_what_is_delayed_is_in_a_checkpoint(delayed: list[DelayedTask]) -> None:
     one, other = delayed
     for _ in range(7):
         act(one, rng)
-    put_rows(other, {name: rows.clone() for name, rows in rows_of(one).items()})
+    mine, theirs = WarpVecEnv(one), WarpVecEnv(other)
+    theirs.put_rows({name: rows.clone() for name, rows in mine.rows().items()})
     for _ in range(6):  # Over the end of an episode.
         actions = act(one, rng)
         other.actions.assign(actions)
         other.step()
-        assert rows_of(one).keys() == rows_of(other).keys()
-        for name, rows in rows_of(one).items():
-            assert torch.equal(rows, rows_of(other)[name]), name
+        assert mine.rows().keys() == theirs.rows().keys()
+        for name, rows in mine.rows().items():
+            assert torch.equal(rows, theirs.rows()[name]), name
 
 
 @pytest.mark.parametrize("delayed", ["warp"], indirect=True)
@@ -344,5 +343,5 @@ def test_a_reset_in_mujoco_warp_leaves_nothing_behind(delayed: list[DelayedTask]
     task.engine.reset(task.done)
     assert data.eq_active.numpy()[:, 0].tolist() == [True, False, True]
     assert data.userdata.numpy()[:, 0].tolist() == [5.0, 0.0, 5.0]
-    assert data.overflow.numpy().tolist() == [1, 1, 1]  # For `trouble` to tell.
-    task.engine.trouble()
+    assert data.overflow.numpy().tolist() == [1, 1, 1]  # For `take_warnings` to tell.
+    task.engine.take_warnings()

@@ -153,7 +153,7 @@ def test_temporary_arrays_of_a_step_may_be_elsewhere_in_each_capture(device: str
 
 def test_without_a_step_graph_each_kernel_is_launched_by_itself(device: str) -> None:
     task = CountingTask(CountingConfig(step_graph=False), num_envs=3, device=device, seed=0)
-    assert not task.is_recorded
+    assert not task.graph.is_captured
     before = task.steps.numpy().copy()
     task.step()
     task.step()

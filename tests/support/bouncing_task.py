@@ -132,19 +132,19 @@ class BouncingTask(MujocoTask[BouncingConfig]):
         self.wanted = self.array("wanted", dtype=wp.bool)
         """Where the cart is to be shoved."""
 
-    def actuate(self) -> None:
+    def apply_actions(self) -> None:
         """Push the cart."""
         self.launch(push, inputs=[self.actions], outputs=[self.ctrl])
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Measure the ball's height."""
         self.launch(measure, inputs=[self.xpos, self.ball], outputs=[self.terms])
 
-    def place(self) -> None:
+    def reset_state(self) -> None:
         """Drop the ball from some height."""
         self.launch(drop, inputs=[self.done], outputs=[self.rng, self.qpos])
 
-    def disturb(self) -> None:
+    def interval_events(self) -> None:
         """Shove the cart where that is wanted."""
         self.launch(shove, inputs=[self.wanted], outputs=[self.qvel, self.moved])
 

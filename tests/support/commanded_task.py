@@ -12,8 +12,7 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.command import Command
-from shoal.sim.kernel_task import KernelTask
+from shoal.sim.kernel_task import Command, KernelTask
 
 SCENE = """
 <mujoco>

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from shoal.sim.native import NativeEngine
+from shoal.sim.engines.native import NativeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Twins:
             ours[ids] = theirs[ids]
         self.engine._compute_wrenches(envs)
         self.task.episode_length.numpy()[ids] = 0
-        self.task.observe_into(self.task.newest)
+        self.task.observe()
 
     def random_actions(self, rng: np.random.Generator) -> np.ndarray:
         """Return actions from all over the action space. Shape (num_envs, num_actions)."""

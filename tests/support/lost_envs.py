@@ -10,7 +10,7 @@ import numpy as np
 from support.bouncing_task import BouncingTask
 
 if TYPE_CHECKING:
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 RUNAWAY = 60.0
 """So that the cart of environment 1 is lost within 30 to 60 steps."""
@@ -35,7 +35,7 @@ def step_until_lost(task: BouncingTask) -> int:
     rng = np.random.default_rng(0)
     for step in range(1, 100):
         act(task, rng)
-        if task.losses.numpy().any():
+        if task.divergences.numpy().any():
             return step
     message = "Nothing was lost."
     raise AssertionError(message)

@@ -43,7 +43,7 @@ def record_launches(tasks: Iterable[str]) -> Launches:
             built = spec.load_builder()(replace(config, engine="warp"), num_envs=2, device="cpu", seed=0)
             for mode in (mjw.DeterminismType.NONE, mjw.DeterminismType.ALL):
                 built.engine._model.opt.deterministic = mode
-                built.run_stages(0)
+                built.run_stages()
     return launches
 
 

@@ -40,7 +40,7 @@ class Recorded(Balance):
     def step(self) -> None:
         if not self.recorded:
             record = {
-                "observations": self.observation_sets[self.newest]["policy"].numpy().tolist(),
+                "observations": self.obs["policy"].numpy().tolist(),
                 "actions": self.actions.numpy().tolist(),
             }
             path = Path(os.environ[RECORDS_VARIABLE]) / f"first_step_{self.seed}.json"

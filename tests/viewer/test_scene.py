@@ -11,7 +11,7 @@ import viser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.sim.shapes import Look
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.scene import MIN_ASPECT, SPACING, ViserScene, grid_offsets
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ def drawn(scene: ViserScene) -> list[np.ndarray]:
 
 
 def test_environments_on_a_plane_stand_apart(server: viser.ViserServer) -> None:
-    scene = ViserScene(server, Look(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1])
+    scene = ViserScene(
+        server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1]
+    )
     (balls,) = drawn(scene)
     assert np.linalg.norm(balls[0, :2] - balls[1, :2]) > 0.2
 
 
 def test_environments_on_a_height_field_share_it(server: viser.ViserServer) -> None:
-    scene = ViserScene(server, Look(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
+    scene = ViserScene(server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
     hill, balls = drawn(scene)
     assert hill.shape == (1, 3)
     np.testing.assert_allclose(balls, POSITIONS[:, :3])

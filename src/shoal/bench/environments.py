@@ -73,9 +73,9 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
             steppers[f"bare {engine.title}"] = engine.bare()
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None
         rates = {name: rate * num_envs for name, rate in _call_rates(steppers, wait, seconds).items()}
-        twin = spec.load_twin()
-        if twin is not None:
-            rates["MuJoCo C, one core"] = twin(spec.env, num_envs).step_rate(seconds)
+        reference = spec.load_reference()
+        if reference is not None:
+            rates["MuJoCo C, one core"] = reference(spec.env, num_envs, seconds)
     return rates
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shoal.commands.replay import Replayed
-    from shoal.sim.replay import Step
+    from shoal.sim.nan.replay import Step
 
 _STEPS_SHOWN = 10
 _WIDTH = 120
@@ -27,7 +27,7 @@ _TITLES = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}
 
 def print_replayed(replayed: Replayed) -> None:
     """Print what came out."""
-    about, lost, replay = replayed.dump.about, replayed.lost, replayed.replay
+    about, lost, replay = replayed.dump.info, replayed.lost, replayed.replay
     say(
         f"{about.task}, simulated by {_TITLES[about.engine]}: environment {lost.env} of rank {about.rank}, "
         f"{about.rank * about.num_envs + lost.env} of all, was lost in step {lost.step:,}, iteration {about.iteration}."
@@ -59,7 +59,7 @@ def _print_steps(steps: Sequence[Step]) -> None:
 
 def _what_was_wrong(replayed: Replayed) -> str:
     """Say which number was the first that was not finite, and when."""
-    about, lost, wrong = replayed.dump.about, replayed.lost, replayed.replay.wrong
+    about, lost, wrong = replayed.dump.info, replayed.lost, replayed.replay.fault
     if wrong is None:
         return f"Not lost here: the numbers that MuJoCo Warp made of step {lost.step:,} are not those of MuJoCo C."
     when = f"after {wrong.physics_step} of its {about.decimation} physics steps"
@@ -71,7 +71,7 @@ def _what_was_wrong(replayed: Replayed) -> str:
 
 def _how_true(replayed: Replayed) -> str:
     """Say whether the replay gives what was recorded."""
-    replay, is_exact = replayed.replay, replayed.dump.about.engine == "native"
+    replay, is_exact = replayed.replay, replayed.dump.info.engine == "native"
     if not replay.compared:
         return "There is no earlier step to compare with."
     of_all = f"{replay.compared:,} recorded states"

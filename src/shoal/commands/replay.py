@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shoal.config import ReplayConfig
-    from shoal.sim.dump import Dump, LostEnv
-    from shoal.sim.replay import Replay
+    from shoal.sim.nan.dump import DivergedEnv, Dump
+    from shoal.sim.nan.replay import Replay
 
 _MOST_S = 120.0
 """Time limit of a replay [s]. It usually takes seconds."""
@@ -33,7 +33,7 @@ class Replayed:
     """Result of a replay."""
 
     dump: Dump
-    lost: LostEnv
+    lost: DivergedEnv
     replay: Replay
     video: str | None
     """Path of the video."""
@@ -54,7 +54,7 @@ def replay(config: ReplayConfig) -> Replayed:
         refuse_no_film("cpu", os.environ)
         refuse_unwritable("--video", Path(config.video).parent)
 
-    from shoal.sim.dump import read_dump
+    from shoal.sim.nan.dump import read_dump
 
     dump = read_dump(file)
     lost = dump.find(config.env)
@@ -68,11 +68,11 @@ def replay(config: ReplayConfig) -> Replayed:
     return Replayed(dump=dump, lost=lost, replay=result, video=config.video)
 
 
-def _step_again(file: Path, lost: LostEnv) -> Replay:
+def _step_again(file: Path, lost: DivergedEnv) -> Replay:
     """Replay in another process with a time limit, as a malicious file may crash or block it."""
-    from shoal.sim.replay import Replay
+    from shoal.sim.nan.replay import Replay
 
-    words = [*PYTHON, "-m", "shoal.sim.replay", str(file), str(lost.env)]
+    words = [*PYTHON, "-m", "shoal.sim.nan.replay", str(file), str(lost.env)]
     try:
         ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
         if ended.returncode == 0:
@@ -87,8 +87,8 @@ def _step_again(file: Path, lost: LostEnv) -> Replay:
 
 def _film(scene: np.ndarray, positions: np.ndarray, target: Path) -> None:
     """Film every physics step."""
-    from shoal.sim.clip import Clip
-    from shoal.sim.film_process import make_film
+    from shoal.sim.render.clip import Clip
+    from shoal.sim.render.film import make_film
 
     clip = Clip(scene=scene, positions=positions, step_dt=1 / _FRAMES_A_SECOND, size=_FILM_SIZE)
     make_film(clip, target, choose_gl("cpu", os.environ))

@@ -2,15 +2,13 @@
 
 The contract, beyond the library's own:
 
-- Every tensor lives on the task's device and shares the memory of the task's arrays. A step copies the
-  actions in, and nothing out; on a GPU it queues work and returns at once.
-- Observations are valid until the step after next, everything else that `step` returns until the next step.
-  Whoever needs them longer makes a copy.
+- Observations are valid until the step after next. Everything else that `step` returns shares the memory of the task's
+  arrays, and is valid until the next step. On a GPU a step queues work and returns at once.
 - Where `dones` is set, the episode ended with this step: reward and `time_outs` are the old episode's last,
   and the observations are the new episode's first.
-- `time_outs` says that the episode ended because its time was up and not because it failed; it implies
+- `time_outs` is set where the episode ended because its time was up and not because it failed; it implies
   `dones`.
-- `extras["episode_sums"]` holds, where `dones` is set, what each reward term added to the return of the
+- `extras["episode_sums"]` holds, where `dones` is set, the contribution of each reward term to the return of the
   episode that ended, in the order of `episode_terms`. They add up to the return.
 - On the CPU the same seed gives the same episodes for the same actions, bit for bit. So it does on a GPU for tasks
   without MuJoCo, whose kernels use one thread for each environment. MuJoCo Warp on a GPU numbers contacts, and adds
@@ -22,27 +20,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
+from shoal.envs.capabilities import Capabilities
 from shoal.errors import ShoalError
 from shoal.sim.bridge import to_torch
-from shoal.sim.task_state import put_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
-    import torch
 
     from shoal.sim.kernel_task import KernelTask
 
 
-class WarpVecEnv(VecEnv):
+class WarpVecEnv(Capabilities, VecEnv):
     """A kernel task for rsl_rl's algorithms and runners."""
 
     def __init__(self, task: KernelTask[Any]) -> None:
-        """Take hold of the task's arrays."""
+        """Make tensors over the task's arrays."""
         self.task = task
         self.num_envs = task.num_envs
         self.num_actions = task.num_actions
@@ -53,27 +51,33 @@ class WarpVecEnv(VecEnv):
         self.step_dt = task.step_dt
         """Simulated time between two actions [s]; rsl_rl's RND scales its reward with it."""
         self.episode_terms = task.reward_terms
-        """Names of the columns of ``extras["episode_sums"]``."""
+        self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
         self._actions = to_torch(task.actions)
         self._rewards = to_torch(task.reward)
         self._dones = to_torch(task.done)
-        self._time_outs = to_torch(task.time_out)
-        self._episode_sums = to_torch(task.finished_sums)
         self._episode_length = to_torch(task.episode_length)
-        columns = to_torch(task.measured).unbind(dim=1) if task.metrics else ()
-        self._log = {f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)}
-        self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
-        """What scores a checkpoint; None for the mean return of whole episodes, or with a curriculum for nothing."""
-        self._lost = to_torch(task.losses)
+        self._extras: dict[str, Any] = {
+            "time_outs": to_torch(task.time_out),
+            "episode_sums": to_torch(task.finished_sums),
+            "log": {},
+        }
+        if task.metrics:
+            columns = to_torch(task.metric_values).unbind(dim=1)
+            self._extras["log"] = {
+                f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)
+            }
+            self._extras["lost"] = to_torch(task.divergences)
+        self._live = {group: to_torch(array) for group, array in task.obs.items()}
         # Locked: a group that a caller added would come back two steps later with old values.
-        self._observations = tuple(
+        self._observations = [
             TensorDict(
-                {group: to_torch(array) for group, array in arrays.items()},
+                {group: tensor.clone() for group, tensor in self._live.items()},
                 batch_size=[task.num_envs],
                 device=self._actions.device,
             ).lock_()
-            for arrays in task.observation_sets
-        )
+            for _ in range(2)
+        ]
+        """Copies of the observations, written in turn: rsl_rl stores those it acted on only after the next step."""
 
     @property
     def episode_length_buf(self) -> torch.Tensor:
@@ -83,7 +87,7 @@ class WarpVecEnv(VecEnv):
     # rsl_rl declares an attribute and assigns to it; a property serves it as well.
     @episode_length_buf.setter
     def episode_length_buf(self, lengths: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Copy `lengths` into the shared array: the recorded step reads no other."""
+        """Copy `lengths` into the shared array: the captured step reads no other."""
         self._episode_length.copy_(lengths)
 
     @property
@@ -92,8 +96,11 @@ class WarpVecEnv(VecEnv):
         return self
 
     def get_observations(self) -> TensorDict:
-        """Return the observations that the last step or reset wrote."""
-        return self._observations[self.task.newest]
+        """Return the observations of the last step or reset."""
+        copies = self._observations[0]
+        for group, tensor in self._live.items():
+            copies[group].copy_(tensor)
+        return copies
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Advance every environment by one action.
@@ -106,8 +113,8 @@ class WarpVecEnv(VecEnv):
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
-                num_terms); ``log``, what the task measures, each of shape (num_envs,); ``lost``, how often each
-                environment was lost since `take_trouble`, shape (num_envs,), if the task measures anything.
+                num_terms); ``log``, the task's metrics, each of shape (num_envs,); ``lost``, the number of
+                divergences since `take_warnings`, shape (num_envs,), if the task has metrics.
         """
         if actions.shape != self._actions.shape:
             message = (
@@ -117,40 +124,47 @@ class WarpVecEnv(VecEnv):
             raise ShoalError(message)
         self._actions.copy_(actions.detach())
         self.task.step()
-        extras = {"time_outs": self._time_outs, "episode_sums": self._episode_sums, "log": self._log}
-        if self._log:
-            extras["lost"] = self._lost
-        return self.get_observations(), self._rewards, self._dones, extras
+        self._observations.reverse()
+        return self.get_observations(), self._rewards, self._dones, dict(self._extras)
 
-    def take_trouble(self) -> tuple[int, dict[str, str]]:
-        """Return how many environments were lost since the last call, and what else went wrong, a sentence by kind.
+    def take_warnings(self) -> tuple[int, dict[str, str]]:
+        """Return the number of divergences since the last call, and warnings: a sentence by kind.
 
         It waits for the device, and so belongs between two rollouts.
         """
-        return int(self.task.take_losses().sum()), self.task.trouble()
+        return int(self.task.take_divergences().sum()), self.task.take_warnings()
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return what the task's curriculum has come to, see `KernelTask.curriculum`."""
+        """Return the state of the curriculum, see `KernelTask.curriculum`."""
         return self.task.curriculum()
 
-    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Take up such counts, and begin a new episode in every environment."""
-        self.task.take_curriculum(counts)
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Restore such counts, and begin a new episode in every environment."""
+        self.task.set_curriculum(counts)
         self.task.restart()
 
     def rows(self) -> dict[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...)."""
-        return rows_of(self.task)
+        rows = {name: to_torch(array) for name, array in self.task.arrays.items()}
+        return rows | {f"host/{name}": torch.from_numpy(array) for name, array in self.task.host_state.items()}
 
     def put_rows(self, rows: Mapping[str, torch.Tensor]) -> None:
-        """Give the first environments such states; the others keep theirs."""
-        put_rows(self.task, rows)
+        """Restore rows of the first environments; the others keep theirs."""
+        live = self.rows()
+
+        def copy() -> None:
+            for name, values in rows.items():
+                live[name][: len(values)].copy_(values)
+
+        copy()
+        self.task.apply_parameters()
+        copy()  # Again: applying parameters may have derived something from an older state.
+
+    def restart(self, seed: int | None = None) -> None:
+        """Begin a new episode in every environment; `seed` None continues the present random numbers."""
+        self.task.restart(seed)
 
     def reset(self, seed: int | None = None) -> TensorDict:
-        """Begin a new episode in every environment, and return its first observations.
-
-        Args:
-            seed: Starts the random numbers anew; None goes on with those at hand.
-        """
-        self.task.restart(seed)
+        """Begin a new episode in every environment, and return its first observations."""
+        self.restart(seed)
         return self.get_observations()

@@ -195,7 +195,7 @@ class RunRecord:
     def _keep_models(self, plan: TrainPlan) -> None:
         """Copy the MJCF files that the environment is made of, unless they are this run's copies already."""
         for field in filter(partial(getattr, plan.config.env), plan.config.env.model_fields):
-            from shoal.sim.model_files import copy_model, find_robot
+            from shoal.sim.engines.model_files import copy_model, find_robot
 
             with suppress(UsageError):  # What builds the environment says it.
                 file = find_robot(getattr(plan.config.env, field))

@@ -6,7 +6,7 @@ workers and environments.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,14 +15,19 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shoal.envs.capabilities import Capabilities
     from shoal.learn.groups import World
 
 
-def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: ANN401  Any environment of rsl_rl's.
-    """Return the curriculum counts of all ranks by name. A collective if the task has a curriculum."""
-    counts: Mapping[str, np.ndarray] = env.curriculum() if hasattr(env, "curriculum") else {}
+def pool_curriculum(env: Capabilities, world: World) -> dict[str, list[float]]:
+    """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any.
+
+    Args:
+        env: This rank's environments.
+        world: All ranks.
+    """
     pooled: dict[str, list[float]] = {}
-    for name, own in counts.items():
+    for name, own in env.curriculum().items():
         total = torch.as_tensor(own, dtype=torch.float64, device=world.device)
         if world.is_distributed:
             dist.all_reduce(total)
@@ -30,7 +35,7 @@ def pool_curriculum(env: Any, world: World) -> dict[str, list[float]]:  # noqa: 
     return pooled
 
 
-def restore_curriculum(env: Any, saved: Mapping[str, list[float]]) -> None:  # noqa: ANN401
-    """Restore what `pool_curriculum` has returned in this rank's environments."""
-    if saved and hasattr(env, "take_curriculum"):
-        env.take_curriculum({name: np.array(counts) for name, counts in saved.items()})
+def restore_curriculum(env: Capabilities, saved: Mapping[str, list[float]]) -> None:
+    """Hand what `pool_curriculum` has returned to this rank's environments."""
+    if saved:
+        env.set_curriculum({name: np.array(counts) for name, counts in saved.items()})

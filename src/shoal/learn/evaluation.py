@@ -15,10 +15,10 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
 from shoal.learn.runner import Runner
-from shoal.sim.film_process import make_film
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
-from shoal.sim.reel import Reel
+from shoal.sim.render.film import make_film
+from shoal.sim.render.reel import Reel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.checks.film import choose_gl
 from shoal.errors import UsageError
-from shoal.sim.film import unfinished
-from shoal.sim.film_process import FilmProcess
-from shoal.sim.reel import Reel
+from shoal.sim.render.film import FilmProcess, unfinished
+from shoal.sim.render.reel import Reel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rsl_rl.runners import OnPolicyRunner
 
+from shoal.config import MujocoConfig
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import TrainingFailedError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
@@ -64,13 +66,14 @@ class Runner(OnPolicyRunner):
     def __init__(self, env: VecEnv, config: TrainConfig, world: World) -> None:
         self.world = world
         self.config = config
+        self.capabilities = capabilities_of(env)
         self.iteration = 0
         self.totals = Totals()
         self.num_resumed = 0
         """Number of environments that continue an episode of a checkpoint: the first ones of this rank."""
         self.stragglers = Stragglers()
-        self._told: set[str] = set()  # Kinds of trouble that were warned of.
-        self.statistics = Statistics(world, env.num_envs, getattr(env, "episode_terms", ()))
+        self._warned: set[str] = set()  # Kinds of warnings that were logged.
+        self.statistics = Statistics(world, env.num_envs, self.capabilities.episode_terms)
         library_config = config.agent.to_rsl_rl()
         if library_config["algorithm"]["class_name"] == "PPO":
             library_config["algorithm"]["class_name"] = PPO
@@ -144,7 +147,7 @@ class Runner(OnPolicyRunner):
             losses = self._update(observations)
             learned = time.perf_counter()
             requests = stop_requests()
-            counts = {**requests, _DIVERGED: self._take_trouble()}
+            counts = {**requests, _DIVERGED: self._take_warnings()}
             seconds = Seconds(collected - started, learned - collected, self.world.collective_timer.take())
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
@@ -195,22 +198,19 @@ class Runner(OnPolicyRunner):
                 torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
         return observations
 
-    def _take_trouble(self) -> int:
-        """Say, once for each kind, what went wrong in this rank's simulation; return how often one was lost."""
-        take = getattr(self.env, "take_trouble", None)
-        if take is None:
-            return 0
-        lost, trouble = take()
-        for kind in trouble.keys() - self._told:
-            logger.warning("On rank %d, %s", self.world.rank, trouble[kind])
-        self._told |= trouble.keys()
-        return lost
+    def _take_warnings(self) -> int:
+        """Log each kind of warning of this rank's simulation once; return the number of divergences."""
+        diverged, warnings = self.capabilities.take_warnings()
+        for kind in warnings.keys() - self._warned:
+            logger.warning("On rank %d, %s", self.world.rank, warnings[kind])
+        self._warned |= warnings.keys()
+        return diverged
 
     def _refuse_many_diverged(self, diverged: int) -> None:
         """Stop all ranks when more environments have diverged than `lost_limit` allows."""
-        limit = getattr(self.config.env, "lost_limit", None)
-        if limit is not None:
-            refuse_many_diverged(diverged, self.env.num_envs * self.world.size, limit, iteration=self.iteration)
+        if isinstance(self.config.env, MujocoConfig):
+            num_envs, limit = self.env.num_envs * self.world.size, self.config.env.lost_limit
+            refuse_many_diverged(diverged, num_envs, limit, iteration=self.iteration)
 
     def _update(self, observations: TensorDict) -> dict[str, float]:
         """Update from the rollout, whose last step returned `observations`, and return mean losses."""
@@ -249,7 +249,7 @@ class Runner(OnPolicyRunner):
             "Train/total_time": self.totals.seconds,
             "Train/total_episodes": float(self.totals.episodes),
         }
-        if hasattr(self.config.env, "lost_limit"):
+        if isinstance(self.config.env, MujocoConfig):
             row["Env/lost"] = float(pooled.counts[_DIVERGED])
         if policy.distribution is not None:
             row["Policy/mean_std"] = float(policy.output_std.detach().mean())
@@ -264,9 +264,9 @@ class Runner(OnPolicyRunner):
     def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
         """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""
         if last or self.iteration % self.config.agent.save_interval == 0:
-            curriculum = pool_curriculum(self.env, self.world)
+            curriculum = pool_curriculum(self.capabilities, self.world)
             # Returns on different levels of a curriculum cannot be compared.
-            metric = getattr(self.env, "best_metric", None) or (None if curriculum else WHOLE_REWARD)
+            metric = self.capabilities.best_metric or (None if curriculum else WHOLE_REWARD)
             snapshot = Snapshot(
                 iteration=self.iteration,
                 world_size=self.world.size,
@@ -318,9 +318,9 @@ class Runner(OnPolicyRunner):
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
         self.statistics.restore_history(ours.get("statistics", {}))
-        if hasattr(self.env, "rows"):  # Or new environments would be copies of the run's first, which go on elsewhere.
-            self.env.reset(seed=self.seed)  # pyright: ignore[reportAttributeAccessIssue]
-        restore_curriculum(self.env, ours.get("curriculum", {}))
+        # Or new environments would be copies of the run's first, which go on elsewhere.
+        self.capabilities.restart(self.seed)
+        restore_curriculum(self.capabilities, ours.get("curriculum", {}))
         if self.alg.rnd:
             self.alg.rnd.update_counter = ours.get("rnd_updates", 0)
 

@@ -22,6 +22,7 @@ from shoal.plan.checkpoints import rank_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shoal.envs.capabilities import Capabilities
     from shoal.learn.groups import World
     from shoal.learn.statistics import Statistics
     from shoal.plan.checkpoints import Checkpoint
@@ -37,6 +38,7 @@ class Learner(Protocol):
 
     env: Any
     alg: Any
+    capabilities: Capabilities
     statistics: Statistics
     world: World
     num_resumed: int
@@ -47,9 +49,9 @@ def collect_rows(runner: Learner) -> dict[str, torch.Tensor]:
 
     Empty for environments of others, which do not give their state.
     """
-    if not hasattr(runner.env, "rows"):
+    rows = runner.capabilities.rows()
+    if not rows:
         return {}
-    rows: Mapping[str, torch.Tensor] = runner.env.rows()
     memory = {
         f"memory/{name}/{index}": part.transpose(0, 1)
         for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
@@ -82,7 +84,9 @@ def _restore_rows(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | N
     mismatch = _find_mismatch(runner, saved)
     if mismatch is not None:
         return mismatch
-    runner.env.put_rows({name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")})
+    runner.capabilities.put_rows(
+        {name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")}
+    )
     count, num_envs, device = len(saved["running"]), runner.env.num_envs, runner.world.device
     runner.statistics.running[:, :count].copy_(saved["running"].T)
     for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic)):

@@ -1,6 +1,6 @@
-"""Kernels that every kernel task shares: seeding, counting steps, adding up rewards, and closing episodes.
+"""Kernels that all tasks share: seeding, counting steps, adding up rewards, closing episodes, and step history.
 
-They read and write arrays by row and know nothing of any task. `shoal.sim.kernel_task` launches them.
+They read and write arrays by row and know nothing of any task.
 """
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
@@ -24,8 +24,8 @@ def close_step(
     terms: wp.array2d[wp.float32],
     weights: wp.array[wp.float32],
     max_episode_length: wp.int32,
-    reset_lost: wp.bool,
-    lost: wp.array[wp.bool],
+    reset_diverged: wp.bool,
+    diverged: wp.array[wp.bool],
     terminated: wp.array[wp.bool],
     truncated: wp.array[wp.bool],
     episode_length: wp.array[wp.int32],
@@ -34,29 +34,29 @@ def close_step(
     done: wp.array[wp.bool],
     time_out: wp.array[wp.bool],
     finished_sums: wp.array2d[wp.float32],
-    losses: wp.array[wp.int32],
+    divergences: wp.array[wp.int32],
 ) -> None:
     """Count the step, add up its reward, and close the episodes that it ended.
 
     A failure in the last step of an episode is a failure: a time-out promises that the task went on, and the
-    learner would add the value of a state that was never reached. An environment that is lost, because its state
-    or its reward is not finite, earns nothing in its last step, and fails; or, unless `reset_lost`, earns NaN.
+    learner would add the value of a state that was never reached. An environment whose state or reward is not
+    finite fails, with a last reward of 0; or, unless `reset_diverged`, of NaN.
     """
     env = wp.tid()
     total = wp.float32(0.0)
     for term in range(weights.shape[0]):
         total += weights[term] * terms[env, term]
-    is_lost = lost[env] or (reset_lost and not wp.isfinite(total))
+    is_diverged = diverged[env] or (reset_diverged and not wp.isfinite(total))
     length = episode_length[env] + 1
-    failed = terminated[env] or is_lost
+    failed = terminated[env] or is_diverged
     cut_off = (length >= max_episode_length or truncated[env]) and not failed
     ended = failed or cut_off
-    if is_lost:
-        losses[env] = losses[env] + 1
-        total = wp.where(reset_lost, wp.float32(0.0), wp.NAN)
+    if is_diverged:
+        divergences[env] = divergences[env] + 1
+        total = wp.where(reset_diverged, wp.float32(0.0), wp.NAN)
     for term in range(weights.shape[0]):
         term_sum = episode_sums[env, term]
-        if not is_lost:
+        if not is_diverged:
             term_sum += weights[term] * terms[env, term]
         if ended:
             finished_sums[env, term] = term_sum
@@ -71,7 +71,7 @@ def close_step(
     # So that a kernel may set the flags of those that failed, and need not clear them for the others.
     terminated[env] = False
     truncated[env] = False
-    lost[env] = False
+    diverged[env] = False
 
 
 @wp.kernel(enable_backward=False)
@@ -85,56 +85,53 @@ def copy_rows_where(
 
 
 @wp.kernel(enable_backward=False)
-def find_lost(
-    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], limit: wp.float32, lost: wp.array[wp.bool]
+def find_diverged(
+    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], limit: wp.float32, diverged: wp.array[wp.bool]
 ) -> None:
-    """Mark environments whose state is not finite, or so large that the next step will not be.
-
-    A comparison with NaN is false, and so is that of its size with the limit.
-    """
+    """Mark environments with a position or velocity that is NaN, or not smaller than `limit`."""
     env = wp.tid()
-    sound = wp.bool(True)
+    is_finite = wp.bool(True)
     for column in range(qpos.shape[1]):
-        sound = sound and wp.abs(qpos[env, column]) < limit
+        is_finite = is_finite and wp.abs(qpos[env, column]) < limit
     for column in range(qvel.shape[1]):
-        sound = sound and wp.abs(qvel[env, column]) < limit
-    if not sound:
-        lost[env] = True
+        is_finite = is_finite and wp.abs(qvel[env, column]) < limit
+    if not is_finite:
+        diverged[env] = True
 
 
 @wp.kernel(enable_backward=False)
-def record_rows(
-    losses: wp.array[wp.int32],
-    taken: wp.array[wp.int32],
+def keep_rows(
+    divergences: wp.array[wp.int32],
+    kept: wp.array[wp.int32],
     source: wp.array2d[wp.uint32],
     ring: wp.array3d[wp.uint32],
 ) -> None:
-    """Copy every row of `source` into the next of its environment's places in `ring`, (num_envs, places, words).
+    """Copy each row to its environment's next place in `ring`, (num_envs, places, words), unless it has diverged.
 
-    Where an environment was lost, what led there stays. One thread for each word of 32 bits, whatever it means.
+    One thread for each word of 32 bits.
     """
     env, word = wp.tid()
-    if losses[env] == 0:
-        ring[env, taken[env] % ring.shape[1], word] = source[env, word]
+    if divergences[env] == 0:
+        ring[env, kept[env] % ring.shape[1], word] = source[env, word]
 
 
 @wp.kernel(enable_backward=False)
-def count_recorded(losses: wp.array[wp.int32], taken: wp.array[wp.int32]) -> None:
-    """Go on to the next place, where `record_rows` has written one."""
+def count_kept(divergences: wp.array[wp.int32], kept: wp.array[wp.int32]) -> None:
+    """Advance to the next place, where `keep_rows` has written one."""
     env = wp.tid()
-    if losses[env] == 0:
-        taken[env] = taken[env] + 1
+    if divergences[env] == 0:
+        kept[env] = kept[env] + 1
 
 
 @wp.kernel(enable_backward=False)
-def mark_written(
+def mark_begins(
     done: wp.array[wp.bool],
     moved: wp.array[wp.bool],
-    losses: wp.array[wp.int32],
-    taken: wp.array[wp.int32],
+    divergences: wp.array[wp.int32],
+    kept: wp.array[wp.int32],
     begins: wp.array2d[wp.bool],
 ) -> None:
-    """Say of the next place of each environment whether its state is one that kernels have written."""
+    """Mark the next place of each environment whose state was written by kernels, and not by the physics."""
     env = wp.tid()
-    if losses[env] == 0:
-        begins[env, taken[env] % begins.shape[1]] = done[env] or moved[env]
+    if divergences[env] == 0:
+        begins[env, kept[env] % begins.shape[1]] = done[env] or moved[env]

@@ -1,7 +1,7 @@
 """Bounds checks: each kernel of a task runs first on copies of its arrays, with a margin behind each row and array.
 
 Warp does not check indices: a kernel that writes one column too many writes into the next environment's row, and trains
-badly without a message. For task validation only; the margin is looked at on the host.
+badly without a message. For task validation only; the margin is compared on the host.
 """
 
 from __future__ import annotations
@@ -19,26 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Arguments: TypeAlias = "dict[str, ref[wp.array]]"
-"""Arrays by the kernels' names for them, as long as something else keeps them."""
+"""Weak references to arrays, by the kernels' names for them."""
 
 _MARGIN = 8
 """Numbers behind each row, and rows behind each array."""
 _CANARY = 123
-"""What stands there. A number of every type."""
+"""Value of the margin, in every type."""
 _TRUSTED = ("shoal.sim.", "mujoco_warp.", "warp.")
 """Modules whose kernels are not a task's own."""
 
 
 @contextmanager
 def checked_launches(task: str) -> Iterator[Arguments]:
-    """Check the bounds of all kernels that the body launches, and yield their arguments.
-
-    Args:
-        task: Name of the task, for the error.
-
-    Raises:
-        ShoalError: A kernel writes outside an array.
-    """
+    """Check the bounds of all kernels that the body launches, and yield their arguments. `task` is its name."""
     launch = wp.launch
     seen: Arguments = {}
 
@@ -62,7 +55,7 @@ def checked_launches(task: str) -> Iterator[Arguments]:
 
 
 def _padded(argument: Any) -> tuple[Any, wp.array | None]:  # noqa: ANN401  Whatever a kernel takes.
-    """Return a copy of an array, and the larger array that it is in; and what is no array of numbers as it is."""
+    """Return a copy of an array, and the larger array that it is in. Other arguments are returned as they are."""
     if not isinstance(argument, wp.array) or not argument.size or not isinstance(argument.dtype, type):
         return argument, None
     shape = tuple(size + _MARGIN for size in argument.shape)
@@ -78,11 +71,7 @@ def _canary(array: wp.array) -> int:
 
 
 def _check_margin(task: str, kernel: str, label: str, shape: tuple[int, ...], backing: wp.array) -> None:
-    """Look for numbers behind the rows, and behind the array, that a launch has changed.
-
-    Raises:
-        ShoalError: There are some.
-    """
+    """Refuse a launch that has changed the margin behind the rows or behind the array."""
     for axis, size in enumerate(shape):
         behind = backing[(slice(None),) * axis + (slice(size, None),)].numpy()
         changed = np.argwhere(behind != _canary(backing))

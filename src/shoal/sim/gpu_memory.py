@@ -1,7 +1,4 @@
-"""Errors of torch and Warp that mean that a GPU has no memory left, as an error of Shoal's own.
-
-What a training takes at least is judged before it starts, in `shoal.checks.preflight`.
-"""
+"""Out-of-memory errors of torch and Warp on a GPU, as an error of Shoal's own."""
 
 from __future__ import annotations
 
@@ -18,18 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda:\d+'\s*$")
-"""Matches errors of CUDA and torch, and those of Warp's allocator. Where it gives another reason, as that there are no
-memory pools, that follows."""
+"""Matches errors of CUDA, torch and Warp's allocator. The latter appends any other reason, such as missing pools."""
 
 
 @contextmanager
 def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[None]:
-    """Raise an error of Shoal's own where the body runs out of GPU memory.
+    """Translate out-of-memory errors of the body; other errors, and all on the CPU, pass unchanged.
 
     Args:
-        device: The worker's device. On the CPU all errors are left as they are.
+        device: The worker's device.
         num_envs: The worker's environments.
-        flag: The flag that chose their number.
+        flag: The flag of their number.
 
     Raises:
         TrainingFailedError: torch or Warp could not allocate memory of the GPU.

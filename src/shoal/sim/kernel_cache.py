@@ -1,7 +1,7 @@
-"""One rank of a machine at a time may fill Warp's kernel cache: Warp forbids filling it from two at once.
+"""File lock of Warp's kernel cache: Warp forbids filling it from two processes at once.
 
-The first to come compiles; those who waited find everything compiled. The lock is the kernel's own, so a rank that
-is killed while it compiles does not lock its peers out.
+The first rank compiles; the others wait and find everything compiled. The operating system releases the lock of a rank
+that is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def exclusive_kernel_cache() -> Iterator[None]:
-    """Hold this machine's kernel cache for the time of the body."""
+    """Lock this machine's kernel cache."""
     wp.init()
     directory = Path(str(wp.config.kernel_cache_dir))  # Set by wp.init.
     directory.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,7 @@ def exclusive_kernel_cache() -> Iterator[None]:
 
 @contextmanager
 def _temporary_files_in(root: Path) -> Iterator[None]:
-    """Let Warp's compiler keep its temporary files there: it removes them at the end of a process, if that is no kill.
-
-    What dead processes of this machine have left is removed.
-    """
+    """Set the directory of the compiler's temporary files, and remove those of dead processes of this machine."""
     host = platform.node()
     for left in root.glob(f"{host}.*"):
         if not Path("/proc", left.name.removeprefix(f"{host}.")).exists():

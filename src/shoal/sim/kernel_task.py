@@ -1,33 +1,25 @@
-"""The base class of tasks whose whole step is Warp kernels: dynamics, reward, reset and observation.
-
-A task's author writes kernels and the methods that launch them. The base class owns the order of a step, the
-counting and the records; the learner's side of the boundary is `shoal.envs.vec_env`.
+"""The base class of tasks whose whole step is Warp kernels: dynamics, rewards, reset and observations.
 
 One step is, for all environments at once::
 
     simulate()   actions -> new state, reward terms, terminated flags         the author's kernels
-    close_step   episode length, time-out, done, reward, sums over episodes   shoal.sim.bookkeeping
+    close()      episode length, time-out, done, reward, sums over episodes   shoal.sim.bookkeeping
     reset()      where done: a new episode's first state                      the author's kernels
     observe()    state -> observations                                        the author's kernels
 
-It is captured once, when the task is built, and replayed for each step (`shoal.sim.graphs`): a step runs no
-Python. So these methods may do nothing but launch kernels, and what a kernel needs to remember lives in arrays,
-not in Python attributes. `shoal.sim.validation` runs the kernels first, and names what is wrong with them.
+It is captured once, when the task is built, and launched for each step (`shoal.sim.graphs`): a step runs no
+Python. So these methods may only launch kernels, and what changes from step to step must live in arrays.
+`shoal.sim.validation` checks the kernels first.
 
 **Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
 mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
-1 returns the episode's length in seconds. A task with `reward_per_step` leaves the time step out, for returns that
-are to be compared with those of others who do.
-
-**Observations alternate between two sets of arrays**, with one record for each. rsl_rl keeps a reference to
-the observations it acted on, and copies them only after the next step. They are valid until the step after
-next.
+1 returns the episode's length in seconds. `reward_per_step` leaves the time step out.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -37,7 +29,7 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
-from shoal.sim.graphs import Script, Stage, torch_stream
+from shoal.sim.graphs import Stage, StepGraph, run_all, torch_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +37,21 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
-    from shoal.sim.command import Command
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Range and unit of one column of a task's commands, for viewers and exports."""
+
+    low: float
+    """Lowest value."""
+    high: float
+    """Highest value."""
+    unit: str = ""
+    """Unit, such as ``"m/s"``."""
 
 
 class KernelTask(ABC, Generic[ConfigT]):
@@ -56,30 +59,30 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in
     `simulate`, `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
-    What else a task in a user's own file may declare is said in `shoal.tasks.registry`.
+    `shoal.tasks.registry` documents what else a task in a user's own file may declare.
     """
 
-    resets_lost: bool = False
+    resets_diverged: bool = False
     """Whether an environment whose state or reward is not finite is reset. If not, its reward is NaN."""
 
     config: ConfigT
     """On the class: the defaults. On a task: the configuration it was built with."""
 
     observations: ClassVar[Mapping[str, int]]
-    """Columns of each observation group, such as ``{"policy": 5}``. A task may set it anew in `open`."""
+    """Columns of each observation group, such as ``{"policy": 5}``. A task may set it anew in `build`."""
 
     num_actions: ClassVar[int]
-    """Columns of the actions. A task may set it anew in `open`."""
+    """Columns of the actions. A task may set it anew in `build`."""
 
     reward_terms: ClassVar[tuple[str, ...]]
     """Names of the columns of `terms`."""
 
     metrics: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns of `measured`: what is logged, as means, beside the reward terms."""
+    """Names of the columns of `metric_values`: logged as means, beside the reward terms."""
     best_metric: str | None = None
     """The one of `metrics` that scores checkpoints. None: the mean return, or with a curriculum nothing."""
     commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
-    """What the policy is told to follow: names and ranges of the columns of `command_array`, in their order."""
+    """Names and ranges of the columns of `command_array`, in their order."""
     reward_per_step: ClassVar[bool] = False
     """Whether the weighted sum of the terms is the reward of a step as it is, and not a rate for each second."""
 
@@ -90,7 +93,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             config: The task's configuration.
             num_envs: Number of environments.
             device: Where all arrays live and all kernels run, such as ``"cpu"`` or ``"cuda:0"``.
-            seed: Decides every random number that the kernels draw.
+            seed: Seed of the kernels' random numbers.
 
         Raises:
             UsageError: If `num_envs` is not positive.
@@ -105,34 +108,33 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.seed = seed
         self.device: wp.Device = wp.get_device(device)
         self._arrays: dict[str, wp.array] = {}
-        self._newest = 0
         with wp.ScopedDevice(self.device):
-            self.open()
+            self.build()
             self.max_episode_length = max(1, round(config.episode_length_s / self.step_dt))
             self._allocate_shared()
             self.allocate()
-            self.settle()
+            self.after_allocate()
             validation.check_stages(self)
             validation.check_declared(self)
-            self.scripts = [self.capture(index) for index in range(2)]
+            self.graph = self.capture()
             validation.check_capture(self)
         self.restart(seed)
 
     def _allocate_shared(self) -> None:
-        """Allocate what every task has."""
+        """Allocate the arrays of every task."""
         terms = len(self.reward_terms)
         self.actions = self.array("actions", self.num_actions)
-        """What the learner asks for. Shape (num_envs, num_actions)."""
+        """Actions of the policy. Shape (num_envs, num_actions)."""
         self.terms = self.array("terms", terms)
         """Reward terms of this step, unweighted. Shape (num_envs, num_terms)."""
         self.terminated = self.array("terminated", dtype=wp.bool)
         """Written by `simulate`: the episode failed. Cleared by the base class."""
         self.truncated = self.array("truncated", dtype=wp.bool)
         """Written by `simulate`: the episode is cut off before its time is up. Cleared by the base class."""
-        self.lost = self.array("lost", dtype=wp.bool)
+        self.diverged = self.array("diverged", dtype=wp.bool)
         """Set where the state is not finite any more. Cleared by the base class."""
-        self.losses = self.array("losses", dtype=wp.int32)
-        """How often each environment was lost since `take_losses` last asked."""
+        self.divergences = self.array("divergences", dtype=wp.int32)
+        """Number of times that each environment diverged since `take_divergences`."""
         self.done = self.array("done", dtype=wp.bool)
         """The episode ended with this step, and `reset` begins a new one."""
         self.time_out = self.array("time_out", dtype=wp.bool)
@@ -142,37 +144,31 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.episode_length = self.array("episode_length", dtype=wp.int32)
         """Steps since the episode began."""
         self.episode_sums = self.array("episode_sums", terms)
-        """What each term has added to the return of the episode that runs."""
+        """Sum of each weighted term over the running episode."""
         self.finished_sums = self.array("finished_sums", terms)
         """The same of the last episode that ended; new where `done`."""
         if self.metrics:
-            self.measured = self.array("measured", len(self.metrics))
-            """What the author's kernels measure each step. Shape (num_envs, number of metrics)."""
+            self.metric_values = self.array("metrics", len(self.metrics))
+            """Metrics of this step, written by the author's kernels. Shape (num_envs, number of metrics)."""
         if self.commands:
             self.command_array = self.array("commands", len(self.commands))
-            """What the policy is told to follow. The kernels draw it, in `reset` at least, and read it where it stands:
-            a viewer writes what its user wants before each step. Shape (num_envs, num_commands)."""
+            """Commands to the policy. The kernels draw it, in `reset` at least; a viewer writes it before each step.
+            Shape (num_envs, num_commands)."""
         self.rng = self.array("rng", dtype=wp.uint32)
-        """State of each environment's random numbers."""
-        self.observation_sets = tuple(
-            {group: self.array(f"observations/{index}/{group}", size) for group, size in self.observations.items()}
-            for index in range(2)
-        )
-        """Both sets of observation arrays, each by group."""
-        self.obs: Mapping[str, wp.array] = self.observation_sets[0]
-        """The set that `observe` writes, by group."""
+        """Random state of each environment."""
+        self.obs: Mapping[str, wp.array] = {
+            group: self.array(f"observations/{group}", size) for group, size in self.observations.items()
+        }
+        """Observations by group, written by `observe`."""
         per_step = 1.0 if self.reward_per_step else self.step_dt
         weights = [getattr(self.config, f"{term}_weight") * per_step for term in self.reward_terms]
         self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
-        """What one step of a term that is 1 adds to the return. Shape (num_terms,)."""
+        """Contribution of one step of a term of 1 to the return. Shape (num_terms,)."""
 
-    def open(self) -> None:
-        """Do what comes before all else, and what `step_dt` needs."""
+    # Written by the author.
 
-    def settle(self) -> None:
-        """Do what follows `allocate`, before the first kernel runs."""
-
-    # What the author writes.
+    def build(self) -> None:
+        """Prepare what `step_dt` and the declarations need, before any array is allocated."""
 
     @property
     @abstractmethod
@@ -181,11 +177,14 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def allocate(self) -> None:
-        """Make the task's arrays with `self.array`, and whatever constants its kernels take."""
+        """Make the task's arrays with `self.array`, and the constants of its kernels."""
+
+    def after_allocate(self) -> None:
+        """Finish what `allocate` has prepared, before the first kernel runs."""
 
     @abstractmethod
     def simulate(self) -> None:
-        """Launch what turns `self.actions` into the next state, `self.terms` and `self.terminated`.
+        """Launch kernels that turn `self.actions` into the next state, `self.terms` and `self.terminated`.
 
         Every reward term is written for every environment. The terminated flag needs to be written only where
         an environment failed.
@@ -193,18 +192,17 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def reset(self) -> None:
-        """Launch what gives environments whose `self.done` is set a new episode's first state, and no others.
+        """Launch kernels that write a new episode's first state where `self.done` is set, and nowhere else.
 
-        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back:
-        then a task that is restored continues exactly. Warp's ``randf`` advances the state that it is given.
+        Random numbers come from `self.rng`, one state for each environment, which the kernel writes back.
         """
 
     @abstractmethod
     def observe(self) -> None:
-        """Launch what fills the arrays of `self.obs` from the state, every column for every environment."""
+        """Launch kernels that fill the arrays of `self.obs`, every column for every environment."""
 
     def scene(self) -> mujoco.MjModel:
-        """Return a model of what can be seen of one environment: films and viewers draw it.
+        """Return the model that films and viewers draw for one environment.
 
         Raises:
             UsageError: The task has no picture.
@@ -217,7 +215,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         raise NotImplementedError
 
     def deployment(self) -> dict[str, Any]:
-        """Return what a controller must know besides the network, by name; exports carry it.
+        """Return what a controller needs besides the network, by name; exports carry it.
 
         Finite numbers, strings, and lists of them. A task adds what its actions mean, in the order of their columns:
         ``joint_names``, ``default_joint_pos`` [rad or m], ``action_scale``.
@@ -225,24 +223,23 @@ class KernelTask(ABC, Generic[ConfigT]):
         return {"control_period_s": self.step_dt}
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return what a curriculum has come to, as counts by name. Waits for the device.
+        """Return the state of the curriculum as counts of environments by name. Waits for the device.
 
-        Counts are of environments, such as how many are on each level, and are added up over all ranks: they go into
-        checkpoints, and a training that is resumed hands them to every rank, however many there are then.
+        Counts are added up over all ranks for a checkpoint, and a resumed training hands the sums to every rank.
         """
         return {}
 
-    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Take up what `curriculum` has returned, added up over all ranks. A new episode begins everywhere after it.
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Restore the result of `curriculum`, added up over all ranks. New episodes begin everywhere after it.
 
-        Counts of another shape are of another curriculum, and are left alone.
+        Counts of another shape are of another curriculum, and are ignored.
         """
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment, known to the task by `name`.
 
         Args:
-            name: What the array is called in `arrays`, in checkpoints and in errors.
+            name: Key of the array in `arrays` and in checkpoints, and its name in errors.
             columns: Numbers in each row; None makes an array with one dimension.
             dtype: Any Warp type.
         """
@@ -253,9 +250,8 @@ class KernelTask(ABC, Generic[ConfigT]):
             )
             raise ShoalError(message)
         shape = self.num_envs if columns is None else (self.num_envs, columns)
-        made = wp.zeros(shape, dtype=dtype, device=self.device)
-        self._arrays[name] = made
-        return made
+        self._arrays[name] = wp.zeros(shape, dtype=dtype, device=self.device)
+        return self._arrays[name]
 
     def launch(
         self,
@@ -271,7 +267,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             kernel: A function decorated with ``@wp.kernel``.
             inputs: Its first arguments.
             outputs: Its remaining arguments.
-            dim: How many threads to launch instead, along each of the indices that ``wp.tid()`` returns.
+            dim: Number of threads instead, along each of the indices that ``wp.tid()`` returns.
         """
         wp.launch(
             kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
@@ -281,118 +277,84 @@ class KernelTask(ABC, Generic[ConfigT]):
             device=self.device,
         )
 
-    # What the learner's side uses.
+    # Used by the learner's side.
 
     @property
     def arrays(self) -> Mapping[str, wp.array]:
-        """Every array of the task's state, by name. A task whose arrays are all restored goes on exactly."""
+        """Every array of the task's state, by name. A task whose arrays are all restored continues exactly."""
         return MappingProxyType(self._arrays)
 
     @property
     def host_state(self) -> Mapping[str, np.ndarray]:
-        """What a simulator keeps in arrays of its own, by name and live. A task is restored with both."""
+        """State of a simulator on the host, live, by name. A task is restored with both."""
         return {}
 
-    def take_parameters(self) -> None:
-        """Do what has to follow where arrays of parameters were put back, see `MujocoTask.parameter`."""
+    def apply_parameters(self) -> None:
+        """Derive what follows from arrays of parameters, see `MujocoTask.parameter`."""
 
-    def take_losses(self) -> np.ndarray:
-        """Return how often each environment was lost since the last call. Shape (num_envs,). Waits for the device."""
-        losses = self.losses.numpy().copy()
-        self.losses.zero_()
-        return losses
+    def take_divergences(self) -> np.ndarray:
+        """Return and clear the number of divergences of each environment. Shape (num_envs,). Waits for the device."""
+        divergences = self.divergences.numpy().copy()
+        self.divergences.zero_()
+        return divergences
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return what led to the environments that were lost since `take_losses` last asked, if that is kept.
-
-        Args:
-            name: What is trained.
-            rank: This rank.
-            iteration: The iteration that runs, counted from 1.
-        """
+        """Return the last steps of the environments that diverged since `take_divergences`, if they are kept."""
         del name, rank, iteration
         return None
 
-    def trouble(self) -> dict[str, str]:
+    def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
         return {}
 
-    @property
-    def newest(self) -> int:
-        """Index in `observation_sets` of the observations that the last step, or the last restart, wrote."""
-        return self._newest
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether a step costs one launch."""
-        return all(script.is_recorded for script in self.scripts)
-
     def step(self) -> None:
-        """Advance all environments by one step with the actions in `self.actions`. A GPU is not waited for."""
-        self._newest = 1 - self._newest
-        self.replay(self._newest)
+        """Advance all environments by one step with the actions in `self.actions`. Does not wait for a GPU."""
+        self.graph.launch()
 
     def restart(self, seed: int | None = None) -> None:
         """Begin a new episode in every environment.
 
         Args:
-            seed: Starts the random numbers anew; None goes on with those at hand.
+            seed: New seed of the random numbers; None continues the present ones.
         """
         with torch_stream(self.device):
             if seed is not None:
                 self.seed_rng(seed)
-            for array in (self.terminated, self.truncated, self.lost, self.episode_length, self.episode_sums):
+            for array in (self.terminated, self.truncated, self.diverged, self.episode_length, self.episode_sums):
                 array.zero_()
             self.done.fill_(value=True)
             self.time_out.fill_(value=True)  # Nothing has failed.
             self.reset()
             self.done.zero_()
             self.time_out.zero_()
-            self.observe_into(self._newest)
+            self.observe()
 
-    # How a step is made; `shoal.sim.validation` takes it apart.
+    # The parts of a step; `shoal.sim.validation` runs them one by one.
 
     def seed_rng(self, seed: int) -> None:
         """Give every environment a random state that follows from `seed` and its index."""
         # Warp's kernels take seeds as signed 32-bit numbers.
         self.launch(seed_environments, inputs=[seed % 2**31], outputs=[self.rng])
 
-    def capture(self, index: int) -> Script:
-        """Return a new capture of a step whose observations go to set `index`."""
-        return Script(self.stages(index), self.device, captures=self.config.step_graph)
+    def stages(self) -> list[Stage]:
+        """Return the stages of one step, in order."""
+        return [self.simulate, self.close, self.reset, self.observe]
 
-    def replay(self, index: int) -> None:
-        """Replay the captured step whose observations go to set `index`."""
-        self.scripts[index].replay()
+    def run_stages(self) -> None:
+        """Run one step stage by stage and kernel by kernel."""
+        run_all(self.stages())
 
-    def stages(self, index: int) -> list[Stage]:
-        """Return what one step does, in order, with the observations going to set `index`."""
-        return [self.simulate, self.close, self.reset, partial(self.observe_into, index)]
-
-    def run_stages(self, index: int) -> None:
-        """Do the same as `replay`, stage by stage and kernel by kernel."""
-        for stage in self.stages(index):
-            stage()
+    def capture(self) -> StepGraph:
+        """Return a new capture of a step."""
+        return StepGraph(self.stages(), self.device, captures=self.config.step_graph)
 
     def close(self) -> None:
-        """Launch what counts the step and closes episodes."""
+        """Launch the kernel that counts the step and closes episodes."""
         self.launch(
             close_step,
-            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_lost, self.lost],
+            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_diverged, self.diverged],
             outputs=[
-                self.terminated,
-                self.truncated,
-                self.episode_length,
-                self.episode_sums,
-                self.reward,
-                self.done,
-                self.time_out,
-                self.finished_sums,
-                self.losses,
+                *(self.terminated, self.truncated, self.episode_length, self.episode_sums, self.reward),
+                *(self.done, self.time_out, self.finished_sums, self.divergences),
             ],
         )
-
-    def observe_into(self, index: int) -> None:
-        """Launch what writes the observations of set `index`."""
-        self.obs = self.observation_sets[index]
-        self.observe()

@@ -2,19 +2,19 @@
 
 One step is, for all environments at once::
 
-    actuate()    actions -> controls                                          the author's kernels
-    history      with `on_nan` stop: what the physics start from is kept      shoal.sim.history
-    the engine   `decimation` physics steps                                   shoal.sim.native or shoal.sim.warp_engine
-    find_lost    states that are not finite                                   shoal.sim.bookkeeping
-    judge()      state -> reward terms, terminated flags                      the author's kernels
-    close        as in every kernel task                                      shoal.sim.kernel_task
-    place()      where done: a new episode's first state                      the author's kernels
-    disturb()    anywhere: pushes, new commands                               the author's kernels, if any
-    the engine   where the state was written: what follows from it
-    observe()    state -> observations                                        the author's kernels
+    apply_actions()    actions -> controls                                    the author's kernels
+    history            with `on_nan` stop: the physics' inputs are kept       shoal.sim.nan.history
+    the engine         `decimation` physics steps                             shoal.sim.engines
+    find_diverged      states that are not finite                             shoal.sim.bookkeeping
+    compute_rewards()  state -> reward terms, terminated flags                the author's kernels
+    close              as in every kernel task                                shoal.sim.kernel_task
+    reset_state()      where done: a new episode's first state                the author's kernels
+    interval_events()  in running episodes: pushes, new commands              the author's kernels, if any
+    the engine         where the state was written: derived fields
+    observe()          state -> observations                                  the author's kernels
 
-On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, and what lies between its calls
-is recorded. The same kernels serve both engines, because both show the same fields (`shoal.sim.engine`).
+On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, and the stages between its calls
+are captured. The same kernels serve both engines, because both have the same fields (`shoal.sim.engines.engine`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import warp as wp
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
-from shoal.sim.bookkeeping import find_lost
-from shoal.sim.engine import LARGEST, rows_of
-from shoal.sim.graphs import HostCall, Stage, torch_stream
-from shoal.sim.history import History, dump_of
+from shoal.sim.bookkeeping import find_diverged
+from shoal.sim.engines.engine import LARGEST, rows_of
+from shoal.sim.engines.native import NativeEngine
+from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import KernelTask
-from shoal.sim.native import NativeEngine
+from shoal.sim.nan.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import mujoco
     import numpy as np
 
-    from shoal.sim.dump import Dump
-    from shoal.sim.engine import Engine
+    from shoal.sim.engines.engine import Engine
+    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=MujocoConfig)
 
@@ -52,11 +52,11 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
     """A task of `num_envs` simulations of one MuJoCo model.
 
     A subclass declares what a `KernelTask` declares, returns its model in `build_model`, asks in `allocate` for the
-    fields that its kernels take, and launches them in `actuate`, `judge`, `place` and `observe`.
+    fields that its kernels take, and launches them in `apply_actions`, `compute_rewards`, `reset_state` and `observe`.
     """
 
     engine: Engine
-    """What simulates."""
+    """The physics engine."""
 
     history: History | None = None
     """The last steps of every environment, with `on_nan` stop. Otherwise nothing is kept."""
@@ -70,30 +70,30 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         """Return the model of a configuration. In a task, its `engine` is the one that was chosen, never `auto`."""
 
     @abstractmethod
-    def actuate(self) -> None:
-        """Launch what turns `self.actions` into controls."""
+    def apply_actions(self) -> None:
+        """Launch kernels that turn `self.actions` into controls."""
 
     @abstractmethod
-    def judge(self) -> None:
-        """Launch what turns the new state into `self.terms` and `self.terminated`, as `KernelTask.simulate` does."""
+    def compute_rewards(self) -> None:
+        """Launch kernels that compute `self.terms` and `self.terminated`, as in `KernelTask.simulate`."""
 
     @abstractmethod
-    def place(self) -> None:
-        """Launch what gives environments whose `self.done` is set a first state, and no others.
+    def reset_state(self) -> None:
+        """Launch kernels that write a first state where `self.done` is set, and nowhere else.
 
-        The engine has set them to the model's own state already.
+        The engine has set it to the model's own state already.
         """
 
-    def disturb(self) -> None:
-        """Launch what changes environments in the middle of their episodes; sets `self.moved` where it wrote state."""
+    def interval_events(self) -> None:
+        """Launch kernels that change running episodes; they set `self.moved` where they write positions or speeds."""
 
     def randomize(self) -> None:
-        """Launch what gives the engine's parameters their values in each environment, from `self.rng`.
+        """Startup randomisation: launch kernels that write the engine's parameters in each environment.
 
         It runs when the random numbers begin anew, and so once in a training.
         """
 
-    # What follows from them.
+    # The parts of a kernel task.
 
     @property
     def step_dt(self) -> float:
@@ -105,18 +105,19 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         return self.engine.data(name)
 
     def rows(self, name: str) -> wp.array:
-        """Return a field of `MjData` as rows of numbers, whatever it holds. Shape (num_envs, n)."""
+        """Return a field of `MjData` as rows of numbers. Shape (num_envs, n)."""
         return rows_of(self.data(name))
 
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel` that differs between environments, see `Engine.parameter`."""
         return self.engine.parameter(name)
 
-    def open(self) -> None:
-        """Build the model and choose the engine.
+    def build(self) -> None:
+        """Build the model and the engine.
 
         Raises:
             ShoalError: The configuration is not that of a task with a MuJoCo model.
+            UsageError: The engine cannot simulate this model.
         """
         if not isinstance(self.config, MujocoConfig):
             message = (
@@ -128,59 +129,71 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         self.model = self.build_model(config)
         if config.physics_dt is not None:
             self.model.opt.timestep = config.physics_dt
-        self.engine = _open_engine(config, self.model, self.num_envs, self.device)
-        self.resets_lost = self.config.on_nan == "reset"
+        sizes = {"num_envs": self.num_envs, "decimation": config.decimation, "device": self.device}
+        if config.engine == "native":
+            self.engine = NativeEngine(self.model, **sizes, threads=torch.get_num_threads())
+        else:
+            from shoal.sim.engines.warp_engine import WarpEngine  # Slow to import, and not needed on the CPU.
+
+            self.engine = WarpEngine(
+                self.model,
+                **sizes,
+                nconmax=config.nconmax,
+                njmax=config.njmax,
+                deterministic=config.deterministic,
+            )
+        self.resets_diverged = self.config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
         self.moved = self.array("moved", dtype=wp.bool)
-        """Set by kernels of `disturb` where they have written positions or speeds. Cleared by the engine."""
+        """Set by kernels of `interval_events` where they have written positions or speeds. Cleared by the engine."""
 
-    def settle(self) -> None:
-        """Start the engine with all that was asked for, and make its arrays known by name."""
+    def after_allocate(self) -> None:
+        """Start the engine with all fields that were asked for, and declare its arrays."""
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
         if self.config.on_nan == "stop":
-            self.history = History(self.engine.step_inputs(), self.losses, self.config.replay_steps, self.device)
+            inputs = self.engine.step_inputs()
+            self.history = History(inputs, self.divergences, self.config.replay_steps, self.device)
 
-    def stages(self, index: int) -> list[Stage]:
-        """Return what one step does, in order, with the observations going to set `index`."""
+    def stages(self) -> list[Stage]:
+        """Return the stages of one step, in order."""
         return [
-            *self._advance(),
+            *self._physics(),
             self.close,
             self._by_engine(partial(self.engine.reset, self.done)),
-            self.place,
-            self.disturb,
+            self.reset_state,
+            self.interval_events,
             *([partial(self.history.mark, self.done, self.moved)] if self.history else []),
             self._by_engine(partial(self.engine.forward, self.done, self.moved)),
-            partial(self.observe_into, index),
+            self.observe,
         ]
 
-    def _advance(self) -> list[Stage]:
-        """Return what turns actions into the next state, terms and flags."""
+    def _physics(self) -> list[Stage]:
+        """Return the stages from actions to the next state, terms and flags."""
         return [
-            self.actuate,
-            *([self.history.record] if self.history else []),
+            self.apply_actions,
+            *([self.history.keep] if self.history else []),
             self._by_engine(self.engine.step),
-            self.find_lost,
-            self.judge,
+            self.find_diverged,
+            self.compute_rewards,
         ]
 
     def _by_engine(self, call: Callable[[], None]) -> Stage:
-        return HostCall(call) if self.engine.is_on_host else call
+        return HostStage(call) if self.engine.is_on_host else call
 
     def simulate(self) -> None:
         """Turn actions into the next state, terms and flags."""
-        for stage in self._advance():
-            stage()
+        run_all(self._physics())
 
-    def find_lost(self) -> None:
-        """Launch what marks environments whose state is not finite."""
-        self.launch(find_lost, inputs=[self.qpos, self.qvel, LARGEST], outputs=[self.lost])
+    def find_diverged(self) -> None:
+        """Launch the kernel that marks environments whose state is not finite."""
+        self.launch(find_diverged, inputs=[self.qpos, self.qvel, LARGEST], outputs=[self.diverged])
 
     def reset(self) -> None:
         """Begin new episodes where done."""
         self.engine.reset(self.done)
-        self.place()
+        self.reset_state()
         self.engine.forward(self.done, self.moved)
 
     def restart(self, seed: int | None = None) -> None:
@@ -191,27 +204,31 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
                 self.history.clear()
 
     def seed_rng(self, seed: int) -> None:
-        """Give every environment a random state of its own, and the parameters that follow from it."""
+        """Give every environment a random state of its own, and randomised parameters."""
         super().seed_rng(seed)
         self.randomize()
-        self.take_parameters()
+        self.apply_parameters()
 
-    def take_parameters(self) -> None:
-        """Let the engine take over the parameters of all environments."""
-        self.engine.take_parameters()
+    def apply_parameters(self) -> None:
+        """Let the engine read the parameters of all environments."""
+        self.engine.apply_parameters()
 
     @property
     def host_state(self) -> Mapping[str, np.ndarray]:
-        """What the engine keeps on the host."""
+        """The engine's state on the host."""
         return self.engine.host_state
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return what led to the environments that were lost; None where none was, or nothing is kept."""
-        return self.history and dump_of(self, self.history, name, rank=rank, iteration=iteration)
+        """Return the last steps of the environments that diverged; None where there are none, or nothing is kept."""
+        if self.history is None:
+            return None
+        where = {"task": name, "rank": rank, "iteration": iteration, "seed": self.seed}
+        scene = self.scene()
+        return self.history.dump(self.engine, None if scene is self.model else scene, **where)
 
-    def trouble(self) -> dict[str, str]:
-        """Return what the engine complains about."""
-        return self.engine.trouble()
+    def take_warnings(self) -> dict[str, str]:
+        """Return the engine's warnings."""
+        return self.engine.take_warnings()
 
     def scene(self) -> mujoco.MjModel:
         """Return the model."""
@@ -220,17 +237,3 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
     def positions(self) -> wp.array:
         """Return the joint positions. Shape (num_envs, nq)."""
         return self.qpos
-
-
-def _open_engine(config: MujocoConfig, model: mujoco.MjModel, num_envs: int, device: wp.Device) -> Engine:
-    """Return the engine that a configuration names.
-
-    Raises:
-        UsageError: It cannot simulate this model.
-    """
-    places = {"num_envs": num_envs, "decimation": config.decimation, "device": device}
-    if config.engine == "native":
-        return NativeEngine(model, **places, threads=torch.get_num_threads())
-    from shoal.sim.warp_engine import WarpEngine  # It takes long to import, and the CPU does without it.
-
-    return WarpEngine(model, **places, nconmax=config.nconmax, njmax=config.njmax, deterministic=config.deterministic)

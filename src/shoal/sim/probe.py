@@ -1,4 +1,4 @@
-"""One small kernel on one device, launched and then recorded: whether Warp can compile, run and replay here."""
+"""Kernel probe of `shoal doctor`: compile, run and capture one small kernel on one device."""
 
 # A kernel's body is Warp's language, whose arrays pyright reads as Python's.
 # pyright: reportIndexIssue=false
@@ -11,7 +11,7 @@ from typing import Any
 import warp as wp
 
 from shoal.errors import ShoalError
-from shoal.sim.graphs import Program
+from shoal.sim.graphs import CapturedGraph
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 
@@ -26,7 +26,7 @@ def _add_one(values: wp.array[wp.float32]) -> None:
 
 
 def probe(device: str) -> dict[str, Any]:
-    """Return how long loading the kernel took [s], whether its results are right, and why it was not captured."""
+    """Return the time of loading the kernel [s], whether its results are right, and why it was not captured."""
     with isolated(device, threads=1), exclusive_kernel_cache():
         values = wp.zeros(_SIZE, dtype=wp.float32)
 
@@ -39,14 +39,14 @@ def probe(device: str) -> dict[str, Any]:
         loaded_s = time.perf_counter() - started
         why_not = None
         try:
-            program = Program(launch, wp.get_device())
-            program.replay()
+            graph = CapturedGraph(launch, wp.get_device())
+            graph.launch()
         except (ShoalError, RuntimeError) as error:
             why_not = str(error.__cause__ or error).strip()
-            program = Program(launch, wp.get_device(), captures=False)
-            program.replay()
+            graph = CapturedGraph(launch, wp.get_device(), captures=False)
+            graph.launch()
         for _ in range(_LAUNCHES - 1):
-            program.replay()
+            graph.launch()
         wp.synchronize_device()
         right = bool((values.numpy() == 1 + _LAUNCHES).all())
     return {"loaded_s": loaded_s, "right": right, "why_not_captured": why_not}

@@ -4,50 +4,82 @@ A kernel that leaves a column unwritten trains badly without a message. All chec
 checked, and nothing is read back to the host, on the step path.
 """
 
+# ruff: noqa: D102  The methods of the protocol are documented in `KernelTask`.
+
 from __future__ import annotations
 
 from dataclasses import fields
 from itertools import combinations
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bounds import checked_launches
-from shoal.sim.graphs import difference, refuse_capture
+from shoal.sim.graphs import StepGraph, capture_error, difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shoal.config.env import EnvConfig
     from shoal.sim.bounds import Arguments
-    from shoal.sim.kernel_task import KernelTask
 
 Snapshot = dict[str, np.ndarray]
 
 _TOLERANCE = 1e-4
 """Relative and absolute. Sums made with atomics on a GPU differ in their last digits from launch to launch."""
 _PLAIN_RUNS = 3
-"""How often a step is launched kernel by kernel from one state, to measure how far such runs are apart."""
+"""Uncaptured runs of a step from one state, which measure the noise of a step."""
 _NOISE = 10.0
-"""How many times that distance a replay may be away from them."""
+"""Allowed distance of a captured step from uncaptured ones, in multiples of the noise."""
 _ATTEMPTS = 3
-"""States from which a replay has to differ before the task is refused: a threshold may be crossed by chance in one."""
+"""States from which a captured step has to differ before the task is refused: one may cross a threshold by chance."""
 _STEPS = 6
-"""How many steps are made to see which arrays change."""
+"""Uncaptured steps in a check for changes. Seven with that of a capture: a task that alternates between two to six sets
+of arrays is at another one then."""
 _SHALLOW = 2
-"""How deep lists and tuples of a task are searched for arrays that its kernels write to."""
+"""Depth to which lists and tuples of a task are searched for arrays that its kernels write to."""
 _DEPTH = 4
-"""How deep arrays are searched for below a task: MuJoCo Warp's contacts are at task.engine._data.contact."""
-
+"""Depth to which arrays are searched for below a task: MuJoCo Warp's contacts are at task.engine._data.contact."""
 _HOST = "host/"
-"""What the names of the simulator's own arrays begin with in a snapshot."""
+"""Prefix of the simulator's own arrays in a snapshot."""
+
+_ONLY_LAUNCHES = (
+    "simulate(), reset() and observe() may only launch kernels, and what changes from step to step must live in arrays "
+    "made with self.array()."
+)
 
 
-def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
-    """Hold what a task class declares against what the base class needs.
+class Task(Protocol):
+    """The parts of a kernel task that validation runs one by one, see `shoal.sim.kernel_task.KernelTask`."""
+
+    reward_terms: ClassVar[tuple[str, ...]]
+    num_envs: int
+    seed: int
+    device: wp.Device
+    actions: wp.array
+    terms: wp.array
+    done: wp.array
+    obs: Mapping[str, wp.array]
+    graph: StepGraph
+
+    @property
+    def arrays(self) -> Mapping[str, wp.array]: ...
+    @property
+    def host_state(self) -> Mapping[str, np.ndarray]: ...
+    def seed_rng(self, seed: int) -> None: ...
+    def restart(self, seed: int | None = None) -> None: ...
+    def simulate(self) -> None: ...
+    def reset(self) -> None: ...
+    def observe(self) -> None: ...
+    def run_stages(self) -> None: ...
+    def capture(self) -> StepGraph: ...
+
+
+def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  The class of a task.
+    """Check the class attributes of a task.
 
     Raises:
         ShoalError: If a declaration is missing or cannot be meant.
@@ -78,7 +110,7 @@ def check_declarations(task: type[KernelTask[Any]], config: EnvConfig) -> None:
             raise ShoalError(message)
 
 
-def check_stages(task: KernelTask[Any]) -> None:
+def check_stages(task: Task) -> None:
     """Run every stage of a step once, with random actions and on arrays filled with NaN, and check what was written.
 
     All arrays are restored afterwards.
@@ -86,34 +118,30 @@ def check_stages(task: KernelTask[Any]) -> None:
     Raises:
         ShoalError: A stage left a value unwritten, or wrote one that it must not.
     """
-    fresh = snapshot(task)
-    _act(task, np.random.default_rng(0))
+    before = snapshot(task)
+    _draw_actions(task, np.random.default_rng(0))
     with checked_launches(type(task).__name__):
         _check_observations(task)
         _check_terms(task)
         _check_mask(task)
-    restore(task, fresh)
+    restore(task, before)
 
 
-def _act(task: KernelTask[Any], rng: np.random.Generator) -> None:
+def _draw_actions(task: Task, rng: np.random.Generator) -> None:
     """Draw actions as an untrained policy does."""
     task.actions.assign(rng.standard_normal(task.actions.shape, dtype=np.float32))
 
 
-def _check_observations(task: KernelTask[Any]) -> None:
-    """Begin an episode everywhere, with observations still unwritten, and see that all get written.
-
-    Raises:
-        ShoalError: If one did not.
-    """
+def _check_observations(task: Task) -> None:
+    """Begin an episode everywhere, and check that all observations get written."""
     for array in task.obs.values():
         array.fill_(np.nan)
     task.done.fill_(value=True)
     task.seed_rng(task.seed)
     task.reset()
     task.observe()
-    for group in task.observations:
-        unwritten = _columns_not_finite(task.obs[group])
+    for group, array in task.obs.items():
+        unwritten = _columns_not_finite(array)
         if unwritten:
             message = (
                 f"{type(task).__name__}.observe() left columns {unwritten} of the group '{group}' "
@@ -122,12 +150,8 @@ def _check_observations(task: KernelTask[Any]) -> None:
             raise ShoalError(message)
 
 
-def _check_terms(task: KernelTask[Any]) -> None:
-    """Simulate one step, with reward terms still unwritten, and see that all get written.
-
-    Raises:
-        ShoalError: If one did not.
-    """
+def _check_terms(task: Task) -> None:
+    """Simulate one step, and check that all reward terms get written."""
     task.terms.fill_(np.nan)
     task.simulate()
     unwritten = _columns_not_finite(task.terms)
@@ -140,90 +164,90 @@ def _check_terms(task: KernelTask[Any]) -> None:
         raise ShoalError(message)
 
 
-def check_capture(task: KernelTask[Any]) -> None:
-    """Check that a replay of the captured step does what the step does when its kernels are launched one by one.
-
-    The launches are compared exactly: the step is captured again some steps later, and has to launch the same kernels
-    with the same arguments. The numbers are compared from the beginning of an episode. MuJoCo Warp orders contacts by
-    atomic counters, so that two runs of a step on a GPU differ; plain runs show by how much.
-
-    All arrays are restored afterwards.
-
-    Raises:
-        ShoalError: A replay does something else, as it does where a method does more than launch kernels.
-    """
-    if not task.is_recorded:
-        return
-    fresh = snapshot(task)
-    task.restart(task.seed)
-    _act(task, np.random.default_rng(1))
-    suspects: dict[int, set[str]] = {}
-    for _ in range(_ATTEMPTS):
-        for index in range(2):
-            differing = _differing_numbers(task, index)
-            suspects[index] = suspects.get(index, differing) & differing
-        if not any(suspects.values()):
-            break
-    _compare_launches(task)
-    restore(task, fresh)
-    differing = sorted(set().union(*suspects.values()))
-    if differing:
-        message = (
-            f"A captured step of {type(task).__name__} gives other values in {', '.join(differing)} than the same step "
-            f"launched kernel by kernel: {_ONLY_LAUNCHES}"
-        )
-        raise ShoalError(message)
-
-
-_ONLY_LAUNCHES = (
-    "simulate(), reset() and observe() may only launch kernels, and what changes from step to step must live in arrays "
-    "made with self.array()."
-)
-
-
-def _compare_launches(task: KernelTask[Any]) -> None:
-    """Capture the step again, and compare its launches with those of the graphs that will be replayed.
-
-    Raises:
-        ShoalError: They differ.
-    """
-    # From the first capture to this one the stages run 11, 17 or 23 times: a task that alternates between a few sets of
-    # arrays is at another one now.
-    for _ in range(3):
-        task.run_stages(0)
-    lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
-    for index in range(2):
-        found = difference(task.scripts[index].launches, task.capture(index).launches, lasting)
-        if found is not None:
+def _check_mask(task: Task) -> None:
+    """Reset every second environment, and check that the others stay as they were."""
+    chosen = np.arange(task.num_envs) % 2 == 1
+    task.done.assign(chosen)
+    before = snapshot(task)
+    task.reset()
+    for name, values in snapshot(task).items():
+        if values[~chosen].tobytes() != before[name][~chosen].tobytes():
             message = (
-                f"A step of {type(task).__name__} launches other kernels than when it was captured ({found}): "
-                f"{_ONLY_LAUNCHES}"
+                f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not "
+                "set: begin the kernel with `if not done[env]: return`."
             )
             raise ShoalError(message)
 
 
-def _differing_numbers(task: KernelTask[Any], index: int) -> set[str]:
-    """Run one step several times from the present state, and go on to the next state.
+def check_capture(task: Task) -> None:
+    """Check that the captured step gives the same result as its kernels launched one by one.
 
-    Returns:
-        Names of arrays to which a replay gives other values than launches one by one, by more than the noise of these.
+    The launches are compared exactly: the step is captured again some steps later, and has to launch the same kernels
+    with the same arguments. The numbers are compared from the beginning of an episode. MuJoCo Warp orders contacts by
+    atomic counters, so that two runs of a step on a GPU differ; uncaptured runs measure by how much.
+
+    All arrays are restored afterwards.
+
+    Raises:
+        ShoalError: The results differ, as they do where a method does more than launch kernels.
     """
+    if not task.graph.is_captured:
+        return
+    before = snapshot(task)
+    task.restart(task.seed)
+    _draw_actions(task, np.random.default_rng(1))
+    start = snapshot(task)
+    _compare_launches(task)
+    restore(task, start)
+    differing = _differing_arrays(task)
+    for _ in range(_ATTEMPTS - 1):
+        if differing:
+            differing &= _differing_arrays(task)
+    restore(task, before)
+    if differing:
+        message = (
+            f"A captured step of {type(task).__name__} gives other values in {', '.join(sorted(differing))} than the "
+            f"same step launched kernel by kernel: {_ONLY_LAUNCHES}"
+        )
+        raise ShoalError(message)
+
+
+def _compare_launches(task: Task) -> None:
+    """Capture the step again, and compare its launches with those of the first capture.
+
+    Raises:
+        ShoalError: They differ.
+    """
+    for _ in range(_STEPS):
+        task.run_stages()
+    lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
+    found = difference(task.graph.launches, task.capture().launches, lasting)
+    if found is not None:
+        message = (
+            f"A step of {type(task).__name__} launches other kernels than when it was captured ({found}): "
+            f"{_ONLY_LAUNCHES}"
+        )
+        raise ShoalError(message)
+
+
+def _differing_arrays(task: Task) -> set[str]:
+    """Advance by one captured step, and return the arrays that differ from uncaptured runs by more than their noise."""
     before = snapshot(task)
     plain: list[Snapshot] = []
     for _ in range(_PLAIN_RUNS):
-        task.run_stages(index)
+        task.run_stages()
         plain.append(snapshot(task))
         restore(task, before)
     try:
-        task.replay(index)
+        task.graph.launch()
     except RuntimeError as error:  # CUDA instantiates a graph when it is launched first.
-        raise refuse_capture(task.device, error) from error
-    replayed = snapshot(task)
-    return {name for name, values in replayed.items() if not _is_alike(values, [each[name] for each in plain])}
+        raise capture_error(task.device, error) from error
+    captured = snapshot(task)
+    return {name for name, values in captured.items() if not _is_alike(values, [each[name] for each in plain])}
 
 
 def _is_alike(values: np.ndarray, plain: Sequence[np.ndarray]) -> bool:
-    """Whether values are as near to the first of several plain runs as ten times the distance of these."""
+    """Whether values are as near to the first of several uncaptured runs as ten times the distance of these."""
     if values.dtype.kind != "f":
         noise = max(_count_different(one, other) for one, other in combinations(plain, 2))
         return _count_different(values, plain[0]) <= _NOISE * noise
@@ -245,26 +269,26 @@ def _count_different(one: np.ndarray, other: np.ndarray) -> int:
     return int((one != other).reshape(len(one), -1).any(axis=1).sum())
 
 
-def check_declared(task: KernelTask[Any]) -> None:
-    """Make some steps, and see that nothing changes which the task does not know: a checkpoint would go on without it.
+def check_declared(task: Task) -> None:
+    """Make some steps, and check that no array changes that is unknown to the task, and so in no checkpoint.
 
     All arrays are restored afterwards.
 
     Raises:
-        ShoalError: If an array does that was not made with `self.array`, or a kernel writes outside an array.
+        ShoalError: An array that was not made with `self.array` changes, or a kernel writes outside an array.
     """
     before, rng = snapshot(task), np.random.default_rng(2)
     task.restart(task.seed)
-    _act(task, rng)
+    _draw_actions(task, rng)
     with checked_launches(type(task).__name__) as arguments:
-        task.run_stages(0)
-    strays = _strays(task, arguments)
-    values = [array.numpy().copy() for _, array in strays]
-    for step in range(_STEPS):
-        _act(task, rng)
-        task.run_stages(step % 2)
+        task.run_stages()
+    undeclared = _undeclared(task, arguments)
+    values = [array.numpy().copy() for _, array in undeclared]
+    for _ in range(_STEPS):
+        _draw_actions(task, rng)
+        task.run_stages()
     changed = [
-        name for (name, array), old in zip(strays, values, strict=True) if array.numpy().tobytes() != old.tobytes()
+        name for (name, array), old in zip(undeclared, values, strict=True) if array.numpy().tobytes() != old.tobytes()
     ]
     restore(task, before)
     if changed:
@@ -275,7 +299,7 @@ def check_declared(task: KernelTask[Any]) -> None:
         raise ShoalError(message)
 
 
-def _strays(task: KernelTask[Any], arguments: Arguments) -> list[tuple[str, wp.array]]:
+def _undeclared(task: Task, arguments: Arguments) -> list[tuple[str, wp.array]]:
     """Return the arrays that are no part of declared ones: a task's attributes first, then its kernels' arguments."""
     known = [array for array in task.arrays.values() if array.ptr is not None]
     held = [(name, value) for name, value in vars(task).items() if isinstance(value, wp.array | dict | list | tuple)]
@@ -289,7 +313,7 @@ def _strays(task: KernelTask[Any], arguments: Arguments) -> list[tuple[str, wp.a
 
 
 def _arrays_below(value: object, depth: int = _DEPTH) -> Iterator[wp.array]:
-    """Yield the arrays that an object holds, in its attributes, in containers, and in objects below them."""
+    """Yield the arrays in an object's attributes, in containers, and in objects below them."""
     if isinstance(value, wp.array):
         yield value
     elif depth:
@@ -304,15 +328,15 @@ def _arrays_below(value: object, depth: int = _DEPTH) -> Iterator[wp.array]:
             yield from _arrays_below(part, depth - 1)
 
 
-def snapshot(task: KernelTask[Any]) -> Snapshot:
+def snapshot(task: Task) -> Snapshot:
     """Return a copy of every array of a task, in the host's memory."""
     wp.synchronize_device(task.device)
     arrays = {name: array.numpy().copy() for name, array in task.arrays.items()}
     return arrays | {f"{_HOST}{name}": array.copy() for name, array in task.host_state.items()}
 
 
-def restore(task: KernelTask[Any], before: Snapshot) -> None:
-    """Put every array of a task back to what `snapshot` found."""
+def restore(task: Task, before: Snapshot) -> None:
+    """Restore every array of a task from a snapshot."""
     for name, array in task.arrays.items():
         array.assign(before[name])
     for name, array in task.host_state.items():
@@ -323,24 +347,3 @@ def restore(task: KernelTask[Any], before: Snapshot) -> None:
 def _columns_not_finite(array: wp.array) -> Sequence[int]:
     """Return the columns that hold NaN or infinity in any environment."""
     return np.flatnonzero(~np.isfinite(array.numpy()).all(axis=0)).tolist()
-
-
-def _check_mask(task: KernelTask[Any]) -> None:
-    """Reset every second environment and see that the others stayed as they were.
-
-    Raises:
-        ShoalError: If one of the others changed.
-    """
-    chosen = np.arange(task.num_envs) % 2 == 1
-    task.done.assign(chosen)
-    before = snapshot(task)
-    task.reset()
-    after = snapshot(task)
-    for name in before:
-        rows = [values[name][~chosen].tobytes() for values in (before, after)]
-        if rows[0] != rows[1]:
-            message = (
-                f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not "
-                "set: begin the kernel with `if not done[env]: return`."
-            )
-            raise ShoalError(message)

@@ -1,7 +1,7 @@
-"""What can be trained: names, one-line summaries, defaults, and where the builder of each task is found.
+"""Registry of tasks: names, one-line summaries, defaults and builders.
 
-Looking a task up imports no simulator, except for a task in a user's own file, which is imported to be read. Other
-packages add tasks through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
+A look-up imports no simulator, except for a task in a user's own file, which is imported. Other packages add tasks
+through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
 """
 
 from __future__ import annotations
@@ -34,21 +34,18 @@ _SHIPPED = (
     "shoal.tasks.quadruped.specs:SPECS",
     "shoal.tasks.gymnasium_v5.specs:SPECS",
 )
-"""Tasks of this package. Named, not imported: the families stand on a higher floor."""
+"""Tasks of this package. Named, not imported: the families are on a higher layer."""
 
 _LONGEST = 400
-"""So many characters of another library's error are shown: MuJoCo lists all names that a model has."""
-
-_PACKAGES = {"gymnasium": "gymnasium"}
-"""What is imported of each extra that tasks need."""
+"""Longest shown text of another library's error: MuJoCo lists all names of a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One thing that can be trained."""
+    """One task."""
 
     name: str
-    """What is typed after `train`; also names the experiment's directory."""
+    """Argument of `train`; also names the experiment's directory."""
     summary: str
     """One line for `shoal tasks`."""
     env: EnvConfig
@@ -60,22 +57,21 @@ class TaskSpec:
     max_iterations: int = 300
     """Default length of a training [iterations]."""
     builder: str
-    """Where the task is built: `module:attribute`, or `/path/to/file.py:attribute`. Called as
+    """Class of the task: `module:attribute`, or `/path/to/file.py:attribute`. Called as
     `builder(config, num_envs=..., device=..., seed=...)`."""
     check: str | None = None
-    """What looks at the environment's configuration before anything is started, `module:function`. Called with the
-    configuration; returns sentences that the user should read, and raises a `UsageError` where the task could not be
-    built. Quick where nothing unusual is asked."""
-    twin: str | None = None
-    """The same plant in MuJoCo's C engine, `module:Class`, where there is one: `shoal bench` steps it beside the task.
-    Called as `twin(config, num_envs)`; has `step_rate(seconds)`."""
+    """Check of the environment's configuration before anything is started, `module:function`. Returns notes for the
+    user, and raises a `UsageError` where the task could not be built."""
+    reference: str | None = None
+    """Speed of the same dynamics in MuJoCo's C engine, `module:function`, for `shoal bench`. Called as
+    `reference(config, num_envs, seconds)`; returns environment steps a second."""
     gpu_bytes_per_env: int = 0
-    """GPU memory that MuJoCo Warp and the task's arrays take for one environment at least, with the defaults of `env`
-    [bytes]. `tests/gpu/test_memory.py` measures it. 0 where it is unknown."""
+    """Least GPU memory of MuJoCo Warp and the task's arrays for one environment, with the defaults of `env` [bytes].
+    `tests/gpu/test_memory.py` measures it. 0 where it is unknown."""
     observation_size: int = 1
     """Numbers in one observation, all groups together, with the defaults of `env`. 1 where it is unknown."""
     extra: str | None = None
-    """The extra of Shoal without which the task cannot be built, see `require_extra`."""
+    """The extra of Shoal that the task needs, and its package of the same name."""
     note: str | None = None
     """A sentence about these defaults that is printed before a training."""
 
@@ -85,7 +81,7 @@ class TaskSpec:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", self.name)
 
     def defaults(self, task: str | None = None) -> TrainConfig:
-        """The training that `train <task>` means without any flag."""
+        """The configuration of `train <task>` without any flag."""
         return TrainConfig(
             task=task or self.name,
             num_envs=self.num_envs,
@@ -95,7 +91,7 @@ class TaskSpec:
         )
 
     def load_builder(self) -> Callable[..., Any]:
-        """Import the task's module, simulator and all, and return its builder."""
+        """Import the task's module and return its builder."""
         return _load(self.builder)
 
     def build(self, config: EnvConfig, *, num_envs: int, device: str, seed: int) -> Any:  # noqa: ANN401  The task.
@@ -118,36 +114,35 @@ class TaskSpec:
             raise UsageError(message) from error
 
     def check_env(self, config: EnvConfig) -> tuple[str, ...]:
-        """See that the task can be built, and return sentences that the user should read.
+        """Check that the task can be built, and return notes for the user.
 
         Raises:
-            UsageError: What it needs is not installed, or what was asked for does not exist.
+            UsageError: A package is not installed, or a robot does not exist.
         """
         if self.extra is not None:
             require_extra(self.extra)
         return _load(self.check)(config) or () if self.check else ()
 
-    def load_twin(self) -> Callable[..., Any] | None:
-        """Import the task's twin, if it has one."""
-        return None if self.twin is None else _load(self.twin)
+    def load_reference(self) -> Callable[..., float] | None:
+        """Import the reference of `shoal bench`, if the task has one."""
+        return None if self.reference is None else _load(self.reference)
 
 
 def require_extra(extra: str) -> Path:
-    """Return the directory of the package that an extra of Shoal installs, without importing it.
+    """Return the directory of an extra's package, without importing it.
 
     Raises:
         UsageError: It is not installed.
     """
-    package = _PACKAGES[extra]
-    found = importlib.util.find_spec(package)
+    found = importlib.util.find_spec(extra)
     if found is None or found.origin is None:
-        message = f"The task needs the package {package}, which is not installed: run `uv add 'shoal[{extra}]'`."
+        message = f"The task needs the package {extra}, which is not installed: run `uv add 'shoal[{extra}]'`."
         raise UsageError(message)
     return Path(found.origin).parent
 
 
 def resolve(task: str) -> TaskSpec:
-    """Find what `task` names.
+    """Return the task of a name or a file.
 
     Args:
         task: A registered name, or `path/to/file.py:Class` for a task of the user's own.
@@ -166,7 +161,7 @@ def resolve(task: str) -> TaskSpec:
 
 @cache
 def registered() -> dict[str, TaskSpec]:
-    """All tasks by name: those that ship with Shoal, then those of installed packages."""
+    """All tasks by name: those of Shoal, then those of installed packages."""
     shipped = (EntryPoint(name="", value=value, group=ENTRY_POINT_GROUP) for value in _SHIPPED)
     specs: dict[str, TaskSpec] = {}
     for point in (*shipped, *entry_points(group=ENTRY_POINT_GROUP)):
@@ -217,7 +212,7 @@ def _from_file(task: str) -> TaskSpec:
 
 
 def _place_of(error: Exception, builder: Any) -> str | None:  # noqa: ANN401  A class or a function.
-    """Return the innermost line of a task's author that an error passed, or else that of the class; None for ours."""
+    """Return the innermost line of user code in an error's traceback, or else that of the class; None for our code."""
     file = Path(inspect.getsourcefile(builder) or "")
     if file.is_relative_to(Path(__file__).parent):
         return None
@@ -229,25 +224,25 @@ def _place_of(error: Exception, builder: Any) -> str | None:  # noqa: ANN401  A 
 
 
 def _described(error: Exception) -> str:
-    """Return an error's own words, with the nearest of the names that would have worked."""
-    said = " ".join(str(error.args[0] if isinstance(error, LookupError) and error.args else error).split())
+    """Return an error's message, with the nearest of the names that would have worked."""
+    text = " ".join(str(error.args[0] if isinstance(error, LookupError) and error.args else error).split())
     if isinstance(error, AttributeError):
         hint = did_you_mean(error.name or "", dir(error.obj))
     else:
-        asked, *known = [*re.findall(r"'([^']+)'", said), ""]
+        asked, *known = [*re.findall(r"'([^']+)'", text), ""]
         file = Path(asked)
         hint = did_you_mean(asked, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
-    return f"{type(error).__name__}: {textwrap.shorten(said, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
+    return f"{type(error).__name__}: {textwrap.shorten(text, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
 
 
 def _is_task(value: object, module: ModuleType) -> bool:
-    """Whether `value` is a task class written in `module`, told by its `config` alone: no simulator is imported."""
+    """Whether `value` is a task class of `module`, by its `config` alone: no simulator is imported."""
     mine = isinstance(value, type) and value.__module__ == module.__name__
     return mine and isinstance(getattr(value, "config", None), EnvConfig)
 
 
-def _load(reference: str) -> Any:  # noqa: ANN401  Whatever stands there.
-    """Import what `module:attribute` or `/path/to/file.py:attribute` names."""
+def _load(reference: str) -> Any:  # noqa: ANN401  Any attribute.
+    """Import `module:attribute` or `/path/to/file.py:attribute`."""
     where, _, attribute = reference.rpartition(":")
     module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     return getattr(module, attribute)
@@ -269,7 +264,7 @@ def _load_file(path: Path) -> ModuleType:
         raise UsageError(message)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Files beside the user's may be imported from it, but none of them stands in for a library.
+    # Files beside the user's may be imported, but must not shadow a library.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)

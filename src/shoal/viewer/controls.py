@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import viser
 
-    from shoal.sim.command import Command
+    from shoal.sim.kernel_task import Command
     from shoal.viewer.playback import EnvStatus
 
 Action = Literal["pause", "step", "reset", "load"]

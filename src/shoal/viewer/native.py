@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from shoal.learn.evaluation import open_policy
-from shoal.sim.window import Window
+from shoal.sim.render.window import Window
 from shoal.viewer.playback import FRAME_S, Pacer, Playback
 
 if TYPE_CHECKING:

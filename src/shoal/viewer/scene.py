@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import viser
 
-    from shoal.sim.shapes import Look, Shape
+    from shoal.sim.render.shapes import SceneGeometry, Shape
 
 _VIEW = np.array([0.3, -1.0, 0.45])
 """Direction from the scene to the initial camera."""
@@ -45,7 +45,7 @@ class ViserScene:
     `geometry` is that of one environment; initial joint positions have the shape (num_envs, nq).
     """
 
-    def __init__(self, server: viser.ViserServer, geometry: Look, positions: np.ndarray) -> None:
+    def __init__(self, server: viser.ViserServer, geometry: SceneGeometry, positions: np.ndarray) -> None:
         self._server = server
         self._geometry = geometry
         low, high = geometry.extent(positions[0])

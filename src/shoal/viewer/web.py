@@ -16,7 +16,7 @@ from shoal.errors import ShoalError
 from shoal.learn.evaluation import load_weights, open_policy
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.rundir import RunDir
-from shoal.sim.shapes import Look
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.controls import ControlPanel
 from shoal.viewer.playback import FRAME_S, Pacer, Playback
 from shoal.viewer.scene import ViserScene
@@ -41,10 +41,12 @@ def show(
 ) -> NoReturn:
     """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
-        geometry, playback = Look(env.task.scene()), Playback(env, policy)
+        geometry, playback = SceneGeometry(env.task.scene()), Playback(env, policy)
         with _served(config, label=spec.name) as server:
             scene = ViserScene(server, geometry, playback.positions())
-            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=geometry.roams)
+            panel = ControlPanel(
+                server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=geometry.has_free_joint
+            )
             for line in viewer_urls(config.viewer_host, server.get_port()):
                 print_line(line)
             WebViewer(playback, scene, panel, model, config.agent_kind).run()

@@ -77,4 +77,4 @@ def test_both_engines_show_the_same(spec: TaskSpec) -> None:
         assert (native.done.numpy() == warp.done.numpy()).all()
         # The greatest weight is 333 a metre.
         np.testing.assert_allclose(warp.reward.numpy(), native.reward.numpy(), rtol=1e-4, atol=1e-3)
-    assert warp.trouble() == native.trouble() == {}
+    assert warp.take_warnings() == native.take_warnings() == {}

@@ -38,7 +38,7 @@ def test_two_hundred_random_steps_are_gymnasiums(spec: TaskSpec) -> None:
     for _ in range(200):
         # What is copied is Gymnasium's number, rounded; sines, cosines and differences are computed from such.
         np.testing.assert_allclose(
-            task.observation_sets[task.newest]["policy"].numpy(),
+            task.obs["policy"].numpy(),
             twins.observations.astype(np.float32),
             rtol=0,
             atol=COMPUTED if has_angles else 0,

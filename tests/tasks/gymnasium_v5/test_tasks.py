@@ -61,7 +61,7 @@ def test_episodes_begin_all_over_gymnasiums_ranges(spec: TaskSpec) -> None:
     # 200 draws of an even distribution stop short of its ends by 0.5 % in the mean, and by 10 % with a chance of
     # exp(-20). Of a normal one, their largest is at 2.7 standard deviations, and that of 1,024 at 3.2.
     is_normal = np.arange(ours.shape[1]) >= task.model.nq
-    is_normal &= type(task).speed_noise_is_normal
+    is_normal &= type(task).vel_noise_is_normal
     slack = np.where(is_normal, 1.0, 0.1) * (high - low) + 1e-7
     assert (ours >= low - slack).all()
     assert (ours <= high + slack).all()

@@ -56,14 +56,14 @@ def test_what_is_no_place_and_what_is_beyond_the_edge_has_a_ground_too() -> None
 
 def test_each_level_is_harder_than_the_one_before() -> None:
     terrain = make_terrain(RoughConfig())
-    assert terrain.middles.shape == (10, len(KINDS), 2)
+    assert terrain.centers.shape == (10, len(KINDS), 2)
     again = make_terrain(RoughConfig())
     np.testing.assert_array_equal(terrain.heights, again.heights)
     assert (make_terrain(RoughConfig(terrain_seed=1)).heights != terrain.heights).any()
     for column in range(len(KINDS)):
         roughness = []
         for level in range(10):
-            low = np.rint((terrain.middles[level, column] - TILE / 2 - terrain.corner) / 0.1).astype(int)
+            low = np.rint((terrain.centers[level, column] - TILE / 2 - terrain.corner) / 0.1).astype(int)
             tile = terrain.heights[low[1] : low[1] + 81, low[0] : low[0] + 81]
             middle = tile[37:44, 37:44]
             assert np.ptp(middle) < 1e-6, "a robot begins on flat ground"
@@ -78,7 +78,7 @@ def test_each_robot_begins_on_its_tile_and_stands_there() -> None:
     places, levels = task.qpos.numpy()[:, :3], levels_of(task)
     assert set(levels) == {0, 1, 2, 3}
     kinds = np.arange(task.num_envs) % len(KINDS)
-    assert np.abs(places[:, :2] - task.terrain.middles[levels, kinds]).max() < 0.31
+    assert np.abs(places[:, :2] - task.terrain.centers[levels, kinds]).max() < 0.31
     for _ in range(50):
         task.step()
     assert not task.done.numpy().any()
@@ -96,7 +96,7 @@ def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
     task = rough(terrain_levels=2, only_level=1, **CALM)
     for _ in range(3):
         task.step()
-    policy, critic = (task.observation_sets[task.newest][group].numpy() for group in ("policy", "critic"))
+    policy, critic = (task.obs[group].numpy() for group in ("policy", "critic"))
     assert policy.shape == (task.num_envs, 48 + 13 * 9)
     errors = np.abs(policy - critic)[:, 48:]
     assert errors.max() == pytest.approx(0.05, rel=0.05)
@@ -112,12 +112,12 @@ def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
 
 def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool = False) -> np.ndarray:
     """End all episodes after such a way, and return the new levels."""
-    task.asked.fill_(asked)
-    task.walked.fill_(walked)
+    task.commanded_distance.fill_(asked)
+    task.walked_distance.fill_(walked)
     task.done.fill_(value=True)
     task.time_out.fill_(not failed)
-    task.place()
-    assert not task.asked.numpy().any()
+    task.reset_state()
+    assert not task.commanded_distance.numpy().any()
     return levels_of(task)
 
 
@@ -167,9 +167,9 @@ def test_progress_is_the_way_along_the_command() -> None:
     commands[:, 1] = (-0.5, -0.3, 0.5, 0.0, 0.0, 0.0)
     commands[3:, 0] = (0.5, 0.0, -0.5)
     task.command_array.assign(commands)
-    task.judge()
-    assert task.asked.numpy() / 0.02 == pytest.approx([0.5, 0.3, 0.5, 0.5, 0.0, 0.5])
-    assert task.walked.numpy() / 0.02 == pytest.approx([0.4, 0.3, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
+    task.compute_rewards()
+    assert task.commanded_distance.numpy() / 0.02 == pytest.approx([0.5, 0.3, 0.5, 0.5, 0.0, 0.5])
+    assert task.walked_distance.numpy() / 0.02 == pytest.approx([0.4, 0.3, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
 
 
 def test_an_episode_is_cut_off_at_the_edge_and_has_not_failed() -> None:
@@ -192,15 +192,15 @@ def test_an_episode_is_cut_off_at_the_edge_and_has_not_failed() -> None:
 def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
     counts = {"levels": np.array([0.0, 60.0, 0.0, 30.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0])}
     task = rough(240)
-    task.take_curriculum(counts)
+    task.set_curriculum(counts)
     task.restart()
     assert task.curriculum()["levels"].tolist() == (2 * counts["levels"]).tolist()
     assert WarpVecEnv(task).best_metric == "Metrics/terrain_level"
     kinds = np.arange(240) % len(KINDS)
     levels = levels_of(task)
     assert all((levels[kinds == kind] == 3).sum() == 10 for kind in range(len(KINDS)))
-    np.testing.assert_array_less(np.abs(task.qpos.numpy()[:, :2] - task.terrain.middles[levels, kinds]), 0.31)
-    task.take_curriculum({"levels": np.ones(3)})  # Of a terrain with other levels.
+    np.testing.assert_array_less(np.abs(task.qpos.numpy()[:, :2] - task.terrain.centers[levels, kinds]), 0.31)
+    task.set_curriculum({"levels": np.ones(3)})  # Of a terrain with other levels.
     np.testing.assert_array_equal(levels_of(task), levels)
 
 
@@ -218,4 +218,4 @@ def test_both_engines_agree() -> None:
     for name, tolerance in (("qpos", 0.01), ("qvel", 0.3), ("geom_xpos", 0.01)):
         native, warp = (task.data(name).numpy() for task in tasks)
         np.testing.assert_allclose(warp, native, atol=tolerance, err_msg=name)
-    assert tasks[1].trouble() == {}
+    assert tasks[1].take_warnings() == {}

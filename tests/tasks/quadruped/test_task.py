@@ -38,8 +38,8 @@ def noisy_steps(task: FlatVelocity, steps: int, size: float = 0.5) -> Iterator[n
         yield actions
 
 
-def in_trunk(quaternions: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Turn vectors of the world into the trunks' frames, with MuJoCo's own rotation."""
+def in_base(quaternions: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Turn vectors of the world into the bases' frames, with MuJoCo's own rotation."""
     out = np.zeros((len(vectors), 3))
     for row, quaternion, vector in zip(out, quaternions.astype(float), vectors.astype(float), strict=True):
         inverse = np.zeros(4)
@@ -53,14 +53,15 @@ def test_reward_terms_are_what_their_names_say() -> None:
     for _ in noisy_steps(task, 12, size=1.0):
         pass
     before = {
-        name: getattr(task, name).numpy().copy() for name in ("last_actions", "last_speeds", "last_feet", "air_times")
+        name: getattr(task, name).numpy().copy()
+        for name in ("last_actions", "last_joint_vel", "last_feet", "air_times")
     }
     task.actions.assign(np.random.default_rng(1).normal(0.0, 1.0, task.actions.shape).astype(np.float32))
     task.simulate()  # Up to the terms: nothing is reset yet.
     qpos, qvel = task.qpos.numpy(), task.qvel.numpy()
     actions, command = task.actions.numpy(), task.command_array.numpy()
-    speed, turning = in_trunk(qpos[:, 3:7], qvel[:, :3]), qvel[:, 3:6]
-    gravity = in_trunk(qpos[:, 3:7], np.tile([0.0, 0.0, -1.0], (64, 1)))
+    speed, turning = in_base(qpos[:, 3:7], qvel[:, :3]), qvel[:, 3:6]
+    gravity = in_base(qpos[:, 3:7], np.tile([0.0, 0.0, -1.0], (64, 1)))
     angles, joint_speeds = qpos[:, 7:], qvel[:, 6:]
     standing = np.tile([0.0, 0.9, -1.8], 4)
     stiffness, damping = task.gainprm.numpy()[:, :, 0], -task.biasprm.numpy()[:, :, 2]
@@ -80,7 +81,7 @@ def test_reward_terms_are_what_their_names_say() -> None:
         "ang_vel_xy": (turning[:, :2] ** 2).sum(axis=1),
         "flat_orientation": (gravity[:, :2] ** 2).sum(axis=1),
         "joint_torques": (torques**2).sum(axis=1),
-        "joint_acc": (((joint_speeds - before["last_speeds"]) / 0.02) ** 2).sum(axis=1),
+        "joint_acc": (((joint_speeds - before["last_joint_vel"]) / 0.02) ** 2).sum(axis=1),
         "action_rate": ((actions - before["last_actions"]) ** 2).sum(axis=1),
         "feet_air_time": np.where(stands, 0.0, swings),
         "joint_deviation": ((angles - standing) ** 2).sum(axis=1) * np.where(stands, 10.0, 1.0),
@@ -151,7 +152,7 @@ def test_each_environment_has_a_floor_a_load_and_motors_of_its_own() -> None:
     friction = task.geom_friction.numpy()[:, feet, 0]
     assert (friction == friction[:, :1]).all()
     assert (friction.min(), friction.max()) == pytest.approx((0.4, 1.2), abs=0.02)
-    mass = task.body_mass.numpy()[:, task.robot.trunk] - task.model.body_mass[task.robot.trunk]
+    mass = task.body_mass.numpy()[:, task.robot.base] - task.model.body_mass[task.robot.base]
     assert (mass.min(), mass.max()) == pytest.approx((-1.0, 2.0), abs=0.05)
     stiffness = task.gainprm.numpy()[:, :, 0]
     assert (stiffness.min(), stiffness.max()) == pytest.approx((31.5, 38.5), abs=0.05)
@@ -162,7 +163,7 @@ def test_the_policy_sees_errors_and_the_critic_none() -> None:
     task = walking(NUM_ENVS, **CALM)
     for _ in noisy_steps(task, 3):
         pass
-    policy, critic = (task.observation_sets[task.newest][group].numpy() for group in ("policy", "critic"))
+    policy, critic = (task.obs[group].numpy() for group in ("policy", "critic"))
     errors = np.abs(policy - critic).max(axis=0)
     assert errors[:3] == pytest.approx(0.1, rel=0.1)
     assert errors[3:6] == pytest.approx(0.2, rel=0.1)
@@ -171,7 +172,7 @@ def test_the_policy_sees_errors_and_the_critic_none() -> None:
     assert errors[24:36] == pytest.approx(1.5, rel=0.1)
     assert not errors[[9, 10, 11, *range(36, 48)]].any()  # The command, and the actions.
     qpos, qvel = task.qpos.numpy(), task.qvel.numpy()
-    np.testing.assert_allclose(critic[:, :3], in_trunk(qpos[:, 3:7], qvel[:, :3]), atol=1e-5)
+    np.testing.assert_allclose(critic[:, :3], in_base(qpos[:, 3:7], qvel[:, :3]), atol=1e-5)
     np.testing.assert_allclose(critic[:, 9:12], task.command_array.numpy())
     np.testing.assert_allclose(critic[:, 36:], task.last_actions.numpy())
 
@@ -189,16 +190,16 @@ def test_a_lost_environment_is_left_out_of_the_metrics() -> None:
             task.engine.forward(task.done, task.moved)
         _, rewards, dones, extras = env.step(torch.zeros(3, 12))
         statistics.add_step(rewards, dones, extras)
-        metrics.append(task.measured.numpy()[:, 0].copy())
+        metrics.append(task.metric_values.numpy()[:, 0].copy())
     assert np.isnan(metrics[1][1])
-    # From its loss to the end of the iteration, where `take_trouble` is asked.
+    # From its loss to the end of the iteration, where `take_warnings` is asked.
     others = [*metrics[0], metrics[1][0], metrics[1][2], metrics[2][0], metrics[2][2]]
     means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
     assert means["Metrics/error_linear_velocity"] == pytest.approx(np.mean(others), rel=1e-5)
-    env.take_trouble()
+    env.take_warnings()
     statistics.add_step(*env.step(torch.zeros(3, 12))[1:])
     means = statistics.pool({}, Seconds(0.0, 0.0, 0.0), {}).means
-    assert means["Metrics/error_linear_velocity"] == pytest.approx(task.measured.numpy()[:, 0].mean(), rel=1e-5)
+    assert means["Metrics/error_linear_velocity"] == pytest.approx(task.metric_values.numpy()[:, 0].mean(), rel=1e-5)
 
 
 def test_it_stands_when_nothing_is_asked_of_it() -> None:

@@ -58,22 +58,10 @@ class CartpoleConfig(EnvConfig):
         """Refuse values out of range."""
         EnvConfig.__post_init__(self)
         positive = (
-            "cart_mass",
-            "pole_mass",
-            "pole_half_length",
-            "gravity",
-            "force_limit",
-            "rail_half_length",
-            "physics_dt",
-            "cart_speed_scale",
-            "pole_speed_scale",
+            *("cart_mass", "pole_mass", "pole_half_length", "gravity", "force_limit", "rail_half_length"),
+            *("physics_dt", "cart_speed_scale", "pole_speed_scale"),
         )
-        ranges = (
-            "reset_position_range",
-            "reset_angle_range",
-            "reset_cart_speed_range",
-            "reset_pole_speed_range",
-        )
+        ranges = [f"reset_{what}_range" for what in ("position", "angle", "cart_speed", "pole_speed")]
         check(self, "env.", dict.fromkeys(positive, above(0)))
         check(self, "env.", dict.fromkeys(ranges, at_least(0)))
         check(self, "env.", {"decimation": at_least(1)})

@@ -1,4 +1,4 @@
-"""Dynamics, reset, observation and reward of the cart-pole, as Warp kernels. `task` launches them.
+"""Dynamics, reset, observations and rewards of the cart-pole, as Warp kernels.
 
 A pole, hinged to a cart, without friction, as in Barto, Sutton and Anderson (1983). The accelerations are
 those of Florian, "Correct equations for the dynamics of the cart-pole system" (2007), equations 23 and 24,
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 @wp.struct
 class Plant:
-    """The numbers that the equations of motion need, combined once on the host."""
+    """Constants of the equations of motion."""
 
     force_limit: wp.float32
-    """Force at action 1 [N]."""
     pole_moment: wp.float32
     """m l [kg m]."""
     total_weight: wp.float32
@@ -47,13 +46,11 @@ class Plant:
     per_total_mass: wp.float32
     """1 / (M + m) [1/kg]."""
     dt: wp.float32
-    """Time step [s]."""
     decimation: wp.int32
-    """Time steps for each action."""
 
 
 def plant_of(config: CartpoleConfig) -> Plant:
-    """Combine a configuration's numbers as the equations of motion take them."""
+    """Return the constants of a configuration."""
     total_mass = config.cart_mass + config.pole_mass
     plant = Plant()
     plant.force_limit = config.force_limit
@@ -129,7 +126,7 @@ def simulate_balance(
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
-    """Push the cart for one action; reward an upright pole, a centred cart and little force."""
+    """Simulate one action; reward an upright pole, a centred cart and little force."""
     env = wp.tid()
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
     after = pushed(loaded(state, env), action, plant)
@@ -152,7 +149,7 @@ def simulate_swingup(
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
-    """Push the cart for one action; reward an upright and slow pole over a centred cart, at little force."""
+    """Simulate one action; reward an upright and slow pole over a centred cart, at little force."""
     env = wp.tid()
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
     after = pushed(loaded(state, env), action, plant)
@@ -195,15 +192,17 @@ def observe_cartpole(state: wp.array2d[wp.float32], scales: wp.vec3, observation
 
 
 @wp.kernel(enable_backward=False)
-def actuate_cartpole(actions: wp.array2d[wp.float32], force_limit: wp.float32, ctrl: wp.array2d[wp.float32]) -> None:
-    """Ask MuJoCo for the force that an action means [N]."""
+def apply_cartpole_actions(
+    actions: wp.array2d[wp.float32], force_limit: wp.float32, ctrl: wp.array2d[wp.float32]
+) -> None:
+    """Write the force of an action to the controls [N]."""
     env = wp.tid()
     ctrl[env, 0] = force_limit * wp.clamp(actions[env, 0], -1.0, 1.0)
 
 
 @wp.kernel(enable_backward=False)
 def gather_cartpole(qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], state: wp.array2d[wp.float32]) -> None:
-    """Make rows of `state` of MuJoCo's positions and speeds."""
+    """Copy MuJoCo's positions and velocities to `state`."""
     env = wp.tid()
     store(state, env, wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1]))
 
@@ -215,7 +214,7 @@ def scatter_cartpole(
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
 ) -> None:
-    """Give MuJoCo the first states of new episodes."""
+    """Copy first states of new episodes to MuJoCo's."""
     env = wp.tid()
     if done[env]:
         for joint in range(2):
@@ -224,7 +223,7 @@ def scatter_cartpole(
 
 
 @wp.kernel(enable_backward=False)
-def judge_swingup(
+def reward_swingup(
     actions: wp.array2d[wp.float32],
     state: wp.array2d[wp.float32],
     rail_half_length: wp.float32,

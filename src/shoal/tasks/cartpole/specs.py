@@ -1,4 +1,4 @@
-"""The cart-pole tasks as the registry knows them: names, summaries, and the learner that each is tuned for.
+"""Registry entries of the cart-pole tasks: names, summaries and tuned learners.
 
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
@@ -35,7 +35,7 @@ SPECS = (
         builder="shoal.tasks.cartpole.task:Balance",
         gpu_bytes_per_env=278,
         observation_size=5,
-        twin="shoal.tasks.cartpole.twin:MujocoTwin",
+        reference="shoal.tasks.cartpole.model:reference_rate",
     ),
     TaskSpec(
         name="Cartpole-Swingup",
@@ -47,7 +47,7 @@ SPECS = (
         builder="shoal.tasks.cartpole.task:Swingup",
         gpu_bytes_per_env=246,
         observation_size=5,
-        twin="shoal.tasks.cartpole.twin:MujocoTwin",
+        reference="shoal.tasks.cartpole.model:reference_rate",
     ),
     TaskSpec(
         name="Cartpole-Swingup-Mujoco",

@@ -1,9 +1,9 @@
-"""`Cartpole-Balance` and `Cartpole-Swingup` as kernel tasks: which kernels run, on what, with which numbers."""
+"""`Cartpole-Balance` and `Cartpole-Swingup`, whose dynamics are kernels."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import warp as wp
 
@@ -14,16 +14,46 @@ from shoal.tasks.cartpole.config import BalanceConfig, CartpoleConfig, SwingupCo
 if TYPE_CHECKING:
     import mujoco
 
+ConfigT = TypeVar("ConfigT", bound=Any)
 CartpoleConfigT = TypeVar("CartpoleConfigT", bound=CartpoleConfig)
 
 
-class Cartpole(KernelTask[CartpoleConfigT]):
-    """What both tasks share: the plant, the reset and the observations."""
+class CartpoleState(KernelTask[ConfigT]):
+    """State array, first states and observations of the cart-pole, in whatever engine."""
 
     observations: ClassVar = {"policy": 5}
     num_actions = 1
-    start_angle: ClassVar[float]
-    """Where the pole is when an episode begins [rad]."""
+    start_angle: ClassVar[float] = math.pi
+    """Angle of the pole when an episode begins [rad]."""
+
+    def allocate(self) -> None:
+        """Make the state array and the constants of the kernels."""
+        config = self.config
+        self.state = self.array("state", 4)
+        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
+        ranges = (config.reset_position_range, config.reset_angle_range)
+        self.reset_ranges = wp.vec4(*ranges, config.reset_cart_speed_range, config.reset_pole_speed_range)
+        scales = (config.rail_half_length, config.cart_speed_scale, config.pole_speed_scale)
+        self.scales = wp.vec3(*(1.0 / scale for scale in scales))
+
+    def scene(self) -> mujoco.MjModel:
+        """Return the cart-pole with shapes."""
+        from shoal.tasks.cartpole import model  # Training needs no MuJoCo.
+
+        return model.scene(self.config)
+
+    def reset_rows(self) -> None:
+        """Write the first states of new episodes to `state`."""
+        inputs = [self.done, self.start_angle, self.reset_ranges]
+        self.launch(kernels.reset_cartpole, inputs, [self.rng, self.state])
+
+    def observe(self) -> None:
+        """Write the observations."""
+        self.launch(kernels.observe_cartpole, inputs=[self.state, self.scales], outputs=[self.obs["policy"]])
+
+
+class Cartpole(CartpoleState[CartpoleConfigT]):
+    """Base class of the tasks whose dynamics are kernels."""
 
     @property
     def step_dt(self) -> float:
@@ -31,26 +61,9 @@ class Cartpole(KernelTask[CartpoleConfigT]):
         return self.config.step_dt
 
     def allocate(self) -> None:
-        """Make the state array, and combine the configuration's numbers as the kernels take them."""
-        config = self.config
-        self.state = self.array("state", 4)
-        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
-        self.plant = kernels.plant_of(config)
-        self.reset_ranges = wp.vec4(
-            config.reset_position_range,
-            config.reset_angle_range,
-            config.reset_cart_speed_range,
-            config.reset_pole_speed_range,
-        )
-        self.scales = wp.vec3(
-            1.0 / config.rail_half_length, 1.0 / config.cart_speed_scale, 1.0 / config.pole_speed_scale
-        )
-
-    def scene(self) -> mujoco.MjModel:
-        """Return the cart-pole with shapes."""
-        from shoal.tasks.cartpole import twin  # Only who looks at it needs MuJoCo.
-
-        return twin.scene(self.config)
+        """Make the state array and the constants of the kernels."""
+        super().allocate()
+        self.plant = kernels.plant_of(self.config)
 
     def positions(self) -> wp.array:
         """Return x [m] and theta [rad]. Shape (num_envs, 2)."""
@@ -58,15 +71,7 @@ class Cartpole(KernelTask[CartpoleConfigT]):
 
     def reset(self) -> None:
         """Begin new episodes where done."""
-        self.launch(
-            kernels.reset_cartpole,
-            inputs=[self.done, self.start_angle, self.reset_ranges],
-            outputs=[self.rng, self.state],
-        )
-
-    def observe(self) -> None:
-        """Write the observations."""
-        self.launch(kernels.observe_cartpole, inputs=[self.state, self.scales], outputs=[self.obs["policy"]])
+        self.reset_rows()
 
 
 class Balance(Cartpole[BalanceConfig]):
@@ -77,7 +82,7 @@ class Balance(Cartpole[BalanceConfig]):
     start_angle = 0.0
 
     def simulate(self) -> None:
-        """Push the cart and judge where that led."""
+        """Push the cart, and compute rewards and terminations."""
         self.launch(
             kernels.simulate_balance,
             inputs=[self.actions, self.plant, self.config.rail_half_length, self.config.fallen_angle],
@@ -90,19 +95,13 @@ class Swingup(Cartpole[SwingupConfig]):
 
     config = SwingupConfig()
     reward_terms = ("swung_up",)
-    start_angle = math.pi
 
     def simulate(self) -> None:
-        """Push the cart and judge where that led."""
+        """Push the cart, and compute rewards and terminations."""
         config = self.config
+        margins = (config.centred_margin, config.slow_margin)
         self.launch(
             kernels.simulate_swingup,
-            inputs=[
-                self.actions,
-                self.plant,
-                config.rail_half_length,
-                config.centred_margin,
-                config.slow_margin,
-            ],
+            inputs=[self.actions, self.plant, config.rail_half_length, *margins],
             outputs=[self.state, self.terms, self.terminated],
         )

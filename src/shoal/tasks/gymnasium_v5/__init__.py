@@ -1,1 +1,1 @@
-"""The eleven MuJoCo v5 tasks of Gymnasium: its models, observations, rewards and ends, on Shoal's engines."""
+"""The eleven MuJoCo v5 tasks of Gymnasium, on Shoal's engines."""

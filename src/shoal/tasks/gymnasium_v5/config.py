@@ -7,17 +7,24 @@ are the models': `episode_length_s` is the number of steps that Gymnasium regist
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from shoal.config.checks import Rule, above, at_least, check
 from shoal.config.env import MujocoConfig
 
 _RANGE = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
+_RULES = {
+    **dict.fromkeys(("reset_position_noise", "reset_speed_noise"), at_least(0)),
+    **dict.fromkeys(("reward_contact_weight", "reward_impact_weight"), at_least(0)),
+    **dict.fromkeys(("healthy_z_range", "healthy_angle_range"), _RANGE),
+    "healthy_angle": above(0),
+}
+"""Rules of fields, in the classes that have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GymnasiumConfig(MujocoConfig):
-    """What all eleven can be told."""
+    """Settings of all eleven tasks."""
 
     physics_dt: float | None = 0.01
     reset_position_noise: float
@@ -30,7 +37,8 @@ class GymnasiumConfig(MujocoConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         MujocoConfig.__post_init__(self)
-        check(self, "env.", dict.fromkeys(("reset_position_noise", "reset_speed_noise"), at_least(0)))
+        own = {field.name for field in fields(self)}
+        check(self, "env.", {name: rule for name, rule in _RULES.items() if name in own})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +54,6 @@ class PendulumConfig(GymnasiumConfig):
     """The episode ends where the pole leans further [rad]."""
     reset_position_noise: float = 0.01
     reset_speed_noise: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        GymnasiumConfig.__post_init__(self)
-        check(self, "env.", {"healthy_angle": above(0)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class DoublePendulumConfig(GymnasiumConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReachConfig(GymnasiumConfig):
-    """`Reacher-v5`, and what `Pusher-v5` shares with it."""
+    """`Reacher-v5`, and shared settings of `Pusher-v5`."""
 
     decimation: int = 2
     episode_length_s: float = 1.0  # 50 steps of 0.02 s.
@@ -100,7 +103,7 @@ class PushConfig(ReachConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(GymnasiumConfig):
-    """`HalfCheetah-v5` and `Swimmer-v5`, and what the tasks that walk share with them."""
+    """`HalfCheetah-v5` and `Swimmer-v5`, and shared settings of the tasks that walk."""
 
     reward_forward_weight: float = 1.0
     """Weight of the speed along x [s/m]."""
@@ -110,17 +113,12 @@ class RunConfig(GymnasiumConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WalkConfig(RunConfig):
-    """What all tasks share that may fall."""
+    """Shared settings of the tasks that may fall."""
 
     reward_survive_weight: float = 1.0
     """Reward of a step that ends healthy."""
     healthy_z_range: tuple[float, float]
     """The episode ends where the torso's height is outside [m]."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        GymnasiumConfig.__post_init__(self)
-        check(self, "env.", {"healthy_z_range": _RANGE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,15 +130,10 @@ class PlanarConfig(WalkConfig):
     healthy_state_limit: float = math.inf
     """The episode ends where a position [m, rad] or speed [m/s, rad/s] is not below this; x and z are left out."""
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        WalkConfig.__post_init__(self)
-        check(self, "env.", {"healthy_angle_range": _RANGE})
-
 
 @dataclass(frozen=True, kw_only=True)
 class TouchConfig(WalkConfig):
-    """`Ant-v5` and `Humanoid-v5`, which also feel and pay for the forces on their bodies."""
+    """`Ant-v5` and `Humanoid-v5`, which also observe and penalise the forces on their bodies."""
 
     reward_contact_weight: float
     """Weight of the sum of the squares of the forces [1/N²] and torques on all bodies, taken negative."""
@@ -148,11 +141,6 @@ class TouchConfig(WalkConfig):
     """Forces [N] and torques [N m] on bodies are clipped to this, in the reward and in the observation."""
     contact_cost_limit: float = math.inf
     """Most that the forces can cost in one step."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        WalkConfig.__post_init__(self)
-        check(self, "env.", {"reward_contact_weight": at_least(0)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +162,6 @@ class StandupConfig(GymnasiumConfig):
     """Most that the forces can cost in one step."""
     reset_position_noise: float = 0.01
     reset_speed_noise: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        GymnasiumConfig.__post_init__(self)
-        check(self, "env.", {"reward_impact_weight": at_least(0)})
 
 
 ANT = TouchConfig(

@@ -1,8 +1,7 @@
-"""Actions, observations, reward terms, ends and beginnings that Gymnasium's MuJoCo tasks are made of, as Warp kernels.
+"""Actions, observations, rewards, terminations and resets of Gymnasium's MuJoCo tasks, as Warp kernels.
 
-Each kernel does one thing for any of the tasks, told by numbers: which columns of which field, which limits, which
-column of `terms`. Fields come as rows of numbers. What is computed follows gymnasium/envs/mujoco/*_v5.py of
-Gymnasium 1.4 with its default arguments.
+Each kernel serves several tasks: columns, limits and the column of `terms` are arguments. Fields come as rows of
+numbers. The formulas are those of gymnasium/envs/mujoco/*_v5.py of Gymnasium 1.4 with its default arguments.
 """
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
@@ -18,19 +17,19 @@ AS_IT_IS = 0
 SINE = 1
 COSINE = 2
 SINCE_A_STEP = 3
-"""How `show` shows a number; the last is 0 in an episode's first observation."""
+"""Transformations of `show`; the last is 0 in an episode's first observation."""
 
 
 @wp.kernel(enable_backward=False)
 def clip_actions(actions: wp.array2d[wp.float32], ranges: wp.array[wp.vec2], ctrl: wp.array2d[wp.float32]) -> None:
-    """Keep actions inside the action space. One thread for each action."""
+    """Clip actions to the action space. One thread for each action."""
     env, column = wp.tid()
     ctrl[env, column] = wp.clamp(actions[env, column], ranges[column][0], ranges[column][1])
 
 
 @wp.kernel(enable_backward=False)
 def remember(field: wp.array2d[wp.float32], column: wp.int32, before: wp.array[wp.float32]) -> None:
-    """Keep a number from before a step."""
+    """Store a coordinate before a step."""
     env = wp.tid()
     before[env] = field[env, column]
 
@@ -73,11 +72,11 @@ def show_difference(
     observations[env, at + column] = field[env, one + column] - field[env, other + column]
 
 
-# Reward terms and ends ------------------------------------------------------------------------------------------------
+# Rewards and terminations ---------------------------------------------------------------------------------------------
 
 
 @wp.kernel(enable_backward=False)
-def reward_speed(
+def reward_velocity(
     field: wp.array2d[wp.float32],
     column: wp.int32,
     before: wp.array[wp.float32],
@@ -85,7 +84,7 @@ def reward_speed(
     term: wp.int32,
     terms: wp.array2d[wp.float32],
 ) -> None:
-    """Reward the mean speed of a number over the step."""
+    """Reward the mean velocity of a coordinate over the step."""
     env = wp.tid()
     terms[env, term] = (field[env, column] - before[env]) / step_dt
 
@@ -104,14 +103,14 @@ def reward_height(
 
 
 @wp.kernel(enable_backward=False)
-def charge_squares(
+def penalise_squares(
     field: wp.array2d[wp.float32],
     limit: wp.float32,
     most: wp.float32,
     term: wp.int32,
     terms: wp.array2d[wp.float32],
 ) -> None:
-    """Charge for the squares of a field's numbers, each clipped to ±limit, and for no more than `most` in all."""
+    """Penalise the squares of a field's numbers, each clipped to ±limit; the sum is at most `most`."""
     env = wp.tid()
     total = wp.float32(0.0)
     for column in range(field.shape[1]):
@@ -121,10 +120,10 @@ def charge_squares(
 
 
 @wp.kernel(enable_backward=False)
-def charge_distance(
+def penalise_distance(
     xpos: wp.array2d[wp.vec3], one: wp.int32, other: wp.int32, term: wp.int32, terms: wp.array2d[wp.float32]
 ) -> None:
-    """Charge for the distance between two bodies [m]."""
+    """Penalise the distance between two bodies [m]."""
     env = wp.tid()
     terms[env, term] = -wp.length(xpos[env, one] - xpos[env, other])
 
@@ -138,7 +137,7 @@ def reward_health(
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
-    """Reward 1 while each position and speed is inside its range of `healthy`, (nq + nv,), and end the episode else.
+    """Reward 1 while each position and velocity is inside its range of `healthy`, (nq + nv,); terminate otherwise.
 
     Comparisons with NaN are false, and infinity is inside no range.
     """
@@ -162,9 +161,9 @@ def reward_balance(
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
-    """Reward a double pendulum whose tip, the first site, is above `healthy_height` [m], and end the episode else.
+    """Reward a double pendulum whose tip, the first site, is above `healthy_height` [m]; terminate otherwise.
 
-    The other two terms charge for the tip's distance from 2 m above the middle, and for the joints' speeds.
+    The other two terms penalise the tip's distance from 2 m above the middle, and the joints' velocities.
     """
     env = wp.tid()
     tip = site_xpos[env, 0]
@@ -178,31 +177,24 @@ def reward_balance(
     terminated[env] = fallen
 
 
-# Beginnings -----------------------------------------------------------------------------------------------------------
+# Resets ---------------------------------------------------------------------------------------------------------------
 
 
 @wp.kernel(enable_backward=False)
 def scatter(
     done: wp.array[wp.bool],
     position_noise: wp.float32,
-    speed_noise: wp.float32,
-    speeds_are_normal: wp.bool,
+    vel_noise: wp.float32,
+    vel_is_normal: wp.bool,
     joints: wp.vec2i,
     rng: wp.array[wp.uint32],
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
 ) -> None:
-    """Add noise to the first positions and speeds where done, and set the speeds: the model's own are zero.
+    """Add uniform noise to the first positions where done, and draw the first velocities.
 
-    Args:
-        done: Where. Shape (num_envs,).
-        position_noise: Positions move by up to this much, evenly.
-        speed_noise: Speeds are drawn evenly from ±this, or with this standard deviation.
-        speeds_are_normal: Whether the latter.
-        joints: How many positions, and how many speeds, counted from the first.
-        rng: Random states.
-        qpos: Positions.
-        qvel: Speeds.
+    `joints` are the numbers of positions and velocities that get noise, counted from the first. Velocities are uniform
+    in ±`vel_noise`, or normal with that standard deviation.
     """
     env = wp.tid()
     if not done[env]:
@@ -211,10 +203,10 @@ def scatter(
     for column in range(joints[0]):
         qpos[env, column] = qpos[env, column] + wp.randf(state, -position_noise, position_noise)
     for column in range(joints[1]):
-        if speeds_are_normal:
-            qvel[env, column] = speed_noise * wp.randn(state)
+        if vel_is_normal:
+            qvel[env, column] = vel_noise * wp.randn(state)
         else:
-            qvel[env, column] = wp.randf(state, -speed_noise, speed_noise)
+            qvel[env, column] = wp.randf(state, -vel_noise, vel_noise)
     rng[env] = state
 
 
@@ -228,7 +220,7 @@ def place_target(
     rng: wp.array[wp.uint32],
     qpos: wp.array2d[wp.float32],
 ) -> None:
-    """Write x and y of a point where done: evenly from a rectangle, as far from the origin as the range says."""
+    """Write x and y of a point where done: uniform in a rectangle, at a distance from the origin within the range."""
     env = wp.tid()
     if not done[env]:
         return

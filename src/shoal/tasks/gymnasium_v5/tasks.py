@@ -1,4 +1,4 @@
-"""The eleven tasks: what each of them observes, what it is rewarded for, and when it fails."""
+"""The eleven tasks: observations, rewards and terminations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RunConfigT = TypeVar("RunConfigT", bound=configs.RunConfig)
 WalkConfigT = TypeVar("WalkConfigT", bound=configs.WalkConfig)
 ReachConfigT = TypeVar("ReachConfigT", bound=configs.ReachConfig)
 
-FASTEST_SHOWN = 10.0
-"""What some tasks clip the speeds to that they observe [m/s, rad/s]."""
+MAX_OBSERVED_VEL = 10.0
+"""Limit of observed velocities in some tasks [m/s, rad/s]."""
 
 
 # Pendulums on a cart --------------------------------------------------------------------------------------------------
@@ -35,44 +35,37 @@ class InvertedPendulum(GymnasiumTask[configs.PendulumConfig]):
     reward_terms = ("reward_survive",)
 
     def healthy_ranges(self) -> dict[int, tuple[float, float]]:
-        """Return how far the pole may lean."""
+        """Return the range of the pole's angle."""
         return {1: (-self.config.healthy_angle, self.config.healthy_angle)}
 
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward a pole that is up."""
         self.reward_health("reward_survive")
 
 
 class InvertedDoublePendulum(GymnasiumTask[configs.DoublePendulumConfig]):
-    """Keep a pole upright on a pole on a cart."""
+    """Keep a pole upright on a pole on a cart. The constraint force on the cart is observed."""
 
     config = configs.DoublePendulumConfig()
     file = "inverted_double_pendulum.xml"
     observations: ClassVar = {"policy": 9}
     num_actions = 1
     reward_terms = ("reward_survive", "distance_penalty", "velocity_penalty")
-    speed_noise_is_normal = True
+    reward_fields = ("site_xpos",)
+    vel_noise_is_normal = True
+    layout = (
+        Part("qpos", count=1),
+        Part("qpos", first=1, how=kernels.SINE),
+        Part("qpos", first=1, how=kernels.COSINE),
+        Part("qvel", limit=MAX_OBSERVED_VEL),
+        Part("qfrc_constraint", count=1, limit=10.0),
+    )
 
-    def layout(self) -> Sequence[Part]:
-        """Return the cart's position, the poles' angles, the speeds, and the force that holds the cart on its rail."""
-        return (
-            Part("qpos", count=1),
-            Part("qpos", first=1, how=kernels.SINE),
-            Part("qpos", first=1, how=kernels.COSINE),
-            Part("qvel", limit=FASTEST_SHOWN),
-            Part("qfrc_constraint", count=1, limit=10.0),
-        )
-
-    def allocate(self) -> None:
-        """Ask for where the tip is."""
-        super().allocate()
-        self.site_xpos = self.data("site_xpos")
-
-    def judge(self) -> None:
+    def compute_rewards(self) -> None:
         """Reward poles that are up and still."""
         self.launch(
             kernels.reward_balance,
-            inputs=[self.site_xpos, self.qvel, self.config.healthy_height],
+            inputs=[self.data("site_xpos"), self.qvel, self.config.healthy_height],
             outputs=[self.terms, self.terminated],
         )
 
@@ -81,22 +74,22 @@ class InvertedDoublePendulum(GymnasiumTask[configs.DoublePendulumConfig]):
 
 
 class Arm(GymnasiumTask[ReachConfigT]):
-    """What `Reacher` and `Pusher` share: noise on the arm alone, and a place for what it is about."""
+    """Base class of `Reacher` and `Pusher`: noise on the arm alone, and a random position of an object."""
 
     target: ClassVar[tuple[tuple[float, float], tuple[float, float], tuple[float, float]]]
-    """Ranges of x and y, and of the distance from the origin, in which the arm's object begins [m]."""
+    """Ranges of the object's first x and y, and of its distance from the origin [m]."""
     arm_joints: ClassVar[int]
     """Joints of the arm; the object's x and y are the positions that follow."""
+    reward_fields = ("xpos",)
 
     def allocate(self) -> None:
-        """Spare what is no part of the arm from noise, and ask for where bodies are."""
+        """Restrict noise to the arm."""
         super().allocate()
         self.noisy_joints = wp.vec2i(self.arm_joints, self.arm_joints)
-        self.xpos = self.data("xpos")
 
-    def place(self) -> None:
+    def reset_state(self) -> None:
         """Begin new episodes where done."""
-        super().place()
+        super().reset_state()
         self.launch(
             kernels.place_target,
             inputs=[self.done, *(wp.vec2(ends) for ends in self.target), self.arm_joints],
@@ -114,18 +107,15 @@ class Reacher(Arm[configs.ReachConfig]):
     reward_terms = ("reward_dist", "reward_ctrl")
     target = ((-0.2, 0.2), (-0.2, 0.2), (-1.0, 0.2))
     arm_joints = 2
-
-    def layout(self) -> Sequence[Part]:
-        """Return the joints' angles, the target's position and the joints' speeds; `observe` adds a distance."""
-        return (
-            Part("qpos", count=2, how=kernels.COSINE),
-            Part("qpos", count=2, how=kernels.SINE),
-            Part("qpos", first=2),
-            Part("qvel", count=2),
-        )
+    layout = (
+        Part("qpos", count=2, how=kernels.COSINE),
+        Part("qpos", count=2, how=kernels.SINE),
+        Part("qpos", first=2),
+        Part("qvel", count=2),
+    )
 
     def observe(self) -> None:
-        """Write the observations."""
+        """Write the parts, and the distance between tip and target."""
         super().observe()
         ends = [3 * self.model.body(name).id for name in ("fingertip", "target")]
         self.launch(
@@ -135,10 +125,10 @@ class Reacher(Arm[configs.ReachConfig]):
             dim=(self.num_envs, 2),
         )
 
-    def judge(self) -> None:
-        """Charge for distance and effort."""
-        self.charge_distance("reward_dist", "fingertip", "target")
-        self.charge_squares("reward_ctrl", self.ctrl)
+    def compute_rewards(self) -> None:
+        """Penalise distance and effort."""
+        self.penalise_distance("reward_dist", "fingertip", "target")
+        self.penalise_squares("reward_ctrl", self.ctrl)
 
 
 class Pusher(Arm[configs.PushConfig]):
@@ -152,16 +142,16 @@ class Pusher(Arm[configs.PushConfig]):
     target = ((-0.3, 0.0), (-0.2, 0.2), (0.17, math.inf))
     arm_joints = 7
 
-    def layout(self) -> Sequence[Part]:
-        """Return the arm's joints and speeds, and the positions of its tip, of the object and of the goal."""
+    def observation_parts(self) -> Sequence[Part]:
+        """Return joints and velocities of the arm, and the positions of its tip, of the object and of the goal."""
         places = (Part("xpos", first=3 * self.model.body(name).id, count=3) for name in ("tips_arm", "object", "goal"))
         return (Part("qpos", count=7), Part("qvel", count=7), *places)
 
-    def judge(self) -> None:
-        """Charge for distances and effort."""
-        self.charge_distance("reward_dist", "object", "goal")
-        self.charge_squares("reward_ctrl", self.ctrl)
-        self.charge_distance("reward_near", "object", "tips_arm")
+    def compute_rewards(self) -> None:
+        """Penalise distances and effort."""
+        self.penalise_distance("reward_dist", "object", "goal")
+        self.penalise_squares("reward_ctrl", self.ctrl)
+        self.penalise_distance("reward_near", "object", "tips_arm")
 
 
 # Runners --------------------------------------------------------------------------------------------------------------
@@ -171,29 +161,29 @@ class Runner(GymnasiumTask[RunConfigT]):
     """Move along x at little effort."""
 
     runs_with: ClassVar[tuple[str, int]] = ("qpos", 0)
-    """Field and column of the x whose speed is rewarded."""
+    """Field and column of the x whose velocity is rewarded."""
 
     def allocate(self) -> None:
-        """Make room for where it was before a step."""
+        """Add the position before a step."""
         super().allocate()
         field, self.x_column = self.runs_with
         self.x_rows = self.rows(field)
         self.x_before = self.array("x_before")
-        """Where it was before the step [m]. Shape (num_envs,)."""
+        """Position before the step [m]. Shape (num_envs,)."""
 
-    def actuate(self) -> None:
-        """Clip the actions, and remember where it is."""
-        super().actuate()
+    def apply_actions(self) -> None:
+        """Clip the actions, and store the position."""
+        super().apply_actions()
         self.launch(kernels.remember, inputs=[self.x_rows, self.x_column], outputs=[self.x_before])
 
-    def judge(self) -> None:
-        """Reward the mean speed over the step, and charge for effort."""
+    def compute_rewards(self) -> None:
+        """Reward the mean velocity over the step, and penalise effort."""
         self.launch(
-            kernels.reward_speed,
+            kernels.reward_velocity,
             inputs=[self.x_rows, self.x_column, self.x_before, self.step_dt, self.column("reward_forward")],
             outputs=[self.terms],
         )
-        self.charge_squares("reward_ctrl", self.ctrl)
+        self.penalise_squares("reward_ctrl", self.ctrl)
 
 
 class HalfCheetah(Runner[configs.RunConfig]):
@@ -204,11 +194,8 @@ class HalfCheetah(Runner[configs.RunConfig]):
     observations: ClassVar = {"policy": 17}
     num_actions = 6
     reward_terms = ("reward_forward", "reward_ctrl")
-    speed_noise_is_normal = True
-
-    def layout(self) -> Sequence[Part]:
-        """Return positions but x, and speeds."""
-        return (Part("qpos", first=1), Part("qvel"))
+    vel_noise_is_normal = True
+    layout = (Part("qpos", first=1), Part("qvel"))
 
 
 class Swimmer(Runner[configs.RunConfig]):
@@ -219,40 +206,34 @@ class Swimmer(Runner[configs.RunConfig]):
     observations: ClassVar = {"policy": 8}
     num_actions = 2
     reward_terms = ("reward_forward", "reward_ctrl")
-
-    def layout(self) -> Sequence[Part]:
-        """Return positions but x and y, and speeds."""
-        return (Part("qpos", first=2), Part("qvel"))
+    layout = (Part("qpos", first=2), Part("qvel"))
 
 
 class Walker(Runner[WalkConfigT]):
     """Move along x at little effort without falling."""
 
     torso_height: ClassVar[int]
-    """Which position is the torso's height."""
+    """Index of the torso's height among the positions."""
 
     def healthy_ranges(self) -> dict[int, tuple[float, float]]:
-        """Return how high the torso must be."""
+        """Return the range of the torso's height."""
         return {self.torso_height: self.config.healthy_z_range}
 
-    def judge(self) -> None:
-        """Reward speed and health, and charge for effort."""
-        super().judge()
+    def compute_rewards(self) -> None:
+        """Reward velocity and health, and penalise effort."""
+        super().compute_rewards()
         self.reward_health("reward_survive")
 
 
 class PlanarWalker(Walker[configs.PlanarConfig]):
-    """What `Hopper` and `Walker2d` share: positions begin with x, height and angle of the torso."""
+    """Base class of `Hopper` and `Walker2d`: positions begin with x, height and angle of the torso."""
 
     reward_terms = ("reward_forward", "reward_ctrl", "reward_survive")
     torso_height = 1
-
-    def layout(self) -> Sequence[Part]:
-        """Return positions but x, and speeds."""
-        return (Part("qpos", first=1), Part("qvel", limit=FASTEST_SHOWN))
+    layout = (Part("qpos", first=1), Part("qvel", limit=MAX_OBSERVED_VEL))
 
     def healthy_ranges(self) -> dict[int, tuple[float, float]]:
-        """Return where the torso must be, and how large a state may be."""
+        """Return the ranges of the torso's height and angle, and of the other positions and velocities."""
         limit = self.config.healthy_state_limit
         state = dict.fromkeys(range(2, self.model.nq + self.model.nv), (-limit, limit))
         low, high = self.config.healthy_angle_range
@@ -278,22 +259,17 @@ class Walker2d(PlanarWalker):
 
 
 class TouchingWalker(Walker[configs.TouchConfig]):
-    """What `Ant` and `Humanoid` share: the torso is free, and forces on bodies cost."""
+    """Base class of `Ant` and `Humanoid`: the torso is free, and forces on bodies are penalised."""
 
     reward_terms = ("reward_forward", "reward_ctrl", "reward_survive", "reward_contact")
     torso_height = 2
 
-    def allocate(self) -> None:
-        """Ask for the forces."""
-        super().allocate()
-        self.forces = self.rows("cfrc_ext")
-
-    def judge(self) -> None:
-        """Reward speed and health, and charge for effort and forces."""
-        super().judge()
+    def compute_rewards(self) -> None:
+        """Reward velocity and health, and penalise effort and forces."""
+        super().compute_rewards()
         config = self.config
-        most = most_of(config.contact_cost_limit, config.reward_contact_weight)
-        self.charge_squares("reward_contact", self.forces, config.contact_force_limit, most)
+        most = max_term(config.contact_cost_limit, config.reward_contact_weight)
+        self.penalise_squares("reward_contact", self.rows("cfrc_ext"), config.contact_force_limit, most)
 
 
 class Ant(TouchingWalker):
@@ -303,20 +279,16 @@ class Ant(TouchingWalker):
     file = "ant.xml"
     observations: ClassVar = {"policy": 105}
     num_actions = 8
-    speed_noise_is_normal = True
+    vel_noise_is_normal = True
     runs_with = ("xpos", 3)  # x of the torso, the first body after the world.
 
-    def layout(self) -> Sequence[Part]:
-        """Return positions but x and y, speeds, and the forces on bodies but the world."""
-        limit = self.config.contact_force_limit
-        return (
-            Part("qpos", first=2),
-            Part("qvel"),
-            Part("cfrc_ext", first=6, limit=limit, how=kernels.SINCE_A_STEP),
-        )
+    def observation_parts(self) -> Sequence[Part]:
+        """Return positions but x and y, velocities, and the forces on bodies but the world."""
+        forces = Part("cfrc_ext", first=6, limit=self.config.contact_force_limit, how=kernels.SINCE_A_STEP)
+        return (Part("qpos", first=2), Part("qvel"), forces)
 
 
-HUMANOID_PARTS = (
+HUMANOID_LAYOUT = (
     Part("qpos", first=2),
     Part("qvel"),
     Part("cinert", first=10),
@@ -324,8 +296,8 @@ HUMANOID_PARTS = (
     Part("qfrc_actuator", first=6),
     Part("cfrc_ext", first=6, how=kernels.SINCE_A_STEP),
 )
-"""What both humanoids observe: positions but x and y, speeds, inertias and speeds of bodies but the world, forces of
-the motors, and the forces on bodies but the world."""
+"""Positions but x and y, velocities, inertias and velocities of bodies but the world, actuator forces, and the forces
+on bodies but the world."""
 
 
 class Humanoid(TouchingWalker):
@@ -336,10 +308,7 @@ class Humanoid(TouchingWalker):
     observations: ClassVar = {"policy": 348}
     num_actions = 17
     runs_with = ("subtree_com", 0)  # x of the centre of all masses, which hang from the world.
-
-    def layout(self) -> Sequence[Part]:
-        """Return what humanoids observe."""
-        return HUMANOID_PARTS
+    layout = HUMANOID_LAYOUT
 
 
 class HumanoidStandup(GymnasiumTask[configs.StandupConfig]):
@@ -350,31 +319,22 @@ class HumanoidStandup(GymnasiumTask[configs.StandupConfig]):
     observations: ClassVar = {"policy": 348}
     num_actions = 17
     reward_terms = ("reward_linup", "reward_quadctrl", "reward_impact", "reward_survive")
+    layout = HUMANOID_LAYOUT
 
-    def layout(self) -> Sequence[Part]:
-        """Return what humanoids observe."""
-        return HUMANOID_PARTS
-
-    def allocate(self) -> None:
-        """Ask for the forces."""
-        super().allocate()
-        self.forces = self.rows("cfrc_ext")
-
-    def judge(self) -> None:
-        """Reward height, and charge for effort and forces."""
+    def compute_rewards(self) -> None:
+        """Reward height, and penalise effort and forces."""
         config = self.config
-        timestep = float(self.model.opt.timestep)
         self.launch(
             kernels.reward_height,
-            inputs=[self.qpos, 2, timestep, self.column("reward_linup")],
+            inputs=[self.qpos, 2, float(self.model.opt.timestep), self.column("reward_linup")],
             outputs=[self.terms],
         )
-        self.charge_squares("reward_quadctrl", self.ctrl)
-        most = most_of(config.impact_cost_limit, config.reward_impact_weight)
-        self.charge_squares("reward_impact", self.forces, most=most)
+        self.penalise_squares("reward_quadctrl", self.ctrl)
+        most = max_term(config.impact_cost_limit, config.reward_impact_weight)
+        self.penalise_squares("reward_impact", self.rows("cfrc_ext"), most=most)
         self.reward_health("reward_survive")  # Always, since no range is given.
 
 
-def most_of(limit: float, weight: float) -> float:
-    """Return how large a term may become that costs `limit` at most with `weight`."""
+def max_term(limit: float, weight: float) -> float:
+    """Return the largest value of a term that costs at most `limit`."""
     return limit / weight if weight else math.inf

@@ -1,1 +1,1 @@
-"""Four-legged robots that walk as they are told."""
+"""Velocity tasks of four-legged robots."""

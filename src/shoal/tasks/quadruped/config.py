@@ -54,16 +54,16 @@ class VelocityConfig(MujocoConfig):
     push_interval: float = 8.0
     """Mean time between two pushes [s]; 0 for none."""
     push_speed: float = 0.5
-    """A push changes the trunk's speed by at most so much, along each horizontal axis [m/s]."""
+    """A push changes the base's speed by at most so much, along each horizontal axis [m/s]."""
 
     friction_min: float = 0.4
     """Least friction of the feet; each environment has its own."""
     friction_max: float = 1.2
     """Most friction of the feet."""
     added_mass_min: float = -1.0
-    """What the trunk of an environment weighs more than the model's, at least [kg]."""
+    """What the base of an environment weighs more than the model's, at least [kg]."""
     added_mass_max: float = 2.0
-    """What the trunk of an environment weighs more than the model's, at most [kg]."""
+    """What the base of an environment weighs more than the model's, at most [kg]."""
     gain_range: float = 0.1
     """Gains of the actuators differ from the model's by at most this share."""
 
@@ -79,9 +79,9 @@ class VelocityConfig(MujocoConfig):
     """Largest error of an observed joint speed [rad/s]."""
 
     tilt_limit: float = 1.2217
-    """The episode fails where the trunk leans more than this [rad]: 70 degrees, as in mjlab."""
+    """The episode fails where the base leans more than this [rad]: 70 degrees, as in mjlab."""
     height_limit: float = 0.12
-    """The episode fails where the trunk is lower than this above the ground [m]."""
+    """The episode fails where the base is lower than this above the ground [m]."""
     tracking_sigma: float = 0.25
     """Squared error of the velocity at which a tracking term has fallen to 1/e [m^2/s^2 or rad^2/s^2]."""
     swing_time: float = 0.25
@@ -92,11 +92,11 @@ class VelocityConfig(MujocoConfig):
     track_angular_velocity_weight: float = 1.0
     """Weight of following the commanded turning speed."""
     lin_vel_z_weight: float = -2.0
-    """Weight of the trunk's vertical speed squared."""
+    """Weight of the base's vertical speed squared."""
     ang_vel_xy_weight: float = -0.05
-    """Weight of the trunk's rolling and pitching speed squared."""
+    """Weight of the base's rolling and pitching speed squared."""
     flat_orientation_weight: float = -2.5
-    """Weight of the horizontal part of gravity, as the trunk feels it, squared."""
+    """Weight of the horizontal part of gravity, as the base feels it, squared."""
     joint_torques_weight: float = -2e-4
     """Weight of the sum of squared torques."""
     joint_acc_weight: float = -2.5e-7
@@ -171,7 +171,7 @@ class RoughConfig(VelocityConfig):
     """Largest error of the observed height of the ground [m]."""
 
     flat_orientation_weight: float = -0.5
-    """Weight of the horizontal part of gravity, as the trunk feels it, squared."""
+    """Weight of the horizontal part of gravity, as the base feels it, squared."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

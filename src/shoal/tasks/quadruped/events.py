@@ -1,4 +1,4 @@
-"""What happens to a legged robot: a new episode, a new command, a push, another level, a body and a floor of its own.
+"""Events of a legged robot, as Warp kernels: reset, commands, pushes, startup randomisation and terrain levels.
 
 Rows of ``qpos`` and ``qvel`` are as in `shoal.tasks.quadruped.kernels`. All random numbers come from ``rng``.
 """
@@ -12,48 +12,38 @@ from __future__ import annotations
 
 import warp as wp
 
-from shoal.sim.engine import vec10
+from shoal.sim.engines.engine import vec10
 from shoal.tasks.quadruped.ground import Ground, surface_at
-from shoal.tasks.quadruped.kernels import command_to, speed_of
+from shoal.tasks.quadruped.kernels import command_of, lin_vel_of
 
 
 @wp.struct
-class Commands:
-    """How commands are drawn."""
+class CommandDistribution:
+    """Distribution of commands."""
 
-    fastest: wp.vec3
-    """Fastest forwards [m/s], sideways [m/s] and turning [rad/s]."""
+    limits: wp.vec3
+    """Largest velocity along x and y [m/s], and about z [rad/s]."""
     interval_min: wp.float32
-    """Shortest time that a command lasts [s]."""
     interval_max: wp.float32
-    """Longest time that a command lasts [s]."""
     standing_share: wp.float32
-    """Share of the commands that are to stand still."""
 
 
 @wp.func
-def command_of(rules: Commands, luck: wp.vec4) -> wp.vec3:
-    """Return the command that four random numbers from [0, 1) stand for."""
-    command = wp.vec3(0.0, 0.0, 0.0)
-    if luck[3] >= rules.standing_share:
-        for axis in range(3):
-            command[axis] = rules.fastest[axis] * (2.0 * luck[axis] - 1.0)
-    return command
-
-
-@wp.func
-def give_command(commands: wp.array2d[wp.float32], env: wp.int32, command: wp.vec3) -> None:
-    """Give one robot a command."""
+def write_command(
+    commands: wp.array2d[wp.float32], env: wp.int32, distribution: CommandDistribution, draws: wp.vec4
+) -> None:
+    """Write the command of one robot from four random numbers in [0, 1)."""
+    stands = draws[3] < distribution.standing_share
     for axis in range(3):
-        commands[env, axis] = command[axis]
+        commands[env, axis] = wp.where(stands, 0.0, distribution.limits[axis] * (2.0 * draws[axis] - 1.0))
 
 
 @wp.kernel(enable_backward=False)
-def place(
+def reset_state(
     done: wp.array[wp.bool],
     start: wp.array[wp.float32],
     joint_range: wp.float32,
-    rules: Commands,
+    distribution: CommandDistribution,
     rng: wp.array[wp.uint32],
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
@@ -61,10 +51,10 @@ def place(
     commands: wp.array2d[wp.float32],
     command_left: wp.array[wp.float32],
     last_actions: wp.array2d[wp.float32],
-    last_speeds: wp.array2d[wp.float32],
+    last_joint_vel: wp.array2d[wp.float32],
     air_times: wp.array2d[wp.float32],
 ) -> None:
-    """Begin a new episode where the last one is done: in the keyframe, facing anywhere, with a new command."""
+    """Reset where done: to the keyframe, with a random heading and a new command."""
     env = wp.tid()
     if not done[env]:
         return
@@ -83,19 +73,19 @@ def place(
         qvel[env, 6 + joint] = 0.0
         ctrl[env, joint] = start[7 + joint]
         last_actions[env, joint] = 0.0
-        last_speeds[env, joint] = 0.0
+        last_joint_vel[env, joint] = 0.0
     for foot in range(air_times.shape[1]):
         air_times[env, foot] = -1.0
-    luck = wp.vec4(wp.randf(random), wp.randf(random), wp.randf(random), wp.randf(random))
-    give_command(commands, env, command_of(rules, luck))
-    command_left[env] = wp.randf(random, rules.interval_min, rules.interval_max)
+    draws = wp.vec4(wp.randf(random), wp.randf(random), wp.randf(random), wp.randf(random))
+    write_command(commands, env, distribution, draws)
+    command_left[env] = wp.randf(random, distribution.interval_min, distribution.interval_max)
     rng[env] = random
 
 
 @wp.kernel(enable_backward=False)
-def disturb(
+def interval_events(
     done: wp.array[wp.bool],
-    rules: Commands,
+    distribution: CommandDistribution,
     step_dt: wp.float32,
     push_chance: wp.float32,
     push_speed: wp.float32,
@@ -105,16 +95,16 @@ def disturb(
     commands: wp.array2d[wp.float32],
     command_left: wp.array[wp.float32],
 ) -> None:
-    """Give a new command where the last one's time is up, and push some robots."""
+    """Interval events: a new command where the time of the last one is up, and random pushes."""
     env = wp.tid()
     if done[env]:
         return
     random = rng[env]
     command_left[env] = command_left[env] - step_dt
     if command_left[env] <= 0.0:
-        luck = wp.vec4(wp.randf(random), wp.randf(random), wp.randf(random), wp.randf(random))
-        give_command(commands, env, command_of(rules, luck))
-        command_left[env] = wp.randf(random, rules.interval_min, rules.interval_max)
+        draws = wp.vec4(wp.randf(random), wp.randf(random), wp.randf(random), wp.randf(random))
+        write_command(commands, env, distribution, draws)
+        command_left[env] = wp.randf(random, distribution.interval_min, distribution.interval_max)
     if wp.randf(random) < push_chance:
         qvel[env, 0] = qvel[env, 0] + wp.randf(random, -push_speed, push_speed)
         qvel[env, 1] = qvel[env, 1] + wp.randf(random, -push_speed, push_speed)
@@ -128,7 +118,7 @@ def randomize(
     added_mass: wp.vec2,
     gain_range: wp.float32,
     feet: wp.array[wp.int32],
-    trunk: wp.int32,
+    base: wp.int32,
     usual_mass: wp.float32,
     usual_gains: wp.array2d[wp.float32],
     rng: wp.array[wp.uint32],
@@ -137,14 +127,14 @@ def randomize(
     gainprm: wp.array2d[vec10],
     biasprm: wp.array2d[vec10],
 ) -> None:
-    """Give each environment a floor, a load and motors of its own."""
+    """Startup randomisation: foot friction, added base mass, PD gains."""
     env = wp.tid()
     random = rng[env]
-    grip = wp.randf(random, friction[0], friction[1])
+    sliding = wp.randf(random, friction[0], friction[1])
     for foot in range(feet.shape[0]):
         usual = geom_friction[env, feet[foot]]
-        geom_friction[env, feet[foot]] = wp.vec3(grip, usual[1], usual[2])
-    body_mass[env, trunk] = usual_mass + wp.randf(random, added_mass[0], added_mass[1])
+        geom_friction[env, feet[foot]] = wp.vec3(sliding, usual[1], usual[2])
+    body_mass[env, base] = usual_mass + wp.randf(random, added_mass[0], added_mass[1])
     for joint in range(usual_gains.shape[1]):
         stiffness = usual_gains[0, joint] * wp.randf(random, 1.0 - gain_range, 1.0 + gain_range)
         damping = usual_gains[1, joint] * wp.randf(random, 1.0 - gain_range, 1.0 + gain_range)
@@ -160,101 +150,101 @@ def randomize(
 
 @wp.struct
 class Curriculum:
-    """How an environment goes from level to level."""
+    """Parameters of the terrain curriculum."""
 
     is_on: wp.bool
-    """Whether a robot's progress decides. If not, each episode is on any level."""
+    """Whether a robot's progress decides. If not, the level of each episode is drawn uniformly."""
     lowest: wp.int32
-    """The easiest level."""
     highest: wp.int32
-    """The hardest level."""
     kinds: wp.int32
-    """How many kinds of ground there are; environments take turns."""
-    least_way: wp.float32
-    """A robot that was told to go less than this shows nothing [m]."""
+    """Number of terrain types; environments take turns."""
+    min_distance: wp.float32
+    """Shortest commanded distance that counts [m]."""
     promote_at: wp.float32
-    """Share of the way from which on it goes up."""
+    """Share of the commanded distance above which the level goes up."""
     demote_at: wp.float32
-    """Share of the way below which it goes down."""
+    """Share of the commanded distance below which the level goes down."""
 
 
 @wp.kernel(enable_backward=False)
-def follow(
+def track_progress(
     step_dt: wp.float32,
     edge: wp.vec2,
     levels: wp.array[wp.int32],
     qpos: wp.array2d[wp.float32],
     qvel: wp.array2d[wp.float32],
     commands: wp.array2d[wp.float32],
-    asked: wp.array[wp.float32],
-    walked: wp.array[wp.float32],
+    commanded_distance: wp.array[wp.float32],
+    walked_distance: wp.array[wp.float32],
     truncated: wp.array[wp.bool],
-    measured: wp.array2d[wp.float32],
+    metrics: wp.array2d[wp.float32],
 ) -> None:
-    """Add up the way that each robot was told to go and went, and cut off episodes at the edge of the ground."""
+    """Add up commanded and walked distances, and cut off episodes at the edge of the terrain."""
     env = wp.tid()
-    command = command_to(commands, env)
-    told = wp.sqrt(command[0] * command[0] + command[1] * command[1])
-    if told > 0.0:
+    command = command_of(commands, env)
+    speed = wp.sqrt(command[0] * command[0] + command[1] * command[1])
+    if speed > 0.0:
         turn = wp.quat(qpos[env, 4], qpos[env, 5], qpos[env, 6], qpos[env, 3])
-        way = wp.quat_rotate(turn, wp.vec3(command[0] / told, command[1] / told, 0.0))
-        # Faster than told is no further than told: what is late is not made good by haste.
-        asked[env] = asked[env] + step_dt * told
-        walked[env] = walked[env] + step_dt * wp.clamp(wp.dot(way, speed_of(qvel, env)), 0.0, told)
+        direction = wp.quat_rotate(turn, wp.vec3(command[0] / speed, command[1] / speed, 0.0))
+        # Clamped: a faster step does not make up for a slower one.
+        commanded_distance[env] = commanded_distance[env] + step_dt * speed
+        walked_distance[env] = walked_distance[env] + step_dt * wp.clamp(
+            wp.dot(direction, lin_vel_of(qvel, env)), 0.0, speed
+        )
     truncated[env] = wp.abs(qpos[env, 0]) > edge[0] or wp.abs(qpos[env, 1]) > edge[1]
-    measured[env, 2] = wp.float32(levels[env])
+    metrics[env, 2] = wp.float32(levels[env])
 
 
 @wp.kernel(enable_backward=False)
-def grade(
+def update_terrain_levels(
     done: wp.array[wp.bool],
     time_out: wp.array[wp.bool],
-    rules: Curriculum,
+    params: Curriculum,
     rng: wp.array[wp.uint32],
-    asked: wp.array[wp.float32],
-    walked: wp.array[wp.float32],
+    commanded_distance: wp.array[wp.float32],
+    walked_distance: wp.array[wp.float32],
     levels: wp.array[wp.int32],
 ) -> None:
-    """Send each environment whose episode is done to its next level. Whoever masters the hardest goes to any."""
+    """Update the terrain level where done. Past the highest level, the level is drawn uniformly."""
     env = wp.tid()
     if not done[env]:
         return
     level = levels[env]
     random = rng[env]
-    shown = asked[env] >= rules.least_way
-    to_any = not rules.is_on
-    if not time_out[env] or (shown and walked[env] < rules.demote_at * asked[env]):
+    counts = commanded_distance[env] >= params.min_distance
+    to_any = not params.is_on
+    if not time_out[env] or (counts and walked_distance[env] < params.demote_at * commanded_distance[env]):
         level -= 1
-    elif shown and walked[env] >= rules.promote_at * asked[env]:
+    elif counts and walked_distance[env] >= params.promote_at * commanded_distance[env]:
         level += 1
-        to_any = to_any or level > rules.highest
+        to_any = to_any or level > params.highest
     if to_any:
-        level = rules.lowest + wp.int32(wp.randf(random) * wp.float32(rules.highest - rules.lowest + 1))
-    levels[env] = wp.clamp(level, rules.lowest, rules.highest)
-    asked[env] = 0.0
-    walked[env] = 0.0
+        level = params.lowest + wp.int32(wp.randf(random) * wp.float32(params.highest - params.lowest + 1))
+    levels[env] = wp.clamp(level, params.lowest, params.highest)
+    commanded_distance[env] = 0.0
+    walked_distance[env] = 0.0
     rng[env] = random
 
 
 @wp.kernel(enable_backward=False)
-def set_on_tile(
+def move_to_tiles(
     done: wp.array[wp.bool],
-    rules: Curriculum,
-    middles: wp.array2d[wp.vec2],
+    params: Curriculum,
+    centers: wp.array2d[wp.vec2],
     levels: wp.array[wp.int32],
     spread: wp.float32,
     ground: Ground,
     rng: wp.array[wp.uint32],
     qpos: wp.array2d[wp.float32],
 ) -> None:
-    """Carry robots that have just been placed at the origin to the middle of their tile."""
+    """Move robots that were reset at the origin to the middle of their tile."""
     env = wp.tid()
     if not done[env]:
         return
     random = rng[env]
-    middle = middles[levels[env], env % rules.kinds]
-    x = middle[0] + wp.randf(random, -spread, spread)
-    y = middle[1] + wp.randf(random, -spread, spread)
+    center = centers[levels[env], env % params.kinds]
+    x = center[0] + wp.randf(random, -spread, spread)
+    y = center[1] + wp.randf(random, -spread, spread)
     qpos[env, 0] = x
     qpos[env, 1] = y
     qpos[env, 2] = qpos[env, 2] + surface_at(ground, x, y)[0]
@@ -262,8 +252,8 @@ def set_on_tile(
 
 
 @wp.kernel(enable_backward=False)
-def draw_levels(lowest: wp.int32, count: wp.int32, rng: wp.array[wp.uint32], levels: wp.array[wp.int32]) -> None:
-    """Send each environment to one of the `count` levels from `lowest` on."""
+def randomize_levels(lowest: wp.int32, count: wp.int32, rng: wp.array[wp.uint32], levels: wp.array[wp.int32]) -> None:
+    """Draw each environment's level uniformly from the `count` levels from `lowest` on."""
     env = wp.tid()
     random = rng[env]
     levels[env] = lowest + wp.int32(wp.randf(random) * wp.float32(count))

@@ -1,4 +1,4 @@
-"""The ground as kernels see it: how high it is anywhere, how steep, and what a robot's scan of it reads.
+"""Terrain queries of kernels: height and slope at a point, and the height scan.
 
 A height field is a grid of heights. Between its points the ground is made of triangles, two for each cell, which share
 the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
@@ -31,7 +31,7 @@ class Ground:
 
 @wp.func
 def along(place: wp.float32, start: wp.float32, cell: wp.float32, points: wp.int32) -> wp.float32:
-    """Return where a place is along one axis, in cells. Beyond the edge is the edge; what is not a number is 0."""
+    """Return a coordinate along one axis, in cells, clamped to the grid. NaN becomes 0."""
     cells = (place - start) / cell
     if cells > 0.0:  # Not so for NaN, which is no index.
         return wp.min(cells, wp.float32(points - 1) - 0.001)
@@ -40,7 +40,7 @@ def along(place: wp.float32, start: wp.float32, cell: wp.float32, points: wp.int
 
 @wp.func
 def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
-    """Return the ground's height [m] at a place, and how it rises along x and y."""
+    """Return the height [m] at a point, and the slopes along x and y."""
     if ground.heights.shape[0] == 1:
         return wp.vec3(0.0, 0.0, 0.0)
     across = along(x, ground.corner[0], ground.cell, ground.heights.shape[1])
@@ -64,7 +64,7 @@ def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
 
 @wp.func
 def clearance_of(ground: Ground, place: wp.vec3) -> wp.float32:
-    """Return how far a place is from the plane of the triangle below it [m]; negative below ground."""
+    """Return the distance of a point from the plane of the triangle below it [m]; negative below ground."""
     surface = surface_at(ground, place[0], place[1])
     return (place[2] - surface[0]) / wp.sqrt(1.0 + surface[1] * surface[1] + surface[2] * surface[2])
 
@@ -81,12 +81,12 @@ def scan(
     policy: wp.array2d[wp.float32],
     critic: wp.array2d[wp.float32],
 ) -> None:
-    """Observe how far below its usual height the ground is, at points that turn with the robot. One thread for each.
+    """Height scan: the height of the base above the ground, less that in the keyframe, at points that turn with it.
 
-    What is drawn follows from the environment's random state, which the kernel before has advanced in this step.
+    One thread for each point. Noise follows from the environment's random state, which `observe` has advanced.
     """
     env, index = wp.tid()
-    # How far the trunk faces from +x; Warp's quaternions have the real part last.
+    # Warp's quaternions have the real part last.
     ahead = wp.quat_rotate(wp.quat(qpos[env, 4], qpos[env, 5], qpos[env, 6], qpos[env, 3]), wp.vec3(1.0, 0.0, 0.0))
     heading = wp.atan2(ahead[1], ahead[0])
     point = points[index]

@@ -1,17 +1,17 @@
-"""Which robot walks: the one that ships, an MJCF file, or a model of the package `mujoco-menagerie`."""
+"""The robot of the velocity tasks: the one that ships, an MJCF file, or a model of `mujoco-menagerie`."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.sim.model_files import find_robot
+from shoal.sim.engines.model_files import find_robot
 
 if TYPE_CHECKING:
     from shoal.tasks.quadruped.config import VelocityConfig
@@ -20,43 +20,36 @@ SHIPPED = Path(__file__).with_name("quadruped.xml")
 _FOOT_TOLERANCE = 0.005
 """A foot whose lowest point is less than this above the ground touches it [m]: as much as it moves in a physics step
 at touch-down."""
-AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo's default colour of a geom, which stands for its material's; a robot may have another default."""
+_AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
+"""MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
 _NO_LIMIT = 1e6
-"""A torque limit that is none [N m]."""
+"""Torque limit of an unlimited actuator [N m]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robot:
-    """What the kernels need to know of a robot. One joint follows the free joint for each actuator, in their order."""
+    """Indices and numbers of a robot. One joint follows the free joint for each actuator, in their order."""
 
-    trunk: int
-    """The body of the free joint."""
+    base: int
     start: np.ndarray
     """``qpos`` of the keyframe. Shape (nq,)."""
     joint_names: tuple[str, ...]
-    """Names of the joints that are acted upon."""
     gains: np.ndarray
     """Stiffness [N m/rad] and damping [N m s/rad] of the actuators. Shape (2, num_joints)."""
     torque_limits: np.ndarray
     """Largest torques [N m]. Shape (num_joints,)."""
     feet: np.ndarray
-    """Geoms that are feet. Shape (num_feet,)."""
     foot_radius: float
-    """The middle of a foot that touches the ground is at most so high [m]."""
+    """Largest height of the middle of a foot in contact [m]."""
 
     @property
     def num_joints(self) -> int:
-        """How many joints are acted upon."""
+        """Number of actuated joints."""
         return len(self.joint_names)
 
 
 def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
-    """Return the robot that a configuration names, not yet put anywhere.
-
-    Raises:
-        UsageError: It cannot be found, or is no MJCF.
-    """
+    """Return the robot that a configuration names, without ground."""
     path = find_robot(config.robot) if config.robot else SHIPPED
     try:
         return mujoco.MjSpec.from_file(str(path))
@@ -66,11 +59,7 @@ def build_spec(config: VelocityConfig) -> mujoco.MjSpec:
 
 
 def compile_spec(spec: mujoco.MjSpec, config: VelocityConfig) -> mujoco.MjModel:
-    """Compile a robot with its surroundings.
-
-    Raises:
-        UsageError: MuJoCo refuses.
-    """
+    """Compile a robot and its ground."""
     try:
         return spec.compile()
     except ValueError as error:
@@ -79,33 +68,19 @@ def compile_spec(spec: mujoco.MjSpec, config: VelocityConfig) -> mujoco.MjModel:
 
 
 def build_on_a_plane(config: VelocityConfig) -> mujoco.MjModel:
-    """Return the model of a robot that stands on a plane.
+    """Return the model of a robot on an infinite chequered plane, unless it brings ground of its own.
 
     Raises:
-        UsageError: There is no such robot.
+        UsageError: There is no such robot, or it does not compile.
     """
     spec = build_spec(config)
-    put_on_a_plane(spec)
+    if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
+        add_floor(spec, type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0.0, 0.0, 0.05))
     return compile_spec(spec, config)
 
 
-def put_on_a_plane(spec: mujoco.MjSpec) -> None:
-    """Give a robot a sky and a chequered plane without end to walk on, unless it brings ground of its own."""
-    if any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
-        return
-    spec.worldbody.add_geom(
-        name="floor",
-        type=mujoco.mjtGeom.mjGEOM_PLANE,
-        size=(0.0, 0.0, 0.05),
-        material=paint_ground(spec),
-        rgba=AS_MATERIAL,
-        contype=1,
-        conaffinity=1,
-    )
-
-
-def paint_ground(spec: mujoco.MjSpec) -> str:
-    """Add a sky and a chequered material to a model, and return the material's name."""
+def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:  # noqa: ANN401  MuJoCo has no types.
+    """Add a sky, and a chequered floor of some kind, to a model."""
     spec.add_texture(
         name="sky",
         type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
@@ -126,14 +101,14 @@ def paint_ground(spec: mujoco.MjSpec) -> str:
     )
     floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
     floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-    return "floor"
+    spec.worldbody.add_geom(name="floor", material="floor", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
 
 
 def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
-    """Read what the kernels need to know.
+    """Read the robot of a model.
 
     Raises:
-        UsageError: The model is no such robot.
+        UsageError: The model is no robot of this kind.
     """
     _check_joints(model, config)
     names = [model.key(index).name for index in range(model.nkey)]
@@ -157,7 +132,7 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
         raise UsageError(message)
     limited = model.actuator_forcelimited.astype(bool)
     return Robot(
-        trunk=int(model.jnt_bodyid[0]),
+        base=int(model.jnt_bodyid[0]),
         start=model.key(config.keyframe).qpos.copy(),
         joint_names=tuple(model.joint(1 + index).name for index in range(model.nu)),
         gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
@@ -168,14 +143,10 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
 
 
 def _check_joints(model: mujoco.MjModel, config: VelocityConfig) -> None:
-    """See that there is a free joint, and one position actuator for each other joint, in the joints' order.
-
-    Raises:
-        UsageError: It is not so.
-    """
+    """Check for a free joint, and one position actuator for each other joint, in the joints' order."""
     robot = config.robot or SHIPPED.name
     if not model.njnt or model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
-        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its trunk."
+        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its base."
         raise UsageError(message)
     acted = [int(joint) for joint in model.actuator_trnid[:, 0]]
     on_joints = bool((model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all())

@@ -1,4 +1,4 @@
-"""`Quadruped-Velocity-Rough`: the velocity task on rough ground, which the robot sees, and which becomes harder."""
+"""`Quadruped-Velocity-Rough`: the velocity task on rough terrain, with a height scan and a terrain curriculum."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ if TYPE_CHECKING:
     import mujoco
 
 _START_SPREAD = 0.3
-"""A robot begins at most so far from the middle of its tile, along each axis [m]: on the flat platform."""
+"""Largest distance of a first position from the middle of its tile, along each axis [m]: on the flat platform."""
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
-_LEAST_WAY = 2.0
-"""A robot that was told to go less far than this shows nothing about the ground [m]."""
+_MIN_DISTANCE = 2.0
+"""Shortest commanded distance that counts in the curriculum [m]."""
 
 
 def _scan_points(config: RoughConfig) -> np.ndarray:
-    """Return the points of the ground that a robot sees, in its own frame: ahead and to the left [m]. Shape (n, 2)."""
-    sides = (config.scan_length, config.scan_width)
-    axes = [(np.arange(count) - (count - 1) / 2) * config.scan_spacing for count in _points_along(config, sides)]
+    """Return the points of the height scan in the robot's frame, x and y [m]. Shape (n, 2)."""
+    counts = (int(side / config.scan_spacing + 1e-6) + 1 for side in (config.scan_length, config.scan_width))
+    axes = [(np.arange(count) - (count - 1) / 2) * config.scan_spacing for count in counts]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _points_along(config: RoughConfig, sides: tuple[float, float]) -> list[int]:
-    return [int(side / config.scan_spacing + 1e-6) + 1 for side in sides]
-
-
 class RoughVelocity(VelocityTask[RoughConfig]):
-    """Walk as commanded, on rough ground."""
+    """Track a commanded velocity on rough terrain."""
 
     config = RoughConfig()
     observations: ClassVar = dict.fromkeys(("policy", "critic"), 48 + len(_scan_points(config)))
@@ -48,103 +44,103 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         """Return the robot on its terrain."""
         return build_on_terrain(config)
 
-    def open(self) -> None:
-        """Build the model, and count what the robot sees."""
-        super().open()
+    def build(self) -> None:
+        """Build the model, and count the points of the height scan."""
+        super().build()
         self.scan_points = _scan_points(self.config)
-        self.blind = self.observations["policy"]
-        """Columns of the observations that say nothing of the ground."""
-        columns = self.blind + len(self.scan_points)
+        self.scan_column = self.observations["policy"]
+        """First column of the height scan in the observations."""
+        columns = self.scan_column + len(self.scan_points)
         self.observations = dict.fromkeys(self.observations, columns)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def survey(self) -> None:
-        """Say that it is the height field."""
+    def build_terrain(self) -> None:
+        """Set the ground to the height field."""
         self.terrain = make_terrain(self.config)
         self.ground.heights = self.constant(self.terrain.heights)
         self.ground.corner = wp.vec2(*self.terrain.corner)
         self.ground.cell = CELL
 
     def allocate(self) -> None:
-        """Add the levels, and what decides about them."""
+        """Add terrain levels and the curriculum."""
         super().allocate()
         config = self.config
         self.levels = self.array("levels", dtype=wp.int32)
-        """How hard the ground is where each robot begins, counted from 0."""
-        self.asked = self.array("asked")
-        """How far each robot was told to go since its episode began [m]."""
-        self.walked = self.array("walked")
-        """How far it has gone there [m]."""
+        """Terrain level of each environment, counted from 0."""
+        self.commanded_distance = self.array("commanded_distance")
+        """Commanded distance since the episode began [m]."""
+        self.walked_distance = self.array("walked_distance")
+        """Walked distance in the commanded direction [m]."""
         self.points = wp.array(self.scan_points, dtype=wp.vec2, device=self.device)
-        self.middles = wp.array(self.terrain.middles, dtype=wp.vec2, device=self.device)
-        # Beyond this there is ground for the feet, but none to see.
+        self.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
+        # Beyond this there is ground for the feet, but not for the scan.
         self.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
 
         self.is_promoting = config.curriculum and config.only_level is None
         self.best_metric = "terrain_level" if self.is_promoting else None
-        self.curriculum_rules = events.Curriculum()
-        self.curriculum_rules.is_on = config.curriculum
-        self.curriculum_rules.lowest = config.only_level or 0
-        self.curriculum_rules.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
-        self.curriculum_rules.kinds = len(config.terrains)
-        self.curriculum_rules.least_way = _LEAST_WAY
-        self.curriculum_rules.promote_at = config.promote_at
-        self.curriculum_rules.demote_at = config.demote_at
+        self.curriculum_params = events.Curriculum()
+        self.curriculum_params.is_on = config.curriculum
+        self.curriculum_params.lowest = config.only_level or 0
+        self.curriculum_params.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
+        self.curriculum_params.kinds = len(config.terrains)
+        self.curriculum_params.min_distance = _MIN_DISTANCE
+        self.curriculum_params.promote_at = config.promote_at
+        self.curriculum_params.demote_at = config.demote_at
 
-    def judge(self) -> None:
-        """Judge as on flat ground, and how far the robot has come."""
-        super().judge()
+    def compute_rewards(self) -> None:
+        """Compute rewards as on flat ground, and track the progress."""
+        super().compute_rewards()
         self.launch(
-            events.follow,
+            events.track_progress,
             inputs=[self.step_dt, self.edge, self.levels, self.qpos, self.qvel, self.command_array],
-            outputs=[self.asked, self.walked, self.truncated, self.measured],
+            outputs=[self.commanded_distance, self.walked_distance, self.truncated, self.metric_values],
         )
 
-    def place(self) -> None:
-        """Begin new episodes where done, each on a tile of its level."""
+    def reset_state(self) -> None:
+        """Reset where done, each robot to a tile of its level."""
         self.launch(
-            events.grade,
-            inputs=[self.done, self.time_out, self.curriculum_rules],
-            outputs=[self.rng, self.asked, self.walked, self.levels],
+            events.update_terrain_levels,
+            inputs=[self.done, self.time_out, self.curriculum_params],
+            outputs=[self.rng, self.commanded_distance, self.walked_distance, self.levels],
         )
-        super().place()
+        super().reset_state()
         self.launch(
-            events.set_on_tile,
-            inputs=[self.done, self.curriculum_rules, self.middles, self.levels, _START_SPREAD, self.ground],
+            events.move_to_tiles,
+            inputs=[self.done, self.curriculum_params, self.centers, self.levels, _START_SPREAD, self.ground],
             outputs=[self.rng, self.qpos],
         )
 
     def randomize(self) -> None:
-        """Send each environment to one of the first levels, too."""
+        """Startup randomisation, terrain levels included."""
         super().randomize()
-        rules = self.curriculum_rules
-        first = min(self.config.first_levels, rules.highest - rules.lowest + 1)
-        self.launch(events.draw_levels, inputs=[rules.lowest, first], outputs=[self.rng, self.levels])
+        params = self.curriculum_params
+        first = min(self.config.first_levels, params.highest - params.lowest + 1)
+        self.launch(events.randomize_levels, inputs=[params.lowest, first], outputs=[self.rng, self.levels])
 
     def observe(self) -> None:
-        """Write the observations, the ground's last."""
+        """Write the observations, the height scan last."""
         super().observe()
         self.launch(
             scan,
-            inputs=[self.ground, self.points, float(self.robot.start[2]), self.config.noise_scan, self.blind],
+            inputs=[self.ground, self.points, float(self.robot.start[2]), self.config.noise_scan, self.scan_column],
             outputs=[self.qpos, self.rng, self.obs["policy"], self.obs["critic"]],
             dim=(self.num_envs, len(self.scan_points)),
         )
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return how many environments are on each level. Shape of `levels`: (terrain_levels,)."""
+        """Return the number of environments on each level. Shape of `levels`: (terrain_levels,)."""
         if not self.is_promoting:
             return {}
         return {"levels": np.bincount(self.levels.numpy(), minlength=self.config.terrain_levels)}
 
-    def take_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Deal the environments to levels as they were."""
-        dealt = np.cumsum(counts["levels"]) / np.sum(counts["levels"])
-        if not self.config.curriculum or len(dealt) != self.config.terrain_levels:
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Distribute the environments over the levels in the given proportions."""
+        shares = np.cumsum(counts["levels"]) / np.sum(counts["levels"])
+        if not self.config.curriculum or len(shares) != self.config.terrain_levels:
             return
-        rules = self.curriculum_rules
-        # Each kind of ground gets its share of each level: environments take turns with the kinds. The golden ratio
-        # spreads levels evenly over any stretch of environments: the first may go on with levels of their own.
-        turns = np.argsort(np.argsort(np.arange(-(-self.num_envs // rules.kinds)) * _GOLDEN_RATIO % 1.0))
-        turn, kind = np.divmod(np.arange(self.num_envs), rules.kinds)
-        shares = (turns[(turn + kind * len(turns) // rules.kinds) % len(turns)] + 0.5) / len(turns)
-        self.levels.assign(np.searchsorted(dealt, shares).clip(rules.lowest, rules.highest))
+        params = self.curriculum_params
+        # Each terrain type gets its share of each level: environments take turns with the types. The golden ratio
+        # spreads levels evenly over any stretch of environments: the first may continue with levels of their own.
+        turns = np.argsort(np.argsort(np.arange(-(-self.num_envs // params.kinds)) * _GOLDEN_RATIO % 1.0))
+        turn, kind = np.divmod(np.arange(self.num_envs), params.kinds)
+        quantiles = (turns[(turn + kind * len(turns) // params.kinds) % len(turns)] + 0.5) / len(turns)
+        self.levels.assign(np.searchsorted(shares, quantiles).clip(params.lowest, params.highest))

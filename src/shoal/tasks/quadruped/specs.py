@@ -1,4 +1,4 @@
-"""The velocity tasks as the registry knows them: names, summaries, and the learner that each is tuned for.
+"""Registry entries of the velocity tasks: names, summaries and tuned learners.
 
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
@@ -11,7 +11,7 @@ from shoal.tasks.registry import TaskSpec
 
 
 def check_robot(config: VelocityConfig) -> tuple[str, ...]:
-    """See that a robot of the user's own can walk, and compare time steps. The one that ships is not looked at.
+    """Check a robot of the user's own, and compare time steps.
 
     Raises:
         UsageError: It cannot.
@@ -35,7 +35,7 @@ def check_robot(config: VelocityConfig) -> tuple[str, ...]:
 
 
 def _agent(hidden: tuple[int, ...]) -> AgentConfig:
-    """Return the learner. What is not said here is rsl_rl's."""
+    """Return the learner; other settings are rsl_rl's defaults."""
     return AgentConfig(
         num_steps_per_env=24,
         obs_groups={"actor": ("policy",), "critic": ("critic",)},

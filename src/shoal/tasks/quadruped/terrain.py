@@ -1,7 +1,7 @@
-"""Rough ground: tiles of several kinds, each in several levels from easy to hard, as one height field.
+"""Rough terrain: tiles of several types and levels, from easy to hard, as one height field.
 
-Tiles of a level lie side by side along y, one of each kind; levels follow each other along x. A robot begins on the
-small flat platform in the middle of a tile. Kinds and their sizes are those of Isaac Lab's rough terrain for small
+Tiles of a level lie side by side along y, one of each type; levels follow each other along x. A robot begins on the
+small flat platform in the middle of a tile. Types and sizes are those of Isaac Lab's rough terrain for small
 robots (`isaaclab.terrains.config.rough.ROUGH_TERRAINS_CFG` and its velocity task for the Go1), but for the stairs,
 which are lower here.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from shoal.tasks.quadruped.robot import AS_MATERIAL, build_spec, compile_spec, paint_ground
+from shoal.tasks.quadruped.robot import add_floor, build_spec, compile_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +30,10 @@ BORDER = 4.0
 _PLATFORM = 1.0
 """Length of the sides of the flat platform in the middle of a tile [m]."""
 _DEPTH = 1.0
-"""How far the height field goes down below its lowest point [m]: nothing must fall through."""
+"""Thickness of the height field below its lowest point [m]: nothing must fall through."""
 
 _EXTENT = 2.0
-"""What MuJoCo takes for the model's size [m]: by that of the whole terrain, cameras would not see what is near."""
+"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near."""
 
 _ROUGHNESS = (0.01, 0.06)
 """Rough: largest height of a point, from the easiest level to the hardest [m]."""
@@ -55,23 +55,23 @@ class Terrain:
 
     heights: np.ndarray
     """Height of each point [m], float32: rows along y, columns along x. Shape (num_rows, num_columns)."""
-    middles: np.ndarray
+    centers: np.ndarray
     """The middle of each tile: x and y [m]. Shape (num_levels, num_kinds, 2)."""
 
     @property
     def corner(self) -> tuple[float, float]:
-        """Where the first point is: x and y [m]."""
+        """Position of the first point: x and y [m]."""
         rows, columns = self.heights.shape
         return -CELL * (columns - 1) / 2, -CELL * (rows - 1) / 2
 
 
 def make_terrain(config: RoughConfig) -> Terrain:
-    """Return the terrain of a configuration; the same one for the same `terrain_seed`, wherever it is made."""
+    """Return the terrain of a configuration; the same for the same `terrain_seed`."""
     levels, kinds = config.terrain_levels, config.terrains
     points = round(TILE / CELL)
     edge = round(BORDER / CELL)
     heights = np.zeros((len(kinds) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
-    middles = np.zeros((levels, len(kinds), 2))
+    centers = np.zeros((levels, len(kinds), 2))
     rng = np.random.default_rng(config.terrain_seed)
     for level in range(levels):
         difficulty = level / max(levels - 1, 1)
@@ -82,9 +82,9 @@ def make_terrain(config: RoughConfig) -> Terrain:
             # Neighbours meet at their edges, at height 0.
             tile[[0, -1], :] = 0.0
             tile[:, [0, -1]] = 0.0
-            middles[level, column] = start + points / 2, row + points / 2
-    terrain = Terrain(heights.astype(np.float32), CELL * middles)
-    terrain.middles[...] += terrain.corner
+            centers[level, column] = start + points / 2, row + points / 2
+    terrain = Terrain(heights.astype(np.float32), CELL * centers)
+    terrain.centers[...] += terrain.corner
     return terrain
 
 
@@ -106,7 +106,7 @@ def _from_edge() -> np.ndarray:
 
 
 def _flattened(heights: np.ndarray) -> np.ndarray:
-    """Return the same ground with a flat platform in its middle."""
+    """Flatten the platform in the middle of a tile."""
     inside = _axis() <= _PLATFORM / 2
     heights[np.ix_(inside, inside)] = 0.0
     return heights
@@ -136,31 +136,19 @@ def _stairs_down(difficulty: float, rng: np.random.Generator) -> np.ndarray:
     return _between(_STEP_HEIGHT, difficulty) * steps
 
 
-def _pit(difficulty: float, rng: np.random.Generator) -> np.ndarray:
-    return -_hill(difficulty, rng)
-
-
-def _stairs_up(difficulty: float, rng: np.random.Generator) -> np.ndarray:
-    return -_stairs_down(difficulty, rng)
-
-
 _KINDS: dict[TerrainName, Callable[[float, np.random.Generator], np.ndarray]] = {
     "rough": _rough,
     "boxes": _boxes,
     "hill": _hill,
-    "pit": _pit,
+    "pit": lambda difficulty, rng: -_hill(difficulty, rng),
     "stairs_down": _stairs_down,
-    "stairs_up": _stairs_up,
+    "stairs_up": lambda difficulty, rng: -_stairs_down(difficulty, rng),
 }
 """Heights [m] of a tile's points, from a difficulty of 0 to 1. Shape (points + 1, points + 1)."""
 
 
 def build_on_terrain(config: RoughConfig) -> mujoco.MjModel:
-    """Return the model of a robot on rough ground, in place of any ground of its own.
-
-    Raises:
-        UsageError: There is no such robot.
-    """
+    """Return the model of a robot on rough terrain, in place of any ground of its own."""
     spec = build_spec(config)
     for geom in spec.worldbody.geoms:
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
@@ -175,15 +163,6 @@ def build_on_terrain(config: RoughConfig) -> mujoco.MjModel:
         ncol=columns,
         userdata=terrain.heights.ravel(),
     )
-    spec.worldbody.add_geom(
-        name="floor",
-        type=mujoco.mjtGeom.mjGEOM_HFIELD,
-        hfieldname="terrain",
-        pos=(0.0, 0.0, lowest),
-        material=paint_ground(spec),
-        rgba=AS_MATERIAL,
-        contype=1,
-        conaffinity=1,
-    )
+    add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
     return compile_spec(spec, config)

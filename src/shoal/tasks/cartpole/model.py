@@ -1,7 +1,7 @@
-"""The same cart-pole in MuJoCo's C engine: the oracle of the kernels' tests, and what their speed is held against.
+"""MuJoCo model of the cart-pole, and its speed in MuJoCo's C engine for `shoal bench`.
 
 The model is made from a configuration, with masses and inertias written out, so that it obeys the equations of
-`shoal.tasks.cartpole.kernels` exactly. No reward, no reset and no observation is computed here.
+`shoal.tasks.cartpole.kernels` exactly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def model_xml(config: CartpoleConfig) -> str:
 
 
 def scene(config: CartpoleConfig) -> mujoco.MjModel:
-    """Return the same cart-pole with shapes, a rail and a light: what films and viewers draw."""
+    """Return the same cart-pole with shapes, a rail and a light, for films and viewers."""
     spec = mujoco.MjSpec.from_string(model_xml(config))
     shapes, rail = mujoco.mjtGeom, config.rail_half_length
     grey, blue, orange = (0.45, 0.47, 0.5, 1.0), (0.2, 0.35, 0.6, 1.0), (0.9, 0.5, 0.2, 1.0)
@@ -69,51 +69,14 @@ def scene(config: CartpoleConfig) -> mujoco.MjModel:
     return spec.compile()
 
 
-class MujocoTwin:
-    """`num_envs` cart-poles, stepped one after the other on the calling thread.
-
-    Of MuJoCo's own ways to step many simulations with new controls each time, `mujoco.batch` was the fastest: up to
-    526,000 physics steps a second on a 2.5 GHz Xeon core, against 467,000 by `mujoco.rollout`.
-    """
-
-    def __init__(self, config: CartpoleConfig, num_envs: int) -> None:
-        """Compile the model, with all cart-poles at rest in the middle and upright."""
-        self.config = config
-        self.num_envs = num_envs
-        self.model = mujoco.MjModel.from_xml_string(model_xml(config))
-        self._batch = Batch(self.model, nsim=num_envs, nthread=1)
-        self._positions = self._batch.bind("qpos")
-        self._speeds = self._batch.bind("qvel")
-        self._forces = self._batch.bind("ctrl")
-
-    @property
-    def state(self) -> np.ndarray:
-        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s], as in the task. Shape (num_envs, 4)."""
-        return np.concatenate([self._positions, self._speeds], axis=1)
-
-    @state.setter
-    def state(self, rows: np.ndarray) -> None:
-        self._positions[:] = rows[:, :2]
-        self._speeds[:] = rows[:, 2:]
-
-    def step(self, actions: np.ndarray) -> None:
-        """Advance by one action, which lasts as long as in the task.
-
-        Args:
-            actions: Clipped to [-1, 1]. Shape (num_envs, 1).
-        """
-        np.clip(actions, -1.0, 1.0, out=self._forces)
-        self._forces *= self.config.force_limit
-        self._batch.step(nstep=self.config.decimation)
-
-    def step_rate(self, seconds: float) -> float:
-        """Return how many environments a second are stepped by one action, over about `seconds` of random ones."""
-        rng = np.random.default_rng(0)
-        actions = rng.uniform(-1.0, 1.0, (self.num_envs, 1))
-        self.state = rng.uniform(-1.0, 1.0, (self.num_envs, 4))
-        self.step(actions)
-        steps, started = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds:
-            self.step(actions)
-            steps += 1
-        return steps * self.num_envs / elapsed
+def reference_rate(config: CartpoleConfig, num_envs: int, seconds: float) -> float:
+    """Return the rate of environment steps in MuJoCo's C engine, on the calling thread, with random actions [1/s]."""
+    batch = Batch(mujoco.MjModel.from_xml_string(model_xml(config)), nsim=num_envs, nthread=1)
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (num_envs, 1))
+    forces = batch.bind("ctrl")
+    steps, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        np.multiply(actions, config.force_limit, out=forces)
+        batch.step(nstep=config.decimation)
+        steps += 1
+    return steps * num_envs / elapsed

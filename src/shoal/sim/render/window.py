@@ -1,4 +1,4 @@
-"""MuJoCo's own window, as something that shows joint positions and hears keys."""
+"""MuJoCo's viewer window."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CLOSED_AFTER_S = 5.0
 
 
 class Window:
-    """Shows a model until it is closed."""
+    """Shows joint positions of a model."""
 
     def __init__(self, model: mujoco.MjModel, on_key: Callable[[int], None]) -> None:
         """Open it.
 
         Args:
-            model: What is shown.
-            on_key: Called, on a thread of the window's, with the code of each key: letters are their own codes.
+            model: The model.
+            on_key: Called, on a thread of the window, with the code of each key: letters are their own codes.
 
         Raises:
             UsageError: The display does not answer.
@@ -49,15 +49,11 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has closed it."""
+        """Whether the user has not closed it."""
         return self._viewer.is_running()
 
     def show(self, positions: np.ndarray) -> None:
-        """Move everything to where it stands now.
-
-        Args:
-            positions: The joint positions. Shape (nq,).
-        """
+        """Show joint positions, (nq,)."""
         with self._viewer.lock():
             self._data.qpos[:] = positions
             mujoco.mj_forward(self._model, self._data)

@@ -15,10 +15,9 @@ from support.commands import wait_until
 from support.films import blue, draws, frames_of, orange
 
 from shoal.errors import ShoalError
-from shoal.sim.clip import Clip, save_scene
-from shoal.sim.film import unfinished
-from shoal.sim.film_process import FilmProcess, make_film
-from shoal.tasks.cartpole import twin
+from shoal.sim.render.clip import Clip, save_scene
+from shoal.sim.render.film import FilmProcess, make_film, unfinished
+from shoal.tasks.cartpole import model
 from shoal.tasks.cartpole.config import SwingupConfig
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ CONFIG = SwingupConfig()
 
 def clip_of(positions: np.ndarray, scene: mujoco.MjModel | None = None, step_dt: float = 0.02) -> Clip:
     """A clip of the cart-pole, or of another scene."""
-    saved = save_scene(scene or twin.scene(CONFIG))
+    saved = save_scene(scene or model.scene(CONFIG))
     return Clip(scene=saved, positions=positions, step_dt=step_dt, size=(WIDTH, HEIGHT))
 
 

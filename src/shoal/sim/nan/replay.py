@@ -1,9 +1,9 @@
-"""Steps one lost environment again, with MuJoCo's C engine, and looks at every physics step.
+"""Replay of a diverged environment with MuJoCo's C engine: every physics step is inspected.
 
-It is also the program `python -m shoal.sim.replay FILE ENV`: MuJoCo does not check the model in a file, and may crash.
+`python -m shoal.sim.nan.replay FILE ENV` prints one as JSON: MuJoCo does not check the model in a file, and may crash.
 
-Each step starts from the recorded state, so that what an engine does otherwise does not add up. Where both engines
-are MuJoCo's own, the recorded states come out to the last bit, and then it is the whole trajectory that does.
+Each step starts from the recorded state, so that differences between engines do not add up. Where both engines
+are MuJoCo C, the recorded states and so the whole trajectory are reproduced to the last bit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from shoal.sim.clip import load_scene
-from shoal.sim.dump import read_dump
+from shoal.sim.nan.dump import read_dump
+from shoal.sim.render.clip import load_scene
 
 if TYPE_CHECKING:
-    from shoal.sim.dump import Dump, LostEnv
+    from shoal.sim.nan.dump import DivergedEnv, Dump
 
 TOLERANCE = 1e-3
-"""How far one step of MuJoCo Warp, in 32 bits, may be from MuJoCo C's: relative to the number, or to 1 if it is less.
-The most that was seen was 1.1e-5, of a quadruped that stumbled under random actions."""
+"""Largest allowed difference of one step of MuJoCo Warp, in 32 bits, from MuJoCo C's: relative to the number, or to 1
+if it is less. The largest seen was 1.1e-5, of a quadruped that stumbled under random actions."""
 
 _ALL = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _EXACT = int(mujoco.mjtState.mjSTATE_FULLPHYSICS) | int(mujoco.mjtState.mjSTATE_WARMSTART)
@@ -34,88 +34,81 @@ _NEARLY = int(mujoco.mjtState.mjSTATE_PHYSICS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the replay: numbers after it, and the worst within it."""
+    """One step of the replay: largest magnitudes after it, and the worst contacts within it."""
 
     number: int
-    """As the training has counted it."""
     qpos: float
-    """The largest magnitude of a position; so for the next three."""
     qvel: float
     qacc: float
     ctrl: float
     fastest: str
-    """The joint with the largest speed."""
+    """The joint with the largest velocity."""
     contacts: int
     """The most contacts in a physics step."""
     penetration: float
     """The deepest of any contact [m]."""
     warnings: tuple[str, ...]
-    """What MuJoCo has warned of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
+class FirstFault:
     """The first number that is not finite, or too large."""
 
     step: int
-    """The step, as the training has counted it."""
     physics_step: int
-    """The physics step within it, counted from 1; 0 where the step began like this."""
+    """The physics step within it, counted from 1; 0 for the state before them."""
     what: str
-    """The number: its field, and its joint."""
     value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came out."""
+    """Result of a replay."""
 
     steps: tuple[Step, ...]
-    """Up to the one in which the environment was lost, if it was."""
+    """Up to the one in which the environment diverged, if it did."""
     positions: np.ndarray
-    """Where the joints stood after each physics step, as long as they are finite. Shape (physics steps, nq)."""
-    wrong: Wrong | None
-    """What was wrong first, if anything was."""
+    """Joint positions after each physics step, as long as they are finite. Shape (physics steps, nq)."""
+    fault: FirstFault | None
     compared: int
-    """Recorded states that were compared with what the step before them led to."""
+    """Number of recorded states that were compared with the result of the step before them."""
     bound: float
-    """How far they may be from it, as `TOLERANCE` says; 0 where both are MuJoCo's own."""
+    """Largest allowed difference, see `TOLERANCE`; 0 where both engines are MuJoCo C."""
     difference: float
-    """The largest difference that was found, measured so."""
     differs_in: int | None
-    """The first step that led elsewhere than it was recorded to, if one did."""
+    """The first step with a larger difference, if there is one."""
 
     def to_json(self) -> str:
-        """Return it as a string."""
+        """Return it as JSON."""
         return json.dumps(asdict(self) | {"positions": self.positions.tolist()})
 
     @classmethod
     def from_json(cls, text: str) -> Replay:
-        """Return what `to_json` made into a string."""
-        told = json.loads(text)
-        told["steps"] = tuple(Step(**each) for each in told["steps"])
-        told["wrong"] = told["wrong"] and Wrong(**told["wrong"])
-        return cls(**told | {"positions": np.array(told["positions"])})
+        """Parse the result of `to_json`."""
+        fields = json.loads(text)
+        fields["steps"] = tuple(Step(**each) for each in fields["steps"])
+        fields["fault"] = fields["fault"] and FirstFault(**fields["fault"])
+        return cls(**fields | {"positions": np.array(fields["positions"])})
 
 
-def replay(dump: Dump, lost: LostEnv) -> Replay:
+def replay(dump: Dump, diverged: DivergedEnv) -> Replay:
     """Step an environment from its recorded states, under its recorded controls."""
-    simulation = _Simulation(dump, lost)
-    is_exact = dump.about.engine == "native"
+    simulation = _Simulation(dump, diverged)
+    is_exact = dump.info.engine == "native"
     spec, bound = (_EXACT, 0.0) if is_exact else (_NEARLY, TOLERANCE)
     steps: list[Step] = []
     differences: dict[int, float] = {}
-    for at, state in enumerate(lost.states):
-        number = lost.first_step + at
+    for at, state in enumerate(diverged.states):
+        number = diverged.first_step + at
         steps.append(simulation.step(number, state))
-        if simulation.wrong is not None:
+        if simulation.fault is not None:
             break
-        if at + 1 < len(lost.states) and not lost.begins[at + 1]:
-            differences[number] = simulation.difference(lost.states[at + 1], spec)
+        if at + 1 < len(diverged.states) and not diverged.begins[at + 1]:
+            differences[number] = simulation.difference(diverged.states[at + 1], spec)
     return Replay(
         steps=tuple(steps),
         positions=np.array(simulation.positions).reshape(-1, simulation.model.nq),
-        wrong=simulation.wrong,
+        fault=simulation.fault,
         compared=len(differences),
         bound=bound,
         difference=float(np.max([0.0, *differences.values()])),
@@ -126,49 +119,40 @@ def replay(dump: Dump, lost: LostEnv) -> Replay:
 class _Simulation:
     """The environment, simulated by MuJoCo C."""
 
-    def __init__(self, dump: Dump, lost: LostEnv) -> None:
-        """Take the model as the environment had it."""
-        mujoco.set_mju_user_warning(lambda _: None)  # They are counted. MuJoCo's own way is a file in this directory.
+    def __init__(self, dump: Dump, diverged: DivergedEnv) -> None:
+        """Load the model, with the environment's own parameters."""
+        mujoco.set_mju_user_warning(lambda _: None)  # They are counted; MuJoCo would write a file.
         self.model = load_scene(dump.model)
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
         self.data = mujoco.MjData(self.model)
-        for name, values in lost.parameters.items():
+        for name, values in diverged.parameters.items():
             getattr(self.model, name)[...] = values
-        if lost.parameters:
+        if diverged.parameters:
             mujoco.mj_setConst(self.model, self.data)
-        self.about = dump.about
+        self.info = dump.info
         self.positions: list[np.ndarray] = []
-        self.wrong: Wrong | None = None
+        self.fault: FirstFault | None = None
 
     def step(self, number: int, state: np.ndarray) -> Step:
-        """Make one step from a recorded state, or as much of it as there is before something is wrong.
-
-        Args:
-            number: The step, as the training has counted it.
-            state: State and controls, mjSTATE_INTEGRATION. Shape (size,).
-        """
+        """Make one step from a recorded state, mjSTATE_INTEGRATION; stop at the first fault."""
         model, data = self.model, self.data
         mujoco.mj_setState(model, data, state, _ALL)
         warned = self._warnings()
         contacts, penetration = 0, 0.0
-        self._look(number, 0, ("qvel", "qpos"))
-        for physics_step in range(1, self.about.decimation + 1):
-            if self.wrong is not None:
+        self._inspect(number, 0, ("qvel", "qpos"))
+        for physics_step in range(1, self.info.decimation + 1):
+            if self.fault is not None:
                 break
             mujoco.mj_step(model, data)
             contacts = max(contacts, data.ncon)
             penetration = max(penetration, -float(data.contact.dist.min(initial=0.0)))
-            self._look(number, physics_step, ("qacc", "qvel", "qpos"))
-            if self.wrong is None:
+            self._inspect(number, physics_step, ("qacc", "qvel", "qpos"))
+            if self.fault is None:
                 self.positions.append(data.qpos.copy())
-        fields = (data.qpos, data.qvel, data.qacc, data.ctrl)
-        qpos, qvel, qacc, ctrl = (float(np.abs(values).max(initial=0.0)) for values in fields)
+        fields = ("qpos", "qvel", "qacc", "ctrl")
         return Step(
             number=number,
-            qpos=qpos,
-            qvel=qvel,
-            qacc=qacc,
-            ctrl=ctrl,
+            **{name: float(np.abs(getattr(data, name)).max(initial=0.0)) for name in fields},
             fastest=_of_dof(model, int(np.abs(data.qvel).argmax())),
             contacts=contacts,
             penetration=penetration,
@@ -176,7 +160,7 @@ class _Simulation:
         )
 
     def difference(self, recorded: np.ndarray, spec: int) -> float:
-        """Return how far the state is from a recorded one, in the components `spec`: see `TOLERANCE`."""
+        """Return the difference of the state and a recorded one, in the components `spec`: see `TOLERANCE`."""
         size = mujoco.mj_stateSize(self.model, spec)
         here, there = np.empty(size), np.empty(size)
         mujoco.mj_getState(self.model, self.data, here, spec)
@@ -185,14 +169,14 @@ class _Simulation:
             return 0.0
         return float((np.abs(here - there) / np.maximum(1.0, np.abs(there))).max())
 
-    def _look(self, number: int, physics_step: int, fields: tuple[str, ...]) -> None:
-        """Remember the first number that is wrong, where position or speed is: accelerations come before both."""
-        bad = {name: ~(np.abs(getattr(self.data, name)) < self.about.largest) for name in fields}
+    def _inspect(self, number: int, physics_step: int, fields: tuple[str, ...]) -> None:
+        """Keep the first faulty number, if a position or velocity is faulty: accelerations come before both."""
+        bad = {name: ~(np.abs(getattr(self.data, name)) < self.info.largest) for name in fields}
         if not (bad["qpos"].any() or bad["qvel"].any()):
             return
         field = next(name for name in fields if bad[name].any())
         index = int(bad[field].argmax())
-        self.wrong = Wrong(
+        self.fault = FirstFault(
             step=number,
             physics_step=physics_step,
             what=f"{field} of {(_of_position if field == 'qpos' else _of_dof)(self.model, index)}",
@@ -200,7 +184,7 @@ class _Simulation:
         )
 
     def _warnings(self) -> dict[str, int]:
-        """Return how often MuJoCo has warned so far, by the kind."""
+        """Return the number of MuJoCo's warnings so far, by kind."""
         kinds = range(int(mujoco.mjtWarning.mjNWARNING))
         return {mujoco.mjtWarning(kind).name.removeprefix("mjWARN_"): self.data.warning[kind].number for kind in kinds}
 
@@ -221,8 +205,8 @@ def _joint(model: mujoco.MjModel, joint: int, component: int) -> str:
     """Name a joint, by its body where it has no name, and one of its numbers where it has several."""
     named = model.joint(joint)
     body = model.body(int(model.jnt_bodyid[joint])).name
-    told = f"joint '{named.name}'" if named.name else f"the joint of body '{body}'"
-    return told if named.qpos0.size == 1 else f"{told}, number {component}"
+    title = f"joint '{named.name}'" if named.name else f"the joint of body '{body}'"
+    return title if named.qpos0.size == 1 else f"{title}, number {component}"
 
 
 if __name__ == "__main__":

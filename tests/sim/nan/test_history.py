@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.lost_envs import RUNAWAY, act, bouncing, dump_of, part_of, step_until_lost
 
-from shoal.sim.engine import STATE_ROWS
-from shoal.sim.history import MOST_ENVIRONMENTS
+from shoal.sim.engines.engine import STATE_ROWS
+from shoal.sim.nan.history import MOST_ENVIRONMENTS
 
 if TYPE_CHECKING:
     from support.bouncing_task import BouncingTask
@@ -31,11 +31,11 @@ def lose(task: BouncingTask, *envs: int) -> None:
 def test_by_default_nothing_is_kept_and_a_step_has_no_more_stages() -> None:
     kept, not_kept = bouncing(engine="native"), bouncing(engine="native", on_nan="reset")
     assert not_kept.history is None
-    assert len(kept.stages(0)) == len(not_kept.stages(0)) + 2
+    assert len(kept.stages()) == len(not_kept.stages()) + 2
     assert not_kept.arrays.keys() == kept.arrays.keys()
     lose(not_kept, 1)
     not_kept.step()
-    assert not_kept.losses.numpy().tolist() == [0, 1, 0]
+    assert not_kept.divergences.numpy().tolist() == [0, 1, 0]
     assert not_kept.dump("Bouncing", rank=0, iteration=1) is None
 
 
@@ -55,7 +55,7 @@ def test_nobody_is_lost_and_nothing_is_left() -> None:
 def test_natively_state_and_controls_are_those_of_each_step_to_the_last_bit() -> None:
     task = bouncing(engine="native", runaway=RUNAWAY)
     seen, rng = [], np.random.default_rng(0)
-    while not task.losses.numpy().any():
+    while not task.divergences.numpy().any():
         before = task.host_state["state"][1].copy()
         act(task, rng)
         seen.append((before, task.actions.numpy()[1].astype(float)))  # The controls are the actions here.
@@ -75,7 +75,7 @@ def test_natively_state_and_controls_are_those_of_each_step_to_the_last_bit() ->
 def test_mujoco_warp_s_state_is_kept_too() -> None:
     task = bouncing(engine="warp", runaway=RUNAWAY)
     seen, rng = [], np.random.default_rng(0)
-    while not task.losses.numpy().any():
+    while not task.divergences.numpy().any():
         before = np.concatenate([task.qpos.numpy()[1], task.qvel.numpy()[1]])
         act(task, rng)
         seen.append(np.concatenate([before, task.actions.numpy()[1]]))
@@ -135,7 +135,7 @@ def test_of_many_the_first_are_kept() -> None:
     dump = dump_of(task, rank=2)
     assert [each.env for each in dump.envs] == [num_envs - 1, *range(MOST_ENVIRONMENTS - 1)]
     assert {each.step for each in dump.envs} == {2, 3}
-    assert (dump.about.lost, dump.about.rank, dump.about.num_envs) == (num_envs, 2, num_envs)
+    assert (dump.info.lost, dump.info.rank, dump.info.num_envs) == (num_envs, 2, num_envs)
 
 
 @each_engine
@@ -148,8 +148,8 @@ def test_all_that_a_step_starts_from_is_named(engine: str) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_part_of_the_graph() -> None:
     on_gpu, on_cpu = (bouncing(engine="warp", device=device, runaway=RUNAWAY) for device in ("cuda:0", "cpu"))
-    assert on_gpu.is_recorded
-    assert all(not hasattr(stage, "run") for stage in on_gpu.stages(0))  # No host call among them.
+    assert on_gpu.graph.is_captured
+    assert all(not hasattr(stage, "run") for stage in on_gpu.stages())  # No host call among them.
     assert abs(step_until_lost(on_gpu) - step_until_lost(on_cpu)) <= 1
     (there,), (here,) = dump_of(on_gpu).envs, dump_of(on_cpu).envs
     assert (there.env, there.states.shape) == (here.env, here.states.shape)

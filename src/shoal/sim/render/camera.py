@@ -1,7 +1,6 @@
-"""A camera that needs no display: pictures of one environment, by MuJoCo's classic renderer.
+"""Offscreen pictures of one environment, by MuJoCo's classic renderer.
 
-MuJoCo reads MUJOCO_GL when it is first imported, so only a process that was started with it takes pictures:
-`shoal.sim.film` does, and `shoal.checks.film` chooses.
+MuJoCo reads MUJOCO_GL when it is first imported: `shoal.sim.render.film` starts a process with it.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 CAMERA = "film"
-"""The camera that a scene may have for its films."""
+"""Name of the camera that a scene may have for its films."""
 
 
 class Camera:
-    """Sees a scene through its own camera of that name, or else from a fixed direction, wherever the model goes."""
+    """Draws a scene from its own camera of that name, or else from a fixed direction, following the model."""
 
     def __init__(self, scene: mujoco.MjModel, size: tuple[int, int]) -> None:
         """Open a renderer.
 
         Args:
-            scene: What is seen.
+            scene: The model.
             size: Width and height of a picture [pixels].
         """
         width, height = size

@@ -12,14 +12,14 @@ from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 
 from shoal.cli import main
 from shoal.errors import UsageError
-from shoal.sim.clip import load_scene, save_scene
-from shoal.sim.dump import read_dump, write_dump
+from shoal.sim.nan.dump import read_dump, write_dump
+from shoal.sim.render.clip import load_scene, save_scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def file(dump: Dump, tmp_path: Path) -> Path:
 
 def test_it_comes_back_as_it_was_written(dump: Dump, file: Path) -> None:
     read = read_dump(file)
-    assert read.about == dump.about
+    assert read.info == dump.info
     assert read.model.tobytes() == dump.model.tobytes() == read.scene.tobytes()
     (here,), (there,) = read.envs, dump.envs
     assert (here.env, here.step) == (there.env, there.step)
@@ -105,8 +105,8 @@ def test_what_is_no_such_file_is_refused(file: Path, change: Callable[[Path], No
 
 
 def test_a_model_of_another_mujoco_is_refused_with_the_one_that_is_needed(dump: Dump, tmp_path: Path) -> None:
-    about = replace(dump.about, versions={**dump.about.versions, "mujoco": "3.1.4"})
-    write_dump(replace(dump, about=about), tmp_path / "old.lost.npz")
+    info = replace(dump.info, versions={**dump.info.versions, "mujoco": "3.1.4"})
+    write_dump(replace(dump, info=info), tmp_path / "old.lost.npz")
     with pytest.raises(UsageError, match=r"a model of MuJoCo 3\.1\.4, which MuJoCo .* cannot read: .*mujoco==3\.1\.4`"):
         read_dump(tmp_path / "old.lost.npz")
 
@@ -147,8 +147,8 @@ def test_a_replay_that_does_not_end_is_ended(dump: Dump, tmp_path: Path, monkeyp
 def test_what_would_command_a_terminal_is_printed_escaped(
     dump: Dump, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    about = replace(dump.about, task="\x1b]0;owned\x07\u202eRobot")
-    replayed_by_command(replace(dump, about=about), tmp_path)
+    info = replace(dump.info, task="\x1b]0;owned\x07\u202eRobot")
+    replayed_by_command(replace(dump, info=info), tmp_path)
     printed = capsys.readouterr().out
     assert r"\x1b]0;owned\x07\u202eRobot, simulated by" in printed
     assert "\x1b" not in printed

@@ -1,4 +1,4 @@
-"""MuJoCo's own C engine for many environments on this rank's share of the cores.
+"""MuJoCo's C engine, for many environments on this rank's share of the cores.
 
 MuJoCo computes in 64 bits and keeps the state. Kernels and torch see 32-bit copies of the fields that the task asked
 for, each refreshed once a step in one vectorised copy. Only controls flow back, and the state of environments that
@@ -18,7 +18,7 @@ import warp as wp
 from mujoco.batch import Batch, SimulationError
 
 from shoal.errors import ShoalError, TrainingFailedError
-from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
+from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,17 +41,9 @@ class NativeEngine(Engine):
     def __init__(
         self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device, threads: int
     ) -> None:
-        """Remember what is simulated.
-
-        Args:
-            model: The model.
-            num_envs: How many simulations.
-            decimation: Physics steps for each `step`.
-            device: The CPU.
-            threads: How many cores to use.
-        """
+        """Copy the model; `threads` is the number of cores to use. For the rest see `Engine`."""
         model = copy(model)
-        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # Lost environments are the task's business.
+        model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # The task resets diverged environments.
         super().__init__(model, num_envs=num_envs, decimation=decimation, device=device)
         self._threads = min(threads, num_envs)
         # MuJoCo's array and ours, of each field and parameter that its batch serves.
@@ -60,30 +52,27 @@ class NativeEngine(Engine):
         self._derived: list[_Pair] = []
         self._expanded: list[_Pair] = []
         self._wrenches: dict[str, np.ndarray] = {}
-        """Our arrays of the fields that it does not."""
+        """Our arrays of the other fields."""
 
     def _open(self, name: str) -> wp.array:
         return self._allocate(name, getattr(self._template, name))
 
-    def _open_parameter(self, name: str) -> wp.array:
-        return self._allocate(name, getattr(self.model, name))
-
     def start(self) -> None:
-        """Make the batch, and take hold of its arrays."""
-        asked = {name: array.numpy() for name, array in self.fields.items()}
-        self._wrenches = {name: ours for name, ours in asked.items() if name in AFTER_CONSTRAINTS}
+        """Make the batch, and bind its arrays."""
+        fields = {name: array.numpy() for name, array in self.fields.items()}
+        self._wrenches = {name: ours for name, ours in fields.items() if name in AFTER_CONSTRAINTS}
         # These are computed from one simulation's own MjData, which only a persistent batch keeps.
         self._batch = Batch(self.model, nsim=self.num_envs, nthread=self._threads, persistent=bool(self._wrenches))
-        self._told = self._batch.warning[:, :, 1].copy()
+        self._warned = self._batch.warning[:, :, 1].copy()
         self._stage = self.stage()
-        # MuJoCo's own way to warn is a file in the working directory. `trouble` tells.
+        # Without it MuJoCo writes warnings to a file in the working directory.
         mujoco.set_mju_user_warning(lambda message: logger.debug("MuJoCo: %s", message))
-        for name in asked.keys() - self._wrenches:
-            theirs = _asked_of(self._batch.bind, name)
+        for name in fields.keys() - self._wrenches:
+            theirs = _array_of(self._batch.bind, name)
             kind = self._state if name in STATE else self._controls if name in CONTROLS else self._derived
-            kind.append((theirs, asked[name].reshape(theirs.shape)))
+            kind.append((theirs, fields[name].reshape(theirs.shape)))
         for name, array in self.parameters.items():
-            theirs = _asked_of(self._batch.expand, name)
+            theirs = _array_of(self._batch.expand, name)
             self._expanded.append((theirs, array.numpy().reshape(theirs.shape)))
 
     def step(self) -> None:
@@ -105,7 +94,7 @@ class NativeEngine(Engine):
                 ours[ids] = theirs[ids]
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Take over the state of some environments, and derive the rest."""
+        """Read the state of some environments, and derive the rest."""
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
         if not ids.size:
@@ -122,25 +111,22 @@ class NativeEngine(Engine):
         self._compute_wrenches(ids.tolist())
 
     def _compute_wrenches(self, ids: Iterable[int]) -> None:
-        """Compute, for some environments, what MuJoCo computes only for those who ask.
-
-        One after the other: on one core, all of it is a thirtieth of a step.
-        """
+        """Compute the forces of `mj_rnePostConstraint`, one environment after the other: a thirtieth of a step."""
         for sim in ids if self._wrenches else ():
             self._batch.get_data(sim, self._template)
             mujoco.mj_rnePostConstraint(self.model, self._template)
             for name, ours in self._wrenches.items():
                 ours[sim] = getattr(self._template, name)
 
-    def take_parameters(self) -> None:
-        """Take over the parameters of all environments."""
+    def apply_parameters(self) -> None:
+        """Read the parameters of all environments."""
         for theirs, ours in self._expanded:
             np.copyto(theirs, ours)
         if self._expanded:
             self._run(self._batch.set_const)
 
     def bare(self) -> Callable[[], None]:
-        """Return the steps of a batch of the model itself, with the present states and controls."""
+        """Return the steps of a new batch, with the present states and controls."""
         batch = Batch(self.model, nsim=self.num_envs, nthread=self._threads)
         batch.state[...] = self._batch.state
         return partial(batch.step, nstep=self.decimation)
@@ -151,17 +137,17 @@ class NativeEngine(Engine):
         return {"state": self._batch.state}
 
     def step_inputs(self) -> dict[str, wp.array]:
-        """Return the state of all simulations, and the controls that they have not taken over yet."""
+        """Return the state of all simulations, and the controls that they have not read yet."""
         state = self._batch.state
         rows = wp.array(ptr=state.ctypes.data, dtype=wp.float64, shape=state.shape, device=self.device)
         controls = {name: self.fields[name] for name in CONTROLS if name in self.fields}
         return {STATE_ROWS: rows} | {name: rows_of(array) for name, array in controls.items() if array.size}
 
-    def trouble(self) -> dict[str, str]:
-        """Tell which environments ran out of memory for contacts or constraints since the last call."""
+    def take_warnings(self) -> dict[str, str]:
+        """Return which environments ran out of memory for contacts or constraints since the last call."""
         counts = self._batch.warning[:, :, 1]
-        risen = counts > self._told
-        self._told = counts.copy()
+        risen = counts > self._warned
+        self._warned = counts.copy()
         return {
             what: f"{some_of(np.flatnonzero(risen[:, int(kind)]))} had more {what} than MuJoCo's memory holds, and "
             'some were dropped: give the model more, as with <size memory="64M"/>.'
@@ -170,11 +156,7 @@ class NativeEngine(Engine):
         }
 
     def _run(self, call: Callable[[], None]) -> None:
-        """Run MuJoCo.
-
-        Raises:
-            TrainingFailedError: It refused to go on with some environments.
-        """
+        """Run MuJoCo, and translate its errors."""
         try:
             call()
         except SimulationError as error:
@@ -185,12 +167,8 @@ class NativeEngine(Engine):
             raise TrainingFailedError(message) from error
 
 
-def _asked_of(give: Callable[[str], np.ndarray], name: str) -> np.ndarray:
-    """Return MuJoCo's array of a field.
-
-    Raises:
-        ShoalError: It does not give it.
-    """
+def _array_of(give: Callable[[str], np.ndarray], name: str) -> np.ndarray:
+    """Return MuJoCo's array of a field."""
     try:
         return give(name)
     except ValueError as error:

@@ -14,7 +14,7 @@ from mujoco_warp._src import collision_driver, constraint
 from support.emulated_gpu.contacts import permuted_contacts
 
 from shoal.errors import UsageError
-from shoal.sim.deterministic import make_deterministic
+from shoal.sim.engines.deterministic import make_deterministic
 
 STUBS = (collision_driver._sort_contacts, constraint._sort_constraints)
 """As MuJoCo Warp has them, before any test replaces them."""

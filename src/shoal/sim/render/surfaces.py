@@ -1,4 +1,4 @@
-"""Surfaces of MuJoCo's geoms as triangles: meshes, height fields, and the shapes that MuJoCo has names for."""
+"""Triangle surfaces of MuJoCo's geoms: meshes, height fields and primitives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_MESH = frozenset({int(mujoco.mjtGeom.mjGEOM_MESH), int(mujoco.mjtGeom.mjGEOM_
 """Geoms that are drawn as one of the model's meshes."""
 
 _ON_THE_AXIS = 1e-9
-"""Points nearer to it than this are on it: a ring there is a point [m]."""
+"""Largest distance of a point on the axis [m]: a ring there is a point."""
 
 Surface = tuple[np.ndarray, np.ndarray]
 """Vertices [m], shape (num_vertices, 3), and triangles that index them, counter-clockwise seen from outside, shape
@@ -73,12 +73,12 @@ def _cylinder(radius: float, half_length: float, _z: float) -> Surface:
 
 
 def _revolved(distances: np.ndarray, heights: np.ndarray, creases: tuple[int, ...] = ()) -> Surface:
-    """Turn a line about the z axis.
+    """Revolve a line about the z axis.
 
     Args:
-        distances: From the axis, from the lowest point of the line up. Shape (num_points,).
-        heights: Of the same points.
-        creases: Points whose successor stands at the same place: between the two there is no surface.
+        distances: Distances of the line's points from the axis, from the lowest up. Shape (num_points,).
+        heights: Heights of the points.
+        creases: Points with the same position as their successor: there is no surface between the two.
     """
     turn = np.linspace(0.0, 2 * np.pi, SEGMENTS, endpoint=False)
     ring = np.stack([np.cos(turn), np.sin(turn)], axis=1)

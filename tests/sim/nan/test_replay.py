@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support.lost_envs import RUNAWAY, act, bouncing, dump_of, step_until_lost
 
-from shoal.sim.replay import TOLERANCE, replay
+from shoal.sim.nan.replay import TOLERANCE, replay
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.sim.dump import Dump
+    from shoal.sim.nan.dump import Dump
 
 _dumps: dict[str, Dump] = {}
 
@@ -36,11 +36,11 @@ def test_it_is_lost_in_the_recorded_step(dump: Dump) -> None:
     (lost,) = dump.envs
     again = replay(dump, lost)
     assert [step.number for step in again.steps] == list(range(lost.first_step, lost.step + 1))
-    assert again.wrong is not None
-    assert again.wrong.step == lost.step
-    assert 1 <= again.wrong.physics_step <= dump.about.decimation
-    assert again.wrong.what == "qacc of joint 'rail'"
-    assert not abs(again.wrong.value) < dump.about.largest
+    assert again.fault is not None
+    assert again.fault.step == lost.step
+    assert 1 <= again.fault.physics_step <= dump.info.decimation
+    assert again.fault.what == "qacc of joint 'rail'"
+    assert not abs(again.fault.value) < dump.info.largest
 
 
 def test_the_recorded_states_come_out(dump: Dump) -> None:
@@ -48,9 +48,9 @@ def test_the_recorded_states_come_out(dump: Dump) -> None:
     again = replay(dump, lost)
     assert again.compared == len(lost.states) - 1
     assert again.differs_in is None
-    assert again.bound == (0.0 if dump.about.engine == "native" else TOLERANCE)
+    assert again.bound == (0.0 if dump.info.engine == "native" else TOLERANCE)
     assert again.difference <= again.bound
-    assert (again.difference == 0.0) is (dump.about.engine == "native")
+    assert (again.difference == 0.0) is (dump.info.engine == "native")
 
 
 @pytest.mark.parametrize(("engine", "num_envs"), [("native", 4), ("warp", 2)])
@@ -60,13 +60,13 @@ def test_a_robot_on_the_ground_that_is_pushed_and_begins_anew_is_replayed_too(en
     for _ in range(60):
         robots.actions.assign(rng.normal(0.0, 1.5, (num_envs, 12)).astype(np.float32))
         robots.step()
-    robots.losses.fill_(1)  # They are not lost, but what would have led there is kept.
+    robots.divergences.fill_(1)  # They are not lost, but what would have led there is kept.
     dump = robots.dump("Quadruped", rank=0, iteration=1)
     assert dump is not None
     assert len(dump.envs) == num_envs
     for each in dump.envs:
         again = replay(dump, each)
-        assert (again.wrong, again.differs_in) == (None, None)
+        assert (again.fault, again.differs_in) == (None, None)
         assert again.compared == 49 - int(each.begins[1:].sum()) > 40
         assert again.difference <= (0.0 if engine == "native" else 1e-4)
         assert max(step.contacts for step in again.steps) >= 3
@@ -106,16 +106,16 @@ def test_the_table_tells_what_grows(dump: Dump) -> None:
 def test_positions_are_those_of_every_physics_step_while_they_are_finite(dump: Dump) -> None:
     (lost,) = dump.envs
     again = replay(dump, lost)
-    assert again.wrong is not None
-    steps = (len(lost.states) - 1) * dump.about.decimation + again.wrong.physics_step - 1
+    assert again.fault is not None
+    steps = (len(lost.states) - 1) * dump.info.decimation + again.fault.physics_step - 1
     assert again.positions.shape == (steps, 8)
     assert np.isfinite(again.positions).all()
 
 
 def test_what_mujoco_does_not_lose_is_said(dump: Dump) -> None:
-    about = replace(dump.about, largest=1e30)
-    again = replay(replace(dump, about=about), dump.envs[0])
-    assert again.wrong is None
+    info = replace(dump.info, largest=1e30)
+    again = replay(replace(dump, info=info), dump.envs[0])
+    assert again.fault is None
     assert len(again.steps) == len(dump.envs[0].states)
 
 
@@ -129,7 +129,7 @@ def test_a_state_that_the_task_had_spoiled_is_told_before_any_physics() -> None:
     task.engine.forward(task.done, task.moved)
     act(task, np.random.default_rng(0))
     dump = dump_of(task)
-    wrong = replay(dump, dump.envs[0]).wrong
+    wrong = replay(dump, dump.envs[0]).fault
     assert wrong is not None
     assert (wrong.step, wrong.physics_step, wrong.what) == (2, 0, "qvel of the joint of body 'ball', number 2")
     assert np.isnan(wrong.value)
@@ -144,7 +144,7 @@ def test_a_joint_is_named_by_its_position_too() -> None:
     task.engine.forward(task.done, task.moved)
     task.step()
     dump = dump_of(task)
-    wrong = replay(dump, dump.envs[0]).wrong
+    wrong = replay(dump, dump.envs[0]).fault
     assert wrong is not None
     assert wrong.what == "qpos of the joint of body 'ball', number 2"
 
@@ -155,7 +155,7 @@ def test_where_the_task_has_written_the_state_nothing_is_compared() -> None:
     for _ in range(10):
         act(task, rng)
     task.wanted.fill_(value=True)
-    while not task.losses.numpy().any():
+    while not task.divergences.numpy().any():
         act(task, rng)
     dump = dump_of(task)
     (lost,) = dump.envs

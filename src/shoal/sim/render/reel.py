@@ -1,27 +1,37 @@
-"""Recording what one environment does, while it does it: a copy of one row a step, which a GPU is not waited for."""
+"""Recording of environment 0 for a film: a copy of one row a step, without waiting for a GPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from shoal.sim.bridge import to_torch
-from shoal.sim.clip import Clip, save_scene
+from shoal.sim.render.clip import Clip, save_scene
 
 if TYPE_CHECKING:
-    from shoal.sim.kernel_task import KernelTask
+    import mujoco
+    import warp as wp
+
+
+class Task(Protocol):
+    """A task with a picture, see `shoal.sim.kernel_task.KernelTask`."""
+
+    @property
+    def step_dt(self) -> float: ...  # noqa: D102
+    def scene(self) -> mujoco.MjModel: ...  # noqa: D102
+    def positions(self) -> wp.array: ...  # noqa: D102
 
 
 class Reel:
-    """Room for some steps of environment 0, on the task's device."""
+    """Buffer of the joint positions of environment 0, on the task's device."""
 
-    def __init__(self, task: KernelTask[Any], steps: int, size: tuple[int, int]) -> None:
-        """Make room.
+    def __init__(self, task: Task, steps: int, size: tuple[int, int]) -> None:
+        """Allocate.
 
         Args:
-            task: Whose environment 0 is recorded.
-            steps: For how many steps.
+            task: The task.
+            steps: Length of the buffer.
             size: Width and height of the film [pixels].
 
         Raises:
@@ -36,21 +46,21 @@ class Reel:
         """Steps that are recorded."""
 
     def __len__(self) -> int:
-        """Return the steps that there is room for."""
+        """Return the length of the buffer."""
         return len(self._rows)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no more room."""
+        """Whether all of the buffer is recorded."""
         return self.taken == len(self)
 
     def take(self) -> None:
-        """Record where the joints stand now."""
+        """Record the joint positions."""
         self._rows[self.taken].copy_(self._row())
         self.taken += 1
 
     def cut(self) -> Clip:
-        """Return what is recorded, and make room again. Here a GPU is waited for, once."""
+        """Return the recorded clip, and clear the buffer. Waits for the device, once."""
         positions = self._rows[: self.taken].cpu().numpy().copy()
         self.taken = 0
         return Clip(scene=self._scene, positions=positions, step_dt=self._task.step_dt, size=self._size)

@@ -1,4 +1,4 @@
-"""Kernels that sort the contacts and constraint rows of MuJoCo Warp. `shoal.sim.deterministic` launches them."""
+"""Kernels that sort the contacts and constraint rows of MuJoCo Warp, see `shoal.sim.engines.deterministic`."""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -99,38 +99,27 @@ def rank_rows(
 
 
 @wp.kernel(enable_backward=False)
-def gather(
+def permute(
+    is_back: wp.bool,
     source: wp.array2d[wp.int32],
     address: wp.array[wp.uint64],
     world_stride: wp.array[wp.uint64],
     row_stride: wp.array[wp.uint64],
     scratch: wp.array3d[wp.uint32],
 ) -> None:
-    """Copy the values that each row takes into the scratch array."""
+    """Copy the source of each row to the scratch array; or, if `is_back`, the scratch array to the rows."""
     world, row, column = wp.tid()
     origin = source[world, row]
     if origin < 0:
         return
+    if is_back:
+        origin = row
     place = address[column] + wp.uint64(world) * world_stride[column] + wp.uint64(origin) * row_stride[column]
     word = wp.array(ptr=place, shape=(1,), dtype=wp.uint32)
-    scratch[world, row, column] = word[0]
-
-
-@wp.kernel(enable_backward=False)
-def put_back(
-    source: wp.array2d[wp.int32],
-    address: wp.array[wp.uint64],
-    world_stride: wp.array[wp.uint64],
-    row_stride: wp.array[wp.uint64],
-    scratch: wp.array3d[wp.uint32],
-) -> None:
-    """Copy the values of each row from the scratch array to the fields."""
-    world, row, column = wp.tid()
-    if source[world, row] < 0:
-        return
-    place = address[column] + wp.uint64(world) * world_stride[column] + wp.uint64(row) * row_stride[column]
-    word = wp.array(ptr=place, shape=(1,), dtype=wp.uint32)
-    word[0] = scratch[world, row, column]
+    if is_back:
+        word[0] = scratch[world, row, column]
+    else:
+        scratch[world, row, column] = word[0]
 
 
 @wp.kernel(enable_backward=False)

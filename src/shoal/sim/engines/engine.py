@@ -1,12 +1,12 @@
-"""The face that both physics engines show to a task: fields of `MjData` and `MjModel` by name, as Warp arrays.
+"""The interface of both physics engines: fields of `MjData` and `MjModel` by name, as Warp arrays.
 
 Field names are MuJoCo's, and so is their meaning. A field has one row for each environment: `qpos` has the shape
 (num_envs, nq), `xpos` the shape (num_envs, nbody) of `wp.vec3`. What MuJoCo stores as rows of 3, 4, 6, 9 or 10 numbers
 is a vector or matrix of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-`place` or `disturb` wrote the state they describe the new one. `qpos`, `qvel` and the other fields of the state are
-always current.
+`reset_state` or `interval_events` wrote the state they describe the new one. `qpos`, `qvel` and the other fields of the
+state are always current.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 from shoal.errors import ShoalError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 LARGEST = 1e10
-"""A position or speed that is not smaller is lost: MuJoCo's own limit, mjMAXVAL."""
+"""An environment has diverged when a position or velocity is not smaller: MuJoCo's own limit, mjMAXVAL."""
 
 STATE = ("qpos", "qvel", "act", "qacc_warmstart")
-"""What a physics step changes and the next one starts from, beside the time."""
+"""State that a physics step changes, beside the time."""
 
 CONTROLS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
-"""What a physics step reads and leaves alone."""
+"""Inputs that a physics step does not change."""
 
 STATE_ROWS = "mjSTATE_INTEGRATION"
-"""Stands for all of MuJoCo's state and controls, in MuJoCo's own order."""
+"""Name of all of MuJoCo's state and controls in MuJoCo's own order, in `Engine.step_inputs`."""
 
 vec10 = wp.types.vector(length=10, dtype=wp.float32)
 _DTYPES: dict[tuple[int, ...], Any] = {
@@ -50,13 +50,13 @@ KINEMATIC = frozenset(
     {f"{kind}_{what}" for kind in ("geom", "site") for what in ("xpos", "xmat", "xquat")}
     | {"xpos", "xquat", "xmat", "xipos", "xiquat", "ximat", "xanchor", "xaxis"}
 )
-"""What forward kinematics give."""
+"""Fields of forward kinematics."""
 
 _AT_POSITIONS = KINEMATIC | {"subtree_com", "cdof", "cinert", "ten_length", "actuator_length", "cam_xpos", "cam_xmat"}
 _AT_SPEEDS = frozenset({"cvel", "cdof_dot", "ten_velocity", "actuator_velocity", "subtree_linvel", "subtree_angmom"})
 
 AFTER_CONSTRAINTS = frozenset({"cacc", "cfrc_int", "cfrc_ext"})
-"""What MuJoCo computes only for those who ask, by `mj_rnePostConstraint`."""
+"""Fields that only `mj_rnePostConstraint` computes."""
 
 _NAMED_AT_MOST = 5
 
@@ -65,20 +65,20 @@ class Engine(ABC):
     """`num_envs` simulations of one model on one device."""
 
     name: ClassVar[str]
-    """What `--env.engine` calls it."""
+    """Its value of `--env.engine`."""
 
     title: ClassVar[str]
-    """What it is called in sentences."""
+    """Its name in messages."""
 
     is_on_host: bool
-    """Whether `step`, `reset` and `forward` do more than launch kernels, and so cannot be recorded."""
+    """Whether `step`, `reset` and `forward` do more than launch kernels, and so cannot be captured."""
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device) -> None:
-        """Remember what is simulated.
+        """Prepare; `start` begins.
 
         Args:
             model: The model. It is not written to.
-            num_envs: How many simulations.
+            num_envs: Number of simulations.
             decimation: Physics steps for each `step`.
             device: Where the arrays live.
         """
@@ -87,50 +87,35 @@ class Engine(ABC):
         self.decimation = decimation
         self.device = device
         self.fields: dict[str, wp.array] = {}
-        """The fields of `MjData` that were asked for."""
+        """The fields of `MjData` in use."""
         self.parameters: dict[str, wp.array] = {}
-        """The fields of `MjModel` that were asked for."""
+        """The fields of `MjModel` in use."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
     def data(self, name: str) -> wp.array:
         """Return a field of `MjData`. Shape (num_envs,) or (num_envs, rows), see above.
 
-        Kernels may write controls at any time, and the state in `MujocoTask.place` and `MujocoTask.disturb`.
+        Kernels may write controls at any time, and the state in `reset_state` and `interval_events` of a task.
 
-        Raises:
-            ShoalError: There is no such field, or it cannot be had.
         """
         if name not in self.fields:
-            if name not in DATA_FIELDS:
-                hint = " Ask for it by parameter()." if name in MODEL_FIELDS else did_you_mean(name, DATA_FIELDS)
-                message = f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}"
-                raise ShoalError(message)
+            _check_name(name, DATA_FIELDS, MODEL_FIELDS, "data", "MjData", "parameter")
             self.fields[name] = self._open(name)
         return self.fields[name]
 
     def parameter(self, name: str) -> wp.array:
-        """Return a field of `MjModel`, with values of its own for each environment. They begin as the model's.
+        """Return a field of `MjModel`, with values of its own for each environment, at first the model's.
 
         Kernels may write it in `MujocoTask.randomize`.
-
-        Raises:
-            ShoalError: There is no such field, or it cannot differ between environments.
         """
         if name not in self.parameters:
-            if name not in MODEL_FIELDS:
-                hint = " Ask for it by data()." if name in DATA_FIELDS else did_you_mean(name, MODEL_FIELDS)
-                message = f"parameter('{name}') was asked for, but MuJoCo's MjModel has no field of that name.{hint}"
-                raise ShoalError(message)
-            self.parameters[name] = self._open_parameter(name)
+            _check_name(name, MODEL_FIELDS, DATA_FIELDS, "parameter", "MjModel", "data")
+            self.parameters[name] = self._allocate(name, getattr(self.model, name))
         return self.parameters[name]
 
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
-        """Return a new array for a field, every environment of which begins as `row`.
-
-        Raises:
-            ShoalError: The field holds other things than floating-point numbers.
-        """
+        """Return a new array for a field of floating-point numbers, with `row` in every environment."""
         row = np.asarray(row)
         if row.dtype.kind != "f":
             message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
@@ -140,11 +125,11 @@ class Engine(ABC):
 
     @property
     def derived(self) -> set[str]:
-        """The fields that were asked for and follow from the state."""
+        """The fields in use that follow from the state."""
         return self.fields.keys() - {*STATE, *CONTROLS}
 
     def stage(self) -> int | None:
-        """Return how far `forward` has to go for the derived fields; None for nowhere."""
+        """Return the last stage of `mj_forward` that the derived fields need; None for none."""
         return max((self._stage_of(name) for name in self.derived), default=None)
 
     def _stage_of(self, name: str) -> int:
@@ -158,18 +143,14 @@ class Engine(ABC):
 
     @abstractmethod
     def _open(self, name: str) -> wp.array:
-        """Return the array of a field of `MjData` that is asked for the first time."""
-
-    @abstractmethod
-    def _open_parameter(self, name: str) -> wp.array:
-        """Return the array of a field of `MjModel` that is asked for the first time."""
+        """Return the array of a field of `MjData`. Called once for each field."""
 
     @abstractmethod
     def start(self) -> None:
-        """Begin: every field and parameter has been asked for.
+        """Begin. All fields and parameters in use are known.
 
         Raises:
-            ShoalError: One of them cannot be had.
+            ShoalError: One of them is not available.
         """
 
     @abstractmethod
@@ -182,34 +163,41 @@ class Engine(ABC):
 
     @abstractmethod
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Take over the state that kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+        """Read the state that kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
 
         `moved` is cleared.
         """
 
     @abstractmethod
-    def take_parameters(self) -> None:
-        """Take over what kernels wrote to the parameters, and derive the constants that follow from them."""
+    def apply_parameters(self) -> None:
+        """Read the parameters that kernels wrote, and derive the constants that follow from them."""
 
     @abstractmethod
     def bare(self) -> Callable[[], None]:
-        """Return what makes the same physics steps from here on, and nothing else: what a benchmark compares with."""
+        """Return a function that makes the same physics steps, and nothing else: the reference of a benchmark."""
 
     @property
     @abstractmethod
     def host_state(self) -> dict[str, np.ndarray]:
-        """Arrays of the host that the next step starts from; live, by name. Empty where all state is in `fields`."""
+        """State in arrays of the host, live, by name. Empty where all state is in `fields`."""
 
     @abstractmethod
     def step_inputs(self) -> dict[str, wp.array]:
-        """Return all that the next `step` starts from: fields by name, live, as rows of numbers. Each (num_envs, n).
+        """Return all inputs of the next `step`: fields by name, live, as rows of numbers. Each (num_envs, n).
 
         Among them may be `STATE_ROWS`; where other fields are too, theirs are the newer numbers.
         """
 
     @abstractmethod
-    def trouble(self) -> dict[str, str]:
+    def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
+
+
+def _check_name(name: str, known: Collection[str], others: Collection[str], by: str, owner: str, other: str) -> None:
+    if name not in known:
+        hint = f" Ask for it by {other}()." if name in others else did_you_mean(name, known)
+        message = f"{by}('{name}') was asked for, but MuJoCo's {owner} has no field of that name.{hint}"
+        raise ShoalError(message)
 
 
 def rows_of(array: wp.array) -> wp.array:
@@ -220,7 +208,7 @@ def rows_of(array: wp.array) -> wp.array:
 
 
 def some_of(envs: np.ndarray) -> str:
-    """Name environments by their indices, (n,), and not more of them than can be read."""
+    """Return a list of environments by their indices, (n,), shortened for a message."""
     if len(envs) == 1:
         return f"environment {envs[0]}"
     shown = ", ".join(str(env) for env in envs[:_NAMED_AT_MOST])

@@ -10,7 +10,7 @@ from support.counting_task import CountingConfig, CountingTask
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.sim.bridge import to_torch
-from shoal.sim.reel import Reel
+from shoal.sim.render.reel import Reel
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
 

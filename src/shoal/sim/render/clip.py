@@ -1,4 +1,4 @@
-"""What a film is made from: a scene, and where the joints of one environment stood, step after step."""
+"""Clips: a scene, and the joint positions of one environment, step after step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_FRAMES_A_SECOND = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """A film before it is drawn. It travels to the process that draws it as a file."""
+    """A film before it is drawn. A file carries it to the process that draws it."""
 
     scene: np.ndarray
     """The scene as MuJoCo saves it. Bytes, shape (size,)."""
@@ -30,7 +30,7 @@ class Clip:
 
     @property
     def stride(self) -> int:
-        """Steps between two frames, so that a film in real time has no more frames a second than a screen shows.
+        """Steps between two frames of a film in real time.
 
         Up to 60 steps a second each step is a frame; above, the film has between 30 and 60 frames a second.
         """
@@ -38,7 +38,7 @@ class Clip:
 
     @property
     def frames_a_second(self) -> float:
-        """At which the film lasts as long as what it shows."""
+        """Frame rate of a film in real time."""
         return 1 / (self.step_dt * self.stride)
 
     def write(self, file: IO[bytes]) -> None:
@@ -47,28 +47,24 @@ class Clip:
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Self:
-        """Read what `write` wrote."""
-        with np.load(file) as told:
-            width, height = map(int, told["size"])
-            return cls(
-                scene=told["scene"],
-                positions=told["positions"],
-                step_dt=float(told["step_dt"]),
-                size=(width, height),
-            )
+        """Read a file of `write`."""
+        with np.load(file) as arrays:
+            width, height = map(int, arrays["size"])
+            step_dt = float(arrays["step_dt"])
+            return cls(scene=arrays["scene"], positions=arrays["positions"], step_dt=step_dt, size=(width, height))
 
 
 def save_scene(scene: mujoco.MjModel) -> np.ndarray:
     """Return a model, with its meshes and textures, as bytes of shape (size,)."""
-    import mujoco  # Already imported by whoever made the scene.
+    import mujoco
 
     saved = np.empty(mujoco.mj_sizeModel(scene), dtype=np.uint8)
     mujoco.mj_saveModel(scene, None, saved)
     return saved
 
 
-def load_scene(saved: np.ndarray) -> Any:  # noqa: ANN401  MuJoCo's types are not told.
-    """Return the model that `save_scene` saved."""
+def load_scene(saved: np.ndarray) -> Any:  # noqa: ANN401  MuJoCo has no types.
+    """Return the model of `save_scene`."""
     import mujoco
 
     return mujoco.MjModel.from_binary_path("scene.mjb", {"scene.mjb": saved.tobytes()})

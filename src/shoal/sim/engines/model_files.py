@@ -1,4 +1,4 @@
-"""The MJCF file of a robot: found by path or by name, and copied with all files that it refers to."""
+"""MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 
 
 def find_robot(robot: str) -> Path:
-    """Return the MJCF file of a robot that is named by its path, or by its name in the package mujoco-menagerie.
+    """Return the MJCF file of a robot by its path, or by its name in the package mujoco-menagerie.
 
     Raises:
         UsageError: There is none.
@@ -43,14 +43,14 @@ def find_robot(robot: str) -> Path:
 
 
 def copy_model(file: Path, directory: Path, name: str) -> None:
-    """Copy an MJCF file as `name`, and what it includes and refers to, each to where it is as seen from the others.
+    """Copy an MJCF file and all files that it refers to, with their relative paths.
 
-    A file that is missing, or no MJCF, is left to whoever builds the model to tell.
+    A file that is missing, or no MJCF, is not copied: building the model reports it.
 
     Args:
         file: The MJCF file.
-        directory: Where the copies go, in place of all that is there.
-        name: What the file is called there, at some depth.
+        directory: Target of the copies; its old content is removed.
+        name: Name of the MJCF file there.
 
     Raises:
         OSError: They cannot be written.

@@ -1,4 +1,4 @@
-"""The file that a training leaves when it stops for lost environments: all that it takes to see it happen again.
+"""The file that a training leaves when it stops for diverged environments, and `shoal replay` reads.
 
 Numbers and text only, in numpy's own format: reading one runs no code. The model is as MuJoCo saves it, and only the
 version that has saved it reads it again.
@@ -24,49 +24,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BROKEN = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
-"""What reading half a file raises, or one that holds something else."""
+"""Errors of reading half a file, or one that holds something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """Where a file comes from, and how its environments were simulated."""
+class DumpInfo:
+    """Origin of a file, and settings of the simulation. The fields are keys of its JSON."""
 
     task: str
-    """What was trained."""
     engine: str
-    """What has simulated it: ``native`` or ``warp``."""
     decimation: int
-    """Physics steps for each step."""
     largest: float
-    """An environment is lost when a position or speed is not smaller."""
+    """An environment has diverged when a position or velocity is not smaller."""
     rank: int
-    """The rank that lost the environments."""
     num_envs: int
-    """Environments of that rank, as of each other."""
     iteration: int
     """The iteration that ran, counted from 1."""
     lost: int
-    """How many environments were lost in it, on this rank. Not all of them need to be in the file."""
+    """Environments of this rank that diverged in it. Not all of them need to be in the file."""
     seed: int
-    """The seed of the rank's environments: the training's, plus the rank."""
     versions: Mapping[str, str]
-    """Of the packages that numbers depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostEnv:
-    """One environment, and what led to its loss."""
+class DivergedEnv:
+    """One environment that diverged, and its last steps."""
 
     env: int
     """Its index on its rank."""
     step: int
-    """The step in which it was lost, the last of those below: counted from 1, since the training was started."""
+    """The step in which it diverged, the last of those below: counted from 1, since the training was started."""
     states: np.ndarray
     """State and controls before the physics of each step: mjSTATE_INTEGRATION. Shape (steps, size), 64 bits."""
     begins: np.ndarray
     """Where the task has written the state since the step before, as at the beginning of an episode. Shape (steps,)."""
     parameters: Mapping[str, np.ndarray]
-    """The fields of `MjModel` that it had for itself."""
+    """Its own fields of `MjModel`."""
 
     @property
     def first_step(self) -> int:
@@ -76,18 +69,17 @@ class LostEnv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dump:
-    """What a file holds."""
+    """Content of a file."""
 
-    about: About
+    info: DumpInfo
     model: np.ndarray
-    """The model. Bytes, shape (size,)."""
     scene: np.ndarray
-    """What films show: the model itself, or one with its joints. Bytes, shape (size,)."""
-    envs: tuple[LostEnv, ...]
-    """The environments that were lost first, in that order."""
+    """The model that films show: the model itself, or one with its joints. Both are bytes of shape (size,)."""
+    envs: tuple[DivergedEnv, ...]
+    """The environments that diverged first, in that order."""
 
-    def find(self, env: int | None) -> LostEnv:
-        """Return an environment by its index on its rank, or the first that was lost.
+    def find(self, env: int | None) -> DivergedEnv:
+        """Return an environment by its index on its rank; None for the first that diverged.
 
         Raises:
             UsageError: It is not here.
@@ -107,8 +99,7 @@ def write_dump(dump: Dump, file: Path) -> None:
         OSError: The disk refused it.
     """
     envs = [{"env": each.env, "step": each.step} for each in dump.envs]
-    about = {**asdict(dump.about), "envs": envs}
-    arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), "model": dump.model}
+    arrays: dict[str, Any] = {"about": np.array(json.dumps({**asdict(dump.info), "envs": envs})), "model": dump.model}
     if dump.scene is not dump.model:
         arrays["scene"] = dump.scene
     for each in dump.envs:
@@ -120,16 +111,14 @@ def write_dump(dump: Dump, file: Path) -> None:
 
 
 def read_dump(file: Path) -> Dump:
-    """Read what `write_dump` wrote.
+    """Read a file of `write_dump`.
 
     Raises:
         UsageError: It is no such file, not all of it, or another MuJoCo's.
     """
     try:
         with np.load(file, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
-        about = json.loads(str(arrays["about"]))
-        dump = _dump_of(about, arrays)
+            dump = _parse({name: held[name] for name in held.files})
     except _BROKEN as error:
         message = (
             f"{file} is no file that a training leaves when it loses environments, or not all of one "
@@ -137,7 +126,7 @@ def read_dump(file: Path) -> Dump:
         )
         raise UsageError(message) from error
     here = version("mujoco")
-    theirs = dump.about.versions["mujoco"]
+    theirs = dump.info.versions["mujoco"]
     if theirs != here:
         message = (
             f"{file} holds a model of MuJoCo {theirs}, which MuJoCo {here} cannot read: "
@@ -147,13 +136,13 @@ def read_dump(file: Path) -> Dump:
     return dump
 
 
-def _dump_of(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> Dump:
-    """Return a dump that was taken apart for its file."""
-    envs: list[LostEnv] = []
-    for told in about.pop("envs"):
-        prefix = f"{told['env']}/"
+def _parse(arrays: dict[str, np.ndarray]) -> Dump:
+    """Return the dump of a file's arrays."""
+    info = json.loads(str(arrays["about"]))
+    envs: list[DivergedEnv] = []
+    for entry in info.pop("envs"):
+        prefix = f"{entry['env']}/"
         own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
-        states, begins = own.pop("states"), own.pop("begins")
-        envs.append(LostEnv(**told, states=states, begins=begins, parameters=own))
+        envs.append(DivergedEnv(**entry, states=own.pop("states"), begins=own.pop("begins"), parameters=own))
     model = arrays["model"]
-    return Dump(about=About(**about), model=model, scene=arrays.get("scene", model), envs=tuple(envs))
+    return Dump(info=DumpInfo(**info), model=model, scene=arrays.get("scene", model), envs=tuple(envs))

@@ -1,10 +1,10 @@
-"""MuJoCo Warp, the engine of GPUs: every physics step is kernels, and so part of the recorded step.
+"""MuJoCo Warp, the engine of GPUs: every physics step is kernels, and so part of the captured step.
 
 It computes in 32 bits, and fields of the state are its own arrays. Derived fields are copied, so that they describe
-the same moment as MuJoCo's own (see `shoal.sim.engine`), although the pass over reset environments runs over all.
+the same time as MuJoCo's own (see `shoal.sim.engines.engine`), although the pass over reset environments runs over all.
 
 Its capacities are fixed: `nconmax` contacts for each environment in the mean, and `njmax` constraints for each. An
-environment that needs more loses the rest, and is named by `trouble`.
+environment that needs more drops the rest, with a warning.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError
 from shoal.sim.bookkeeping import copy_rows_where
-from shoal.sim.deterministic import make_deterministic
-from shoal.sim.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
-from shoal.sim.graphs import Program
+from shoal.sim.engines.deterministic import make_deterministic
+from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
+from shoal.sim.graphs import CapturedGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
-"""What `mujoco_warp.set_const` writes, and what must differ between environments when parameters do."""
+"""Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
 
 _REST_OF_STATE = ("time", "history", "plastic")
-"""What a physics step starts from too, and no task writes."""
+"""State that no task writes."""
 
 _FULL = {
     mjw.OverflowType.NEFC: ("njmax", "constraints"),
     mjw.OverflowType.NARROWPHASE: ("nconmax", "contacts"),
     mjw.OverflowType.BROADPHASE: ("nconmax", "pairs of geoms that may touch"),
 }
-"""The capacity that each overflow asks for, and of what there was too much."""
+"""Capacity and content of each kind of overflow."""
 
 
 class WarpEngine(Engine):
@@ -96,11 +96,8 @@ class WarpEngine(Engine):
             self._copies.append((rows_of(theirs), rows_of(ours)))
         return ours
 
-    def _open_parameter(self, name: str) -> wp.array:
-        return self._allocate(name, getattr(self.model, name))
-
     def start(self) -> None:
-        """Put the model on the device. All of the state is a field: there is none elsewhere to go on from."""
+        """Put the model on the device, and make all of the state fields."""
         self._controls = [name for name in CONTROLS if name in self.fields]
         self._stage, self._is_kinematic = self.stage(), self.derived <= KINEMATIC
         for name in STATE + _REST_OF_STATE + CONTROLS:
@@ -112,7 +109,7 @@ class WarpEngine(Engine):
             self._model = mjw.put_model(self.model, batch_sizes=sizes)
         except (NotImplementedError, ValueError) as error:
             raise _refused(error) from error
-        self._model.opt.warn_overflow = 0  # `trouble` tells.
+        self._model.opt.warn_overflow = 0  # `take_warnings` reports it.
         self._model.opt.run_rne_postconstraint = bool(self.fields.keys() & AFTER_CONSTRAINTS)
         if self._is_deterministic:
             make_deterministic(self.model, self._model, self._data)
@@ -121,7 +118,7 @@ class WarpEngine(Engine):
         ]
         kept = (self._data.qacc_warmstart, self._data.history)
         self._kept = [(wp.clone(array), array) for array in kept if array.size]
-        """Copies, and arrays that a pass over the present state must leave as they are."""
+        """Copies, and arrays that `forward` must not change."""
 
     def step(self) -> None:
         """Advance all environments."""
@@ -133,7 +130,7 @@ class WarpEngine(Engine):
             wp.copy(ours, theirs)
 
     def reset(self, done: wp.array) -> None:
-        """Set environments to the model's own state. What overflowed before is kept for `trouble`."""
+        """Set environments to the model's own state. Earlier overflows are kept for `take_warnings`."""
         if self.is_on_host and not done.numpy().any():
             return
         wp.copy(self._overflow, self._data.overflow)
@@ -141,14 +138,14 @@ class WarpEngine(Engine):
         wp.copy(self._data.overflow, self._overflow)
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Derive the rest for some environments. The pass runs over all; of the others it is dropped, see `engine`."""
+        """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
         self._derive()
         for theirs, ours in self._copies:
             wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
         moved.zero_()
 
     def _derive(self) -> None:
-        """Compute what follows from the state, as far as a field asks for it: forces cost most of a step."""
+        """Compute what follows from the state, up to the stage that fields need: forces cost most of a step."""
         if self._stage is None:
             return
         if self._is_kinematic:
@@ -167,51 +164,53 @@ class WarpEngine(Engine):
         for copy, array in self._kept:
             wp.copy(array, copy)
 
-    def take_parameters(self) -> None:
-        """Take over the parameters of all environments."""
+    def apply_parameters(self) -> None:
+        """Read the parameters of all environments."""
         for ours, theirs in self._parameter_copies:
             wp.copy(theirs, ours)
         if self._parameter_copies:
             mjw.set_const(self._model, self._data)
 
     def bare(self) -> Callable[[], None]:
-        """Return the recorded steps of the model itself, on the present states."""
+        """Return captured steps of the model, on the present states."""
 
         def steps() -> None:
             for _ in range(self.decimation):
                 mjw.step(self._model, self._data)
 
-        return steps if self.is_on_host else Program(steps, self.device).replay
+        return steps if self.is_on_host else CapturedGraph(steps, self.device).launch
 
     @property
     def host_state(self) -> dict[str, np.ndarray]:
-        """Nothing."""
+        """Empty: all state is in fields."""
         return {}
 
     def step_inputs(self) -> dict[str, wp.array]:
-        """Return the state, and the controls that the task has asked for: it can have changed no others."""
+        """Return the state, and the controls in use: the task can have changed no others."""
         names = (*STATE, *_REST_OF_STATE, *self._controls)
         arrays = {name: getattr(self._data, name) for name in names if np.size(getattr(self._template, name))}
         return {name: rows_of(array) for name, array in arrays.items()}
 
-    def trouble(self) -> dict[str, str]:
-        """Tell which environments needed more than the capacities since the last call."""
+    def take_warnings(self) -> dict[str, str]:
+        """Return which environments needed more than the capacities since the last call."""
         overflow = self._data.overflow.numpy().copy()  # On the CPU it is a view.
         self._data.overflow.zero_()
-        told: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         for bit, (flag, what) in _FULL.items():
             envs = np.flatnonzero(overflow & int(bit))
             if envs.size:
                 has = self._capacities[flag] or "MuJoCo Warp's own guess"
-                told[what] = (
+                warnings[what] = (
                     f"{some_of(envs)} had more {what} than there is room for, and some were dropped: "
                     f"--env.{flag} is {has}, pass more."
                 )
         others = np.flatnonzero(overflow & ~sum(int(bit) for bit in _FULL))
         if others.size:
             kinds = str(mjw.OverflowType(int(np.bitwise_or.reduce(overflow[others]))).name)
-            told[kinds] = f"{some_of(others)} overflowed a buffer of MuJoCo Warp ({kinds}): simplify the collisions."
-        return told
+            warnings[kinds] = (
+                f"{some_of(others)} overflowed a buffer of MuJoCo Warp ({kinds}): simplify the collisions."
+            )
+        return warnings
 
 
 def _refused(error: Exception) -> UsageError:

@@ -21,12 +21,11 @@ import warp as wp
 from mujoco_warp._src import collision_driver, constraint
 
 from shoal.errors import UsageError
-from shoal.sim.sort_kernels import (
-    gather,
+from shoal.sim.engines.sort_kernels import (
     list_contacts,
     move_contact_addresses,
     move_friction_addresses,
-    put_back,
+    permute,
     rank_contacts,
     rank_rows,
     sort_blocks,
@@ -42,7 +41,7 @@ _ROW_FIELDS = ("type", "id", "pos", "margin", "D", "vel", "aref", "frictionloss"
 """Fields of `Data.efc` with one value for each row that are set when the rows are sorted. A dense `J` is sorted too."""
 
 _HOOKS = ((collision_driver, "_sort_contacts"), (constraint, "_sort_constraints"))
-"""MuJoCo Warp's functions that sort, called where a bit of `opt.deterministic` is set."""
+"""MuJoCo Warp's sort functions, called if a bit of `opt.deterministic` is set."""
 
 
 def make_deterministic(model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.Data) -> None:
@@ -186,15 +185,15 @@ class _Table:
         ]
         """Address, and the distance of two worlds and of two rows [bytes], of each column."""
         self.source = wp.zeros((arrays[0].shape[0], num_rows), dtype=wp.int32, device=device)
-        """The row whose values each row takes; -1 for a row that is not in use. Shape (nworld, rows)."""
+        """Source of each row; -1 for a row that is not in use. Shape (nworld, rows)."""
         self._scratch = wp.zeros((*self.source.shape, len(columns)), dtype=wp.uint32, device=device)
 
     def permute(self) -> None:
-        """Let each row take the values of its source."""
-        for kernel in (gather, put_back):
+        """Replace the values of each row with those of its source."""
+        for is_back in (False, True):
             wp.launch(
-                kernel,
+                permute,
                 dim=self._scratch.shape,
-                inputs=[self.source, *self._columns, self._scratch],
+                inputs=[is_back, self.source, *self._columns, self._scratch],
                 device=self.source.device,
             )

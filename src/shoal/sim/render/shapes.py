@@ -1,7 +1,7 @@
-"""What a MuJoCo model looks like, as plain arrays: surfaces, colours, and where each geom stands.
+"""Scene geometry of a MuJoCo model as plain arrays, for the web viewer: surfaces, colours and poses.
 
-Geoms that look alike share one surface, so that whoever draws them sends it once. Of a texture only its mean colour is
-kept. Skins, flexes, sites and tendons are not drawn.
+Geoms that look alike share one surface. Of a texture only its mean colour is kept. Skins, flexes, sites and tendons are
+not drawn.
 """
 
 from __future__ import annotations
@@ -11,89 +11,76 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from shoal.sim.surfaces import BY_MESH, surface_of
+from shoal.sim.render.surfaces import BY_MESH, surface_of
 
 FIRST_HIDDEN_GROUP = 3
-"""Geoms of this group and above are for collisions; MuJoCo's own viewers hide them at first."""
+"""Geoms of this group and above are for collisions; MuJoCo's viewers hide them at first."""
 
 _GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-"""Kinds of geoms that are ground."""
+"""Geom types of the ground."""
 
 _GREY = (0.5, 0.5, 0.5, 1.0)
-"""MuJoCo's default colour of a geom, which a material's colour replaces."""
+"""MuJoCo's default colour of a geom; a material's colour replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One surface, and the geoms that have it."""
+    """One surface, and its geoms. Colours are red, green, blue and opacity, 0 to 1."""
 
     vertices: np.ndarray
     """In the geom's own frame [m]. Shape (num_vertices, 3)."""
     triangles: np.ndarray
-    """Shape (num_triangles, 3)."""
     geoms: np.ndarray
     """Indices in the model. Shape (num_geoms,)."""
     colours: np.ndarray
-    """Red, green, blue and opacity, 0 to 1. Shape (num_geoms, 4)."""
+    """Shape (num_geoms, 4)."""
     hidden: bool
-    """Whether it is for collisions rather than for the eye."""
+    """Whether it is for collisions only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A plane without an end."""
+    """An infinite plane."""
 
     geom: int
-    """Index in the model."""
     colour: tuple[float, ...]
-    """Red, green, blue and opacity, 0 to 1."""
 
 
-class Look:
-    """What can be seen of a model, and where it stands for any joint positions."""
+class SceneGeometry:
+    """Visible shapes of a model, and their poses for any joint positions."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
-        """Look at it."""
+        """Collect the shapes of a model."""
         self._model = model
         self._data = mujoco.MjData(model)
         self.shapes = _shapes_of(model)
-        """All that can be seen, but for planes without an end."""
         self.grounds = _grounds_of(model)
-        """The planes without an end."""
         self.moves = model.body_weldid[model.geom_bodyid] != 0
-        """Which geoms are not fixed to the world. Shape (num_geoms,)."""
-        self.roams = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
-        """Whether something can go wherever it likes."""
+        """Geoms that are not fixed to the world. Shape (num_geoms,)."""
+        self.has_free_joint = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
         self._solid = ~np.isin(model.geom_type, _GROUND)
         self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
-        """Whether all environments stand on one ground, each in a place of its own: a height field."""
+        """Whether all environments share one height field, each at a place of its own."""
 
     def poses(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return places and rotations of all geoms.
+        """Return positions [m] and quaternions of all geoms, for joint positions of shape (num_envs, nq).
 
-        Args:
-            positions: The joint positions of each environment. Shape (num_envs, nq).
-
-        Returns:
-            places: In the world [m], float32. Shape (num_envs, num_geoms, 3).
-            rotations: Unit quaternions, the real part first, float32. Shape (num_envs, num_geoms, 4).
+        Shapes (num_envs, num_geoms, 3) and (num_envs, num_geoms, 4), float32, the real part first.
         """
         model, data = self._model, self._data
         places = np.empty((len(positions), model.ngeom, 3), np.float32)
-        rotations = np.empty((len(positions), model.ngeom, 4), np.float32)
+        rotations, product = np.empty((len(positions), model.ngeom, 4), np.float32), np.empty(4)
         for env, row in enumerate(positions):
             data.qpos[:] = row
             mujoco.mj_kinematics(model, data)
             places[env] = data.geom_xpos
-            rotations[env] = _multiplied(data.xquat[model.geom_bodyid], model.geom_quat)
+            for geom, body in enumerate(model.geom_bodyid):
+                mujoco.mju_mulQuat(product, data.xquat[body], model.geom_quat[geom])
+                rotations[env, geom] = product
         return places, rotations
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lowest and the highest corner of the box around all that is no ground [m]. Shapes (3,).
-
-        Args:
-            positions: The joint positions of one environment. Shape (nq,).
-        """
+        """Return the lowest and the highest corner of the bounding box without the ground [m], for positions (nq,)."""
         model, data = self._model, self._data
         data.qpos[:] = positions
         mujoco.mj_kinematics(model, data)
@@ -107,11 +94,11 @@ class Look:
 
 
 def _shapes_of(model: mujoco.MjModel) -> list[Shape]:
-    """Return all that can be seen of a model, but for planes without an end."""
+    """Return the visible shapes of a model, without infinite planes."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for geom in range(model.ngeom):
-        if not _is_endless(model, geom) and _colour_of(model, geom)[3] > 0:
-            alike.setdefault(_look_of(model, geom), []).append(geom)
+        if not _is_infinite(model, geom) and _colour_of(model, geom)[3] > 0:
+            alike.setdefault(_surface_key(model, geom), []).append(geom)
     shapes: list[Shape] = []
     for geoms in alike.values():
         vertices, triangles = surface_of(model, geoms[0])
@@ -122,26 +109,19 @@ def _shapes_of(model: mujoco.MjModel) -> list[Shape]:
 
 
 def _grounds_of(model: mujoco.MjModel) -> list[Ground]:
-    """Return the planes of a model that have no end and are for the eye."""
-    geoms = (geom for geom in range(model.ngeom) if _is_endless(model, geom))
+    """Return the visible infinite planes of a model."""
+    geoms = (geom for geom in range(model.ngeom) if _is_infinite(model, geom))
     grounds = (Ground(geom, _colour_of(model, geom)) for geom in geoms if model.geom_group[geom] < FIRST_HIDDEN_GROUP)
     return [ground for ground in grounds if ground.colour[3] > 0]
 
 
-def _multiplied(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the products of quaternions, row by row. Shapes (num_geoms, 4)."""
-    w, v, s, u = left[:, :1], left[:, 1:], right[:, :1], right[:, 1:]
-    real = w * s - (v * u).sum(axis=1, keepdims=True)
-    return np.concatenate([real, w * u + s * v + np.cross(v, u)], axis=1)
-
-
-def _is_endless(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom is a plane that MuJoCo draws without an end in some direction."""
+def _is_infinite(model: mujoco.MjModel, geom: int) -> bool:
+    """Whether a geom is a plane that MuJoCo draws infinite in some direction."""
     return bool(model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_PLANE and (model.geom_size[geom, :2] <= 0).any())
 
 
-def _look_of(model: mujoco.MjModel, geom: int) -> tuple[object, ...]:
-    """Return what is equal for geoms that can share a surface."""
+def _surface_key(model: mujoco.MjModel, geom: int) -> tuple[object, ...]:
+    """Return a key that is equal for geoms that can share a surface."""
     kind = int(model.geom_type[geom])
     hidden = bool(model.geom_group[geom] >= FIRST_HIDDEN_GROUP)
     if kind in {*BY_MESH, mujoco.mjtGeom.mjGEOM_HFIELD}:

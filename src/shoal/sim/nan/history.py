@@ -1,0 +1,167 @@
+"""Step history: the last inputs of the physics of every environment, on the device, until one diverges.
+
+Before the physics of each step, all their inputs are copied into a ring. It is part of the captured step and nothing
+is read back. History of an environment that diverged is kept until the next `clear`.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import mujoco
+import numpy as np
+import warp as wp
+
+from shoal import __version__
+from shoal.sim.bookkeeping import count_kept, keep_rows, mark_begins
+from shoal.sim.engines.engine import LARGEST, STATE_ROWS
+from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
+from shoal.sim.render.clip import save_scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from shoal.sim.engines.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+MOST_ENVIRONMENTS = 16
+"""Environments in a dump. They fail alike, and the first are the cause."""
+
+_PACKAGES = ("mujoco", "mujoco-warp", "warp-lang", "numpy")
+_WORD_BYTES = 4
+
+
+class History:
+    """A ring of the last `steps` steps of every environment: `num_envs` x `steps` x the bytes of a row."""
+
+    def __init__(self, inputs: Mapping[str, wp.array], divergences: wp.array, steps: int, device: wp.Device) -> None:
+        """Allocate.
+
+        Args:
+            inputs: Inputs of the physics by name, see `Engine.step_inputs`. Each (num_envs, n) and live.
+            divergences: Number of divergences of each environment, (num_envs,). Where it is not 0, nothing is kept.
+            steps: Length of the ring.
+            device: Where all of that lives.
+        """
+        self._divergences = divergences
+        self._device = device
+        num_envs = divergences.shape[0]
+        self._inputs = {name: (array, _words_of(array)) for name, array in inputs.items()}
+        self._rings = {
+            name: wp.zeros((num_envs, steps, words.shape[1]), dtype=wp.uint32, device=device)
+            for name, (_, words) in self._inputs.items()
+        }
+        self._kept = wp.zeros(num_envs, dtype=wp.int32, device=device)
+        """Steps of each environment that were kept since `clear`."""
+        self._begins = wp.zeros((num_envs, steps), dtype=wp.bool, device=device)
+        """Where a kept state does not follow from the one before it."""
+        envs, size = f"{num_envs:,}", self.num_bytes / 1e6
+        logger.info("The last %d steps of %s environments are kept for `shoal replay`: %.1f MB.", steps, envs, size)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the ring on the device."""
+        return sum(ring.size * _WORD_BYTES for ring in self._rings.values())
+
+    def keep(self) -> None:
+        """Launch kernels that keep a step. The controls are set, and the physics come next."""
+        for name, (_, words) in self._inputs.items():
+            self._launch(keep_rows, words.shape, [self._divergences, self._kept, words, self._rings[name]])
+        self._launch(count_kept, self._divergences.shape, [self._divergences, self._kept])
+
+    def mark(self, done: wp.array, moved: wp.array) -> None:
+        """Launch the kernel that marks states that the task has written since the physics: `done` or `moved`."""
+        arguments = [done, moved, self._divergences, self._kept, self._begins]
+        self._launch(mark_begins, self._divergences.shape, arguments)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._kept.zero_()
+        self._begins.zero_()
+
+    def kept(self) -> np.ndarray:
+        """Return how many steps of each environment were kept since `clear`. Shape (num_envs,). Waits."""
+        return self._kept.numpy().copy()
+
+    def of(self, env: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the kept rows of each input of one environment, (steps, n), oldest first. Waits for the device.
+
+        Also returns, (steps,), whether the task has written the state since the step before.
+        """
+        kept, places = int(self.kept()[env]), self._begins.shape[1]
+        order = [step % places for step in range(max(0, kept - places), kept)]
+        rows = {
+            name: self._rings[name][env].numpy()[order].view(wp.dtype_to_numpy(array.dtype))
+            for name, (array, _) in self._inputs.items()
+        }
+        return rows, self._begins[env].numpy()[order]
+
+    def dump(
+        self, engine: Engine, scene: mujoco.MjModel | None, *, task: str, rank: int, iteration: int, seed: int
+    ) -> Dump | None:
+        """Return the kept steps of the environments that diverged first; None where none did. Waits for the device.
+
+        `scene` is the model that films show, if that is not the engine's. The other arguments are fields of `DumpInfo`.
+        """
+        diverged, kept = np.flatnonzero(self._divergences.numpy()), self.kept()
+        if not diverged.size:
+            return None
+        envs: list[DivergedEnv] = []
+        for env in sorted(diverged.tolist(), key=lambda each: int(kept[each]))[:MOST_ENVIRONMENTS]:
+            rows, begins = self.of(env)
+            states = _integration_states(engine.model, rows)
+            own = {field: array.numpy()[env] for field, array in engine.parameters.items()}
+            envs.append(DivergedEnv(env=env, step=int(kept[env]), states=states, begins=begins, parameters=own))
+        versions = {"shoal": __version__, "python": platform.python_version()}
+        info = DumpInfo(
+            task=task,
+            engine=engine.name,
+            decimation=engine.decimation,
+            largest=LARGEST,
+            rank=rank,
+            num_envs=engine.num_envs,
+            iteration=iteration,
+            lost=len(diverged),
+            seed=seed,
+            versions=versions | {package: version(package) for package in _PACKAGES},
+        )
+        model = save_scene(engine.model)
+        return Dump(info=info, model=model, scene=model if scene is None else save_scene(scene), envs=tuple(envs))
+
+    def _launch(self, kernel: Callable[..., None], dim: tuple[int, ...], arguments: list[wp.array]) -> None:
+        wp.launch(
+            kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
+            dim=dim,
+            inputs=arguments,
+            device=self._device,
+        )
+
+
+def _words_of(array: wp.array) -> wp.array:
+    """Return the same memory as words of 32 bits. Shape (num_envs, words)."""
+    words = wp.types.type_size_in_bytes(array.dtype) * array.shape[1] // _WORD_BYTES
+    return wp.array(ptr=array.ptr, dtype=wp.uint32, shape=(array.shape[0], words), device=array.device)
+
+
+def _integration_states(model: mujoco.MjModel, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return state and controls in MuJoCo's own order, mjSTATE_INTEGRATION, as 64-bit numbers, (steps, size).
+
+    Args:
+        model: The model.
+        rows: Inputs of the physics by name, see `Engine.step_inputs`. Each (steps, n).
+    """
+    data, spec = mujoco.MjData(model), int(mujoco.mjtState.mjSTATE_INTEGRATION)
+    fields = {name: values for name, values in rows.items() if name != STATE_ROWS}
+    steps = len(next(iter(rows.values())))
+    states = np.empty((steps, mujoco.mj_stateSize(model, spec)))
+    for step, state in enumerate(states):
+        if STATE_ROWS in rows:
+            mujoco.mj_setState(model, data, rows[STATE_ROWS][step], spec)
+        for name, values in fields.items():
+            setattr(data, name, values[step].reshape(np.shape(getattr(data, name))))
+        mujoco.mj_getState(model, data, state, spec)
+    return states

@@ -1,0 +1,193 @@
+"""Films: a clip is drawn and encoded to an mp4 in a process, and a GL context, of its own.
+
+``python -m shoal.sim.render.film TARGET PARENT NICE`` reads a clip from its standard input, which must be a file, and
+ends with the thread of process PARENT that has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from shoal import PYTHON
+from shoal.checks.film import GL_VARIABLE
+from shoal.errors import ShoalError
+from shoal.procfs import end_with_parent, how_it_ended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from shoal.sim.render.clip import Clip
+
+_CLEAN_UP_S = 5.0
+"""Time that a terminated process has to clean up [s]; a frame takes a tenth of a second."""
+
+
+class FilmProcess:
+    """A process that draws and encodes one clip. It leaves nothing but the film."""
+
+    def __init__(self, clip: Clip, target: Path, gl: str, *, nice: int = 0) -> None:
+        """Start.
+
+        Args:
+            clip: The clip.
+            target: The film, an mp4.
+            gl: The GL backend, see `shoal.checks.film`.
+            nice: Niceness, up to 19.
+
+        Raises:
+            OSError: There is no room for the clip, or for another process.
+        """
+        self.target = target
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  It lives as long as the process.
+        with tempfile.TemporaryFile() as file:  # Neither file has a name that could be left behind.
+            clip.write(file)
+            file.seek(0)
+            self._process = subprocess.Popen(
+                [*PYTHON, "-m", __name__, str(target), str(os.getpid()), str(nice)],
+                env={**os.environ, GL_VARIABLE: gl},
+                stdin=file,
+                stdout=self._output,
+                stderr=self._output,
+                # Ctrl-C is for the parent alone. No session of its own: where the kernel schedules sessions as groups,
+                # nice would only count among the processes of that session.
+                process_group=0,
+            )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for its end, at most so long; return whether it has ended."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def why_failed(self) -> str | None:
+        """Return the reason of a failure as a clause; None when there is a film. It must have ended."""
+        if self._process.returncode == 0:
+            return None
+        lines = _lines_of(self._output)
+        return lines[-1].rstrip(".") if lines else how_it_ended(self._process.returncode)
+
+    def end(self) -> None:
+        """Terminate it if it still runs, and remove an unfinished film."""
+        self._process.terminate()
+        if not self.wait(_CLEAN_UP_S):
+            self._process.kill()
+            self._process.wait()
+            unfinished(self.target).unlink(missing_ok=True)
+        self._output.close()
+
+
+def make_film(clip: Clip, target: Path, gl: str) -> None:
+    """Make a film, and wait for it.
+
+    Raises:
+        ShoalError: It failed.
+    """
+    process = FilmProcess(clip, target, gl)
+    try:
+        process.wait()
+        reason = process.why_failed()
+    finally:
+        process.end()
+    if reason is not None:
+        message = f"The film {target} could not be made ({reason})."
+        raise ShoalError(message)
+
+
+def unfinished(target: Path) -> Path:
+    """Return the name of a film that is still being encoded."""
+    return target.with_name(f".{target.name}.part")
+
+
+def _lines_of(file: IO[bytes]) -> list[str]:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip().splitlines()
+
+
+# In the process.
+
+
+def _draw(clip: Clip, target: Path) -> None:
+    """Draw and encode a clip.
+
+    The film runs in real time: above 60 steps a second, only every second, third, ... is shown.
+    """
+    from shoal.sim.render.camera import Camera
+    from shoal.sim.render.clip import load_scene
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = unfinished(target)
+    try:
+        with (
+            Camera(load_scene(clip.scene), clip.size) as camera,
+            _encoder(part, clip.size, clip.frames_a_second) as encode,
+        ):
+            for positions in clip.positions[:: clip.stride]:
+                encode(camera.picture(positions).tobytes())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _encoder(file: Path, size: tuple[int, int], rate: float) -> Iterator[Callable[[bytes], object]]:
+    """Yield a function that encodes one frame, colours from top left to bottom right.
+
+    Raises:
+        OSError: The film could not be written.
+    """
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    frames = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", f"{rate:.6f}", "-i", "-"]
+    # Players want this colour format, and to begin before they have the whole file.
+    coded = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
+    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *frames, *coded, str(file)]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output)
+        if process.stdin is None:  # It is, with PIPE.
+            raise OSError
+        try:
+            with contextlib.suppress(BrokenPipeError):  # ffmpeg has ended; its output has the reason.
+                yield process.stdin.write
+                process.stdin.close()
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        if code:
+            lines = _lines_of(output)
+            message = f"ffmpeg failed ({lines[0] if lines else code})"
+            raise OSError(message)
+
+
+def _main(target: Path, parent: int, nice: int) -> None:
+    """Make a film of the clip on standard input; a failure is one line on standard error."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # And so clean up.
+    end_with_parent(parent, signal.SIGTERM)
+    os.nice(nice)
+    try:
+        from shoal.sim.render.clip import Clip
+
+        _draw(Clip.read(sys.stdin.buffer), target)
+    except Exception as error:  # noqa: BLE001  The parent reports any error.
+        sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+        sys.stderr.flush()
+        os._exit(1)  # Or output of libraries at exit would be the last line.
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
