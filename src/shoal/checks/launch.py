@@ -26,7 +26,7 @@ def judge_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Findin
         yield from _judge_launcher(environ)
     if plan.launch_mode == "spawned":
         yield from _judge_semaphores()
-    if len(plan.devices) > 1 and not plan.machines and not addresses_by_interface().get(LOOPBACK):
+    if len(plan.devices) > 1 and not plan.is_remote and not addresses_by_interface().get(LOOPBACK):
         yield problem(
             "loopback",
             f"The network interface {LOOPBACK} is down, or has no address, and workers of one machine need it",

@@ -62,7 +62,7 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
     Raises:
         UsageError: It cannot, as far as can be seen without starting anything.
     """
-    if plan.config.video and not plan.machines and (plan.rank is None or plan.rank.rank == 0):
+    if plan.config.video and not plan.is_remote and (plan.rank is None or plan.rank.rank == 0):
         refuse_no_film(plan.devices[0], environ)
     notes: list[str] = []
     for finding in findings_of(plan, environ, gpus):
@@ -85,8 +85,8 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     where = plan.continued.path if plan.continued else experiment_dir(plan.config.log_root, plan.spec.experiment)
     wanted, exactly = _checkpoint_size(plan)
     yield judge_disk(host.nearest_existing(where), host.disk(where), wanted, checkpoints_to_come(plan), exactly=exactly)
-    if plan.machines:
-        return  # Nobody works on this machine, or not through this process.
+    if plan.is_remote:
+        return  # This process starts no worker on this machine.
     yield judge_memory(host.memory(), len(plan.devices), 0 if plan.devices[0] != "cpu" else experience_bytes(plan))
     driver = gpu_health.read_driver() if plan.devices[0] != "cpu" else None
     if driver is not None:

@@ -74,12 +74,12 @@ def examine_machines(config: DoctorConfig, environ: Mapping[str, str], say: Call
         yield from (_trouble("machines", each) for each in (*missing, error))
         return
     yield from (_trouble("machines", each) for each in missing)
-    for machine in plan.machines:
+    for machine in plan.nodes:
         way = machine.network.get("GLOO_SOCKET_IFNAME")
         told = f"reached, with the same versions and code as here; workers on {', '.join(machine.devices)}"
         yield ok(f"host {machine.host}", f"{told}, which talk through {way}" if way else told)
     yield from (note("machines", each.rstrip(".")) for each in plan.notes)
-    if len(plan.machines) > 1 and not missing:
+    if len(plan.nodes) > 1 and not missing:
         about = f", and training {config.task} for {asked.max_iterations} iterations" if config.task else ""
         say(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
         try:
@@ -129,8 +129,8 @@ def _measure(plan: TrainPlan, environ: Mapping[str, str], *, named: bool) -> Ite
         without(stale_rank_variables(environ)),
         mode.listen(view) as stop,
     ):
-        apart = tuple(replace(machine, shares_runs=False) for machine in plan.machines)
-        job = replace(plan.job(RunDir(Path(scratch))), machines=apart, probe=0 if named else GRADIENT)
+        apart = tuple(replace(machine, shares_runs=False) for machine in plan.nodes)
+        job = replace(plan.worker_spec(RunDir(Path(scratch))), nodes=apart, probe=0 if named else GRADIENT)
         reports = mode.run(job, view, stop)
     yield from judge_distance(reports[0].distance, kept.rows[WARM_UP:] if named else ())
 

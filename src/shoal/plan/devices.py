@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import UsageError, did_you_mean
@@ -47,12 +47,12 @@ _ORDER_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDevices:
-    """The workers of this machine, each with its device."""
+    """The workers of one node, each with its device."""
 
     devices: tuple[str, ...]
-    """Device of each worker in torch's words, by local rank: ``cuda:0``, or ``cpu``."""
-    backend: Literal["nccl", "gloo"] | None
-    """How the workers talk. None for a single worker, which talks to nobody."""
+    """Device of each worker as torch writes it, by local rank: ``cuda:0``, or ``cpu``."""
+    supports_nccl: bool
+    """Whether each worker has a whole GPU of its own, as NCCL needs."""
     notes: tuple[str, ...] = ()
     """Sentences that the user should read: what was decided that was not asked for."""
 
@@ -247,31 +247,28 @@ def plan_bound_workers(gpu_ids: GpuIds, workers: int, gpus: VisibleGpus) -> Work
         UsageError: What was asked for cannot be had.
     """
     own = plan_workers(gpu_ids, 1, gpus)
-    (device,) = own.devices
-    whole = any(f"cuda:{gpu.index}" == device and not gpu.is_mig for gpu in gpus)
-    return WorkerDevices(devices=(device,) * workers, backend="nccl" if whole else "gloo", notes=own.notes)
+    return replace(own, devices=own.devices * workers)
 
 
 def _on_cpu(workers: int, *notes: str) -> WorkerDevices:
-    return WorkerDevices(devices=("cpu",) * workers, backend="gloo" if workers > 1 else None, notes=notes)
+    return WorkerDevices(devices=("cpu",) * workers, supports_nccl=False, notes=notes)
 
 
 def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> WorkerDevices:
-    """Hand the GPUs out in turn, and choose how the workers talk."""
+    """Deal the GPUs to the workers in turn."""
+    shared, has_mig = workers > len(indices), any(gpus.gpus[index].is_mig for index in indices)
     why_gloo = None
-    if workers > len(indices):
-        who = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
-        why_gloo = f"{who} and talk through gloo: NCCL refuses two ranks on one GPU."
-    elif workers > 1 and any(gpus.gpus[index].is_mig for index in indices):
+    if shared:
+        sharing = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
+        why_gloo = f"{sharing} and talk through gloo: NCCL refuses two ranks on one GPU."
+    elif workers > 1 and has_mig:
         # To NCCL two slices of one GPU are one GPU, and its support for slices of several is experimental.
         why_gloo = f"{workers} workers use MIG devices and talk through gloo: NCCL takes whole GPUs only."
-    several = "gloo" if why_gloo else "nccl"
+    notes = (_what_is_lost(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo)
     return WorkerDevices(
         devices=tuple(f"cuda:{indices[worker % len(indices)]}" for worker in range(workers)),
-        backend=several if workers > 1 else None,
-        notes=tuple(
-            note for note in (_what_is_lost(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo) if note
-        ),
+        supports_nccl=not shared and not has_mig,
+        notes=tuple(filter(None, notes)),
     )
 
 
