@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import ClockOffset
 from shoal.launch.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
@@ -104,7 +103,7 @@ class _HostProbe:
         answer = self._next(deadline or time.monotonic() + ANSWER_S)
         if answer is not None:
             self._has_answered = True
-            return answer.data
+            return answer
         if self._has_answered:
             message = f"Host {self.host} was lost while it was asked ({self._connection.how_it_ended()}): try again."
             raise WorkerLostError(message, host=self.host)
@@ -152,13 +151,9 @@ def _gather(
         except ShoalError as error:
             missing[probe.host] = error
             continue
-        # The other clock was read at some time between the request and now: within that, the offset counts as none.
-        offset = ClockOffset().update(data["time"])
-        facts.append(
-            NodeFacts.from_plain(
-                probe.host, data, clock_offset=offset if offset > 0 else min(0.0, data["time"] - begun)
-            )
-        )
+        # The other clock was read between the request and now, so the offset is between these two.
+        least, most = data["time"] - time.time(), data["time"] - begun
+        facts.append(NodeFacts.from_plain(probe.host, data, clock_offset=max(least, min(0.0, most))))
     return facts, missing
 
 

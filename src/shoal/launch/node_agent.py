@@ -7,6 +7,7 @@ silent for too long, it exits, and its reaper lets the ranks save and then ends 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -20,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.launch.channel import Channel, Message
+from shoal.launch.channel import Channel
 from shoal.launch.node import LocalNode
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.tcp_rendezvous import read_rendezvous_port, write_rendezvous_port
@@ -33,9 +34,10 @@ from shoal.timing import CHANNEL_BEAT_S, POLL_S, REACH_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shoal.launch.channel import Message
     from shoal.launch.node import NodeStatus
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16
 _LAST_BYTES = 16 << 20
 """How much of the end of each file is sent [bytes]."""
 
@@ -50,15 +52,15 @@ def main() -> None:
     channel = Channel(incoming, outgoing, inbox.put, greets=True)
     listeners: list[socket.socket] = []
     while (message := inbox.get()) is not None:
-        data = message.data
-        if message.kind == "facts":
-            channel.send("facts", _facts(data))
-        elif message.kind == "listen":
-            channel.send("listen", {"ports": _listen(data["addresses"], listeners)})
-        elif message.kind == "reach":
-            channel.send("reach", {"routes": _reach(data["ports"], data["interface"])})
-        elif message.kind == "launch":
-            _Launch(channel, inbox, data).run()
+        kind = message["kind"]
+        if kind == "facts":
+            channel.send(kind, _facts(message))
+        elif kind == "listen":
+            channel.send(kind, {"ports": _listen(message["addresses"], listeners)})
+        elif kind == "reach":
+            channel.send(kind, {"routes": _reach(message["ports"], message["interface"])})
+        elif kind == "launch":
+            _Launch(channel, inbox, message).run()
             break
     channel.close()
 
@@ -117,7 +119,7 @@ def _reach(ports: Mapping[str, int], interface: str | None) -> dict[str, tuple[s
 class _Launch:
     """One launch on this node."""
 
-    def __init__(self, channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Mapping[str, Any]) -> None:
+    def __init__(self, channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
         self._channel = channel
         self._inbox = inbox
         self._worker: dict[str, Any] = json.loads(request["spec"])
@@ -172,11 +174,11 @@ class _Launch:
             message = self._inbox.get()
             if message is None:
                 is_lost = True
-            elif message.kind == "signal":
-                self._node.signal(signal.Signals(message.data["number"]))
-            elif message.kind == "rendezvous":
-                write_rendezvous_port(self._scratch, message.data["port"])
-            elif message.kind == "end":
+            elif message["kind"] == "signal":
+                self._node.signal(signal.Signals(message["number"]))
+            elif message["kind"] == "rendezvous":
+                write_rendezvous_port(self._scratch, message["port"])
+            elif message["kind"] == "end":
                 self._ending = True
         if is_lost:
             os._exit(1)  # The reaper, which then knows that this process has ended, ends what it has started.
@@ -189,7 +191,8 @@ class _Launch:
             with contextlib.suppress(OSError), path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _LAST_BYTES))
                 while chunk := file.read(_CHUNK_BYTES):
-                    self._channel.send("file", {"group": group, "name": path.name}, chunk)
+                    data = base64.b64encode(chunk).decode()
+                    self._channel.send("file", {"group": group, "name": path.name, "data": data})
 
 
 if __name__ == "__main__":

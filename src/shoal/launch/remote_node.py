@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import math
 import threading
@@ -9,7 +10,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shoal.launch.channel import ClockOffset
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.ssh import SshConnection
@@ -58,7 +58,7 @@ class RemoteNode:
         self._connection: SshConnection | None = None
         self._status = NodeStatus(unseen=tuple(self.ranks))
         self._received_at = time.monotonic()
-        self._clock_offset = ClockOffset()
+        self._clock_offset = -math.inf
         self._lines: list[str] = []
         self._rows: list[Any] = []
         self._closed = threading.Event()
@@ -129,34 +129,36 @@ class RemoteNode:
     def _receive(self, message: Message | None) -> None:
         """Handle a message of the node agent, in the thread that reads the channel."""
         if message is not None:
-            if message.kind == "status":
-                self._take_status(message.data)
-            elif message.kind == "rendezvous":
+            kind = message["kind"]
+            if kind == "status":
+                self._take_status(message)
+            elif kind == "rendezvous":
                 for node in self._nodes:
                     if node is not self:
-                        node._send("rendezvous", message.data)  # noqa: SLF001
-            elif message.kind == "file":
+                        node._send("rendezvous", message)  # noqa: SLF001
+            elif kind == "file":
                 self._append_to_file(message)
-            elif message.kind == "bye":
+            elif kind == "bye":
                 self._closed.set()
         self._news.set()
 
-    def _take_status(self, data: dict[str, Any]) -> None:
+    def _take_status(self, data: Message) -> None:
         with self._lock:
-            offset = self._clock_offset.update(data["time"])
-            self._status = NodeStatus.from_plain(data["status"], clock_offset=offset)
+            # A delay makes the other clock seem to be behind: the least delayed message is right.
+            self._clock_offset = max(self._clock_offset, data["time"] - time.time())
+            self._status = NodeStatus.from_plain(data["status"], clock_offset=self._clock_offset)
             self._received_at = time.monotonic()
             self._lines.extend(self._status.lines)
             self._rows.extend(self._status.rows)
 
     def _append_to_file(self, message: Message) -> None:
         """Append to a file that the node agent sends."""
-        file = self._destination(message.data["group"], message.data["name"])
+        file = self._destination(message["group"], message["name"])
         if file is not None:
             with contextlib.suppress(OSError):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("ab") as output:
-                    output.write(message.blob)
+                    output.write(base64.b64decode(message["data"]))
 
     def _destination(self, group: str, name: str) -> Path | None:
         """Return where a file belongs; None for one that is not of this node's ranks."""
