@@ -181,7 +181,7 @@ class _Launch:
             elif message["kind"] == "end":
                 self._ending = True
         if is_lost:
-            os._exit(1)  # The reaper, which then knows that this process has ended, ends what it has started.
+            os._exit(1)  # The reaper ends what this process has started.
 
     def _send_files(self, spec: NodeSpec) -> None:
         """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""

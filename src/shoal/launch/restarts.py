@@ -180,7 +180,7 @@ class Restarts:
         )
         if workers == before.world_size:
             return
-        who = (
+        size = (
             f"{workers} of {_count(before.world_size, 'worker')}"
             if workers < before.world_size
             else f"{workers} workers"
@@ -188,7 +188,7 @@ class Restarts:
         now, then = num_envs * workers, before.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
         reporter.on_line(
-            f"Going on with {who}, {num_envs:,} environments "
+            f"Going on with {size}, {num_envs:,} environments "
             f"each: {now:,} in all, {kept}. The learning rate is not changed."
         )
 

@@ -312,16 +312,16 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
 
 
 def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
-    """Refuse mini-batches that would hold nothing. rsl_rl rounds their size down, to zero without a word.
+    """Refuse empty mini-batches. rsl_rl rounds their size down, even to zero.
 
     Raises:
         UsageError: There are more of them than there are samples, or sequences for a recurrent network.
     """
     agent = config.agent
-    asked = agent.algorithm.num_mini_batches
+    requested = agent.algorithm.num_mini_batches
     recurrent = "RNNModel" in (agent.actor.class_name, agent.critic.class_name)
     samples = num_envs if recurrent else num_envs * agent.num_steps_per_env
-    if asked <= samples:
+    if requested <= samples:
         return
     envs = "1 environment" if num_envs == 1 else f"{num_envs} environments"
     why = (
@@ -330,21 +330,17 @@ def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
         else f"{agent.num_steps_per_env} steps of {envs}"
     )
     message = (
-        f"--agent.algorithm.num-mini-batches {asked} was asked for, but a worker collects only {why}: pass "
+        f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
         f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
     )
     raise UsageError(message)
 
 
 def refuse_unwritable(flag: str, directory: Path) -> None:
-    """Refuse a directory that could not be made or written, as far as looking at it tells.
-
-    Raises:
-        UsageError: Names the flag that chose it.
-    """
-    trouble = why_unwritable(directory)
-    if trouble is not None:
-        nearest, why = trouble
+    """Raise UsageError, with the flag that names it, for a directory that cannot be made or written."""
+    found = why_unwritable(directory)
+    if found is not None:
+        nearest, why = found
         message = f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to."
         raise UsageError(message)
 
