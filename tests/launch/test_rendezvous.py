@@ -37,6 +37,7 @@ def job(**changes: Any) -> WorkerSpec:
         config=replace(config, **changes),
         run_dir="/run",
         nodes=(NodePlan(devices=("cpu",) * 2),),
+        world_size=2,
         backend="gloo",
         num_envs=8,
     )

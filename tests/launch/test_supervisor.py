@@ -124,7 +124,9 @@ def supervise(
     nodes[0].on_wait = lambda: event(nodes)
     plans = tuple(NodePlan(host=node.name, devices=("cpu",) * WORKERS) for node in nodes)
     config = registry.resolve("Cartpole-Swingup").defaults()
-    spec = WorkerSpec(config=config, run_dir=str(run.path), nodes=plans, backend="gloo", num_envs=8)
+    spec = WorkerSpec(
+        config=config, run_dir=str(run.path), nodes=plans, world_size=NODES * WORKERS, backend="gloo", num_envs=8
+    )
     return Supervisor(spec, nodes, Listener(), stop or StopRequests()).run()
 
 

@@ -166,9 +166,11 @@ def test_a_plan_of_two_machines_counts_ranks_and_environments_over_both(run_dir:
     told = plan.to_plain()
     assert told["machines"] == ["a: cuda:0, cuda:1", "ssh://b: cuda:0"]
     assert (told["interfaces"], told["rendezvous"]) == (["a: eth0", "ssh://b: eth1"], "10.0.0.2")
-    worker = replace(plan.worker_spec(run_dir, run_dir.path / "out"), node=1)
-    assert [worker.log_file(rank).name for rank in range(3)] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
-    assert (worker.ranks, worker.world_size, worker.plan.devices) == (range(2, 3), 3, ("cuda:0",))
+    spec = plan.worker_spec(run_dir, run_dir.path / "out")
+    assert [spec.log_file(rank).name for rank in range(3)] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
+    worker = spec.of_node(1)
+    assert (worker.ranks, worker.world_size, worker.nodes) == (range(2, 3), 3, plan.nodes[1:])
+    assert worker.log_file(2) == spec.log_file(2)
     assert WorkerSpec.from_json(worker.to_json()) == worker
     assert NodeSpec.from_plain(json.loads(worker.to_json())).ranks == worker.ranks
 

@@ -402,6 +402,7 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
         config=replace(spec.defaults(task), seed=SEED, logger="none"),
         run_dir=str(run),
         nodes=(NodePlan(devices=("cpu", "cpu")),),
+        world_size=2,
         backend="gloo",
         num_envs=spec.num_envs,
     )

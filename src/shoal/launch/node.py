@@ -172,7 +172,7 @@ class LocalNode:
             MARK: str(self._scratch),
         }
         try:
-            forks = set(self._spec.plan.devices) == {"cpu"}
+            forks = set(self._spec.nodes[0].devices) == {"cpu"}
             self._agent = Agent(self._scratch / _AGENT_LOG, environ, forks=forks)
             import torchrunx
 

@@ -132,7 +132,7 @@ class _Launch:
 
     def run(self) -> None:
         """Start the ranks, and serve until the launching process ends the launch."""
-        shares_runs = self._spec.plan.shares_runs
+        shares_runs = self._spec.nodes[0].shares_runs
         with reaped_scratch() as self._scratch:
             # Without the launching process's disk, files are written here, and sent at the end.
             here = {
@@ -162,7 +162,7 @@ class _Launch:
             return
         self._sent, self._sent_at = status, time.monotonic()
         self._channel.send("status", {"status": status.to_plain(), "time": time.time()})
-        if self._spec.node == 0 and not self._has_sent_port:
+        if 0 in self._spec.ranks and not self._has_sent_port:
             port = read_rendezvous_port(self._scratch)
             if port is not None:
                 self._has_sent_port = True

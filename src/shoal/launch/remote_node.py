@@ -33,7 +33,7 @@ def remote_nodes(spec: WorkerSpec) -> list[RemoteNode]:
     """Return the nodes of a launch, not yet connected."""
     news = threading.Event()
     nodes: list[RemoteNode] = []
-    nodes.extend(RemoteNode(replace(spec, node=number), nodes, news) for number in range(len(spec.nodes)))
+    nodes.extend(RemoteNode(spec.of_node(number), nodes, news) for number in range(len(spec.nodes)))
     return nodes
 
 
@@ -48,7 +48,7 @@ class RemoteNode:
             nodes: All nodes of the launch, complete when the first of them is started.
             news: Set whenever a message of any node has come.
         """
-        self.name = spec.plan.host
+        self.name = spec.nodes[0].host
         self.ranks = spec.ranks
         self.lost: str | None = None
         self._spec, self._nodes, self._news = spec, nodes, news

@@ -54,7 +54,7 @@ def enter(worker_spec: str) -> None:
         world_size=node.world_size,
         local_world_size=len(node.ranks),
     )
-    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size), "GROUP_RANK": str(node.node)}
+    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size)}
     run, scratch = node.run, Path(node.scratch or "")
     limits = Limits.of(plain["config"]["startup_timeout"], plain["config"]["stall_timeout"])
     place = "startup"
@@ -80,7 +80,7 @@ def enter(worker_spec: str) -> None:
                 run, rank, limits, give_up=lambda error: _leave(error, rank, run, scratch, ""), scratch=scratch
             ) as beat:
                 try:
-                    spec, network = WorkerSpec.from_json(worker_spec), node.plan.network
+                    spec, network = WorkerSpec.from_json(worker_spec), node.nodes[0].network
                     done = run_worker(spec, rank, stop=stop, store=open_store, beat=beat, network=network)
                 finally:
                     place = beat.place()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -32,14 +32,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What one node needs to start its workers. Plain values: reading them imports no task."""
+    """What nodes need to start their workers. Plain values: reading them imports no task."""
 
     run_dir: str
     """The run's directory."""
     nodes: tuple[NodePlan, ...]
-    """All nodes of the launch. Global ranks count through them in this order."""
-    node: int = 0
-    """Index of this node in `nodes`."""
+    """All nodes in the launching process, and one in what is sent to a node: the size does not grow with the others."""
+    first_rank: int = 0
+    """Global rank of the first worker of `nodes`. Ranks count through them in this order."""
+    world_size: int
+    """Number of workers of the launch."""
     rendezvous: str | None = None
     """Address of node 0 at which the ranks of several nodes meet; None for one node."""
     log_dir: str | None = None
@@ -53,25 +55,19 @@ class NodeSpec:
         return RunDir(Path(self.run_dir))
 
     @property
-    def plan(self) -> NodePlan:
-        """The plan of this node."""
-        return self.nodes[self.node]
-
-    @property
     def ranks(self) -> range:
-        """Global ranks of this node's workers."""
-        first = sum(len(node.devices) for node in self.nodes[: self.node])
-        return range(first, first + len(self.plan.devices))
+        """Global ranks of the workers of `nodes`."""
+        return range(self.first_rank, self.first_rank + sum(len(node.devices) for node in self.nodes))
 
-    @property
-    def world_size(self) -> int:
-        """Number of workers of all nodes."""
-        return sum(len(node.devices) for node in self.nodes)
+    def of_node(self, number: int) -> Self:
+        """Return what one of `nodes` needs."""
+        first = self.first_rank + sum(len(node.devices) for node in self.nodes[:number])
+        return replace(self, nodes=(self.nodes[number],), first_rank=first)
 
     def log_file(self, rank: int) -> Path:
-        """Return the file in `log_dir` that takes the output of a rank of any node."""
-        hosts = [(node.host, local_rank) for node in self.nodes for local_rank in range(len(node.devices))]
-        host, local_rank = hosts[rank]
+        """Return the file in `log_dir` that takes the output of a global rank."""
+        workers = [(node.host, local_rank) for node in self.nodes for local_rank in range(len(node.devices))]
+        host, local_rank = workers[rank - self.first_rank]
         return Path(self.log_dir or "", rank_log_name(host.replace("/", "_"), local_rank))
 
     @classmethod

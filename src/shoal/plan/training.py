@@ -97,11 +97,12 @@ class TrainPlan:
         return torchrunx_log_dir(environ, self.config.torchrunx_log_dir, run) if self.launch_mode == "spawned" else None
 
     def worker_spec(self, run: RunDir, log_dir: Path | None = None) -> WorkerSpec:
-        """Return what the workers of the first node need to know. Rank files go to `log_dir`, if there is one."""
+        """Return what the workers need to know. Rank files go to `log_dir`, if there is one."""
         return WorkerSpec(
             config=self.config,
             run_dir=str(run.path.absolute()),
             nodes=self.nodes,
+            world_size=self.world_size,
             rendezvous=self.rendezvous,
             log_dir=str(log_dir.absolute()) if log_dir else None,
             backend=self.backend,
