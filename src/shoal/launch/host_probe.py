@@ -99,32 +99,34 @@ class _HostProbe:
         self._connection.channel.send(kind, data)
 
     def answer(self, deadline: float | None = None) -> dict[str, Any]:
-        """Return the answer to the last request; raise a ShoalError without one."""
-        answer = self._next(deadline or time.monotonic() + ANSWER_S)
-        if answer is not None:
-            self._has_answered = True
-            return answer
-        if self._has_answered:
-            message = f"Host {self.host} was lost while it was asked ({self._connection.how_it_ended()}): try again."
-            raise WorkerLostError(message, host=self.host)
-        raise self._connection.error()
+        """Return the answer to the last request.
 
-    def _next(self, deadline: float) -> Message | None:
-        """Return the next message; None when the channel has ended."""
+        Raises:
+            ShoalError: There is none.
+        """
+        deadline = deadline or time.monotonic() + ANSWER_S
         while True:
             self._check()
             with contextlib.suppress(queue.Empty):
-                return self._inbox.get(timeout=POLL_S)
+                answer = self._inbox.get(timeout=POLL_S)
+                break
             if time.monotonic() > deadline:
                 message = (
                     f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
                 )
                 raise WorkerLostError(message, host=self.host)
+        if answer is None and self._has_answered:
+            message = f"Host {self.host} was lost while it was asked ({self._connection.how_it_ended()}): try again."
+            raise WorkerLostError(message, host=self.host)
+        if answer is None:
+            raise self._connection.error()
+        self._has_answered = True
+        return answer
 
 
 @contextmanager
 def _token(log_root: Path) -> Iterator[Path]:
-    """Keep a file where runs are made, by which nodes tell whether they share that directory."""
+    """Keep a file where runs are made, by which nodes find out whether they share that directory."""
     token = nearest_existing(log_root).absolute() / f".shoal-{uuid.uuid4().hex}"
     with contextlib.suppress(OSError):  # Another check reports a directory that cannot be written.
         token.touch()

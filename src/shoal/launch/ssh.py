@@ -169,74 +169,56 @@ def refuse_without_ssh(ssh_config: str | None) -> None:
 def connection_error(host: str, code: int | None, output: str) -> ShoalError:
     """Return the error of a connection that ended before any message, from ssh's exit code and its messages."""
     quoted = _last_line(output) or "nothing was said"
+    usage = _usage_error(host, code, output, quoted)
+    if usage is not None:
+        return usage
+    if code == _SSH_FAILED:
+        message = f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again."
+        return WorkerLostError(message, host=host)
     how = "it does not end" if code is None else how_it_ended(code)
+    message = f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
+    return WorkerLostError(message, details=output, host=host)
+
+
+def _usage_error(host: str, code: int | None, output: str, quoted: str) -> UsageError | None:
+    """Return the error of a connection that the user has to mend, if it is one."""
 
     def has(*parts: str) -> bool:
         return any(part in output for part in parts)
 
-    cases: tuple[tuple[bool, ShoalError], ...] = (
-        (
-            code == _NO_DIRECTORY,
-            UsageError(
-                f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path on all "
-                "machines."
-            ),
-        ),
-        (
-            code in _NO_PYTHON,
-            UsageError(
-                f"Host {host} has no Python at {sys.executable} ({quoted}): install the project's environment at the "
-                "same path on all machines."
-            ),
-        ),
-        (
-            has("No module named 'shoal", "No module named shoal"),
-            UsageError(f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."),
-        ),
-        (
-            has("REMOTE HOST IDENTIFICATION HAS CHANGED"),
-            UsageError(
-                f"Host {host} has another host key than the one that is known, so it may not be that machine: if it "
-                f"was installed anew, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
-            ),
-        ),
-        (
-            has("Host key verification failed", "host key is known for"),
-            UsageError(
-                f"Host {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
-            ),
-        ),
-        (
-            has("Could not resolve hostname"),
-            UsageError(
-                f"Host {host} is not known to ssh ({quoted}): pass a name that resolves, an address, or one that ssh's "
-                "configuration tells about."
-            ),
-        ),
-        (
-            has("Permission denied (", "Too many authentication failures", "No supported authentication"),
-            UsageError(
-                f"Host {host} refused the login ({quoted}): let `ssh {host} true` work without a password, by a key in "
-                "~/.ssh/authorized_keys there."
-            ),
-        ),
-        (
-            has("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"),
-            UsageError(f"ssh does not take its configuration, asked for host {host} ({quoted}): mend it."),
-        ),
-        (
-            code == _SSH_FAILED,
-            WorkerLostError(
-                f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again.", host=host
-            ),
-        ),
-    )
-    other = WorkerLostError(
-        f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`.",
-        details=output,
-        host=host,
-    )
-    return next((error for applies, error in cases if applies), other)
+    if code == _NO_DIRECTORY:
+        message = (
+            f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path on all machines."
+        )
+    elif code in _NO_PYTHON:
+        message = (
+            f"Host {host} has no Python at {sys.executable} ({quoted}): install the project's environment at the same "
+            "path on all machines."
+        )
+    elif has("No module named 'shoal", "No module named shoal"):
+        message = f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."
+    elif has("REMOTE HOST IDENTIFICATION HAS CHANGED"):
+        message = (
+            f"Host {host} has another host key than the one that is known, so it may not be that machine: if it was "
+            f"installed anew, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
+        )
+    elif has("Host key verification failed", "host key is known for"):
+        message = f"Host {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
+    elif has("Could not resolve hostname"):
+        message = (
+            f"Host {host} is not known to ssh ({quoted}): pass a name that resolves, an address, or one that ssh's "
+            "configuration tells about."
+        )
+    elif has("Permission denied (", "Too many authentication failures", "No supported authentication"):
+        message = (
+            f"Host {host} refused the login ({quoted}): let `ssh {host} true` work without a password, by a key in "
+            "~/.ssh/authorized_keys there."
+        )
+    elif has("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"):
+        message = f"ssh does not take its configuration, asked for host {host} ({quoted}): mend it."
+    else:
+        return None
+    return UsageError(message)
 
 
 def _last_line(output: str) -> str:
