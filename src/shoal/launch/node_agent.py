@@ -14,12 +14,11 @@ import os
 import queue
 import signal
 import socket
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shoal.launch.channel import Channel
 from shoal.launch.node import LocalNode
@@ -42,7 +41,7 @@ _LAST_BYTES = 16 << 20
 """How much of the end of each file is sent [bytes]."""
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Serve the launching process until it closes the channel."""
     incoming, outgoing = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:  # noqa: PTH123
@@ -63,6 +62,7 @@ def main() -> None:
             _Launch(channel, inbox, message).run()
             break
     channel.close()
+    os._exit(0)  # torch, once loaded, takes a second to shut down, and the launching process waits for the connection.
 
 
 # Host probe -----------------------------------------------------------------------------------------------------------
@@ -196,4 +196,4 @@ class _Launch:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
