@@ -102,7 +102,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     from shoal.sim.gpu_memory import translate_memory_errors
     from shoal.sim.isolation import isolated
 
-    device = job.devices[rank.local_rank]
+    device = job.nodes[0].devices[rank.local_rank]
     flag = "--num-envs" if job.config.num_envs_total is None else "--num-envs-total"
     world = World(
         rank=rank.rank,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import queue
-import struct
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.channel import GREETING, Channel, Message
+from shoal.launch.channel import GREETING, Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from shoal.launch.channel import Message
 
 WAIT_S = 20.0
 
@@ -22,9 +23,9 @@ WAIT_S = 20.0
 class Side:
     """One end, and what has come out of it."""
 
-    def __init__(self, read_from: int, write_to: int, *, greets: bool = False, begins_with: bytes = b"") -> None:
+    def __init__(self, read_from: int, write_to: int, *, greets: bool = False, header: bytes = b"") -> None:
         self.came: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self.line = Channel(read_from, write_to, self.came.put, greets=greets, begins_with=begins_with)
+        self.channel = Channel(read_from, write_to, self.came.put, greets=greets, header=header)
 
 
 @contextmanager
@@ -35,30 +36,28 @@ def joined(preamble: bytes = b"") -> Iterator[tuple[Side, Side]]:
     near, far = Side(to_near, from_near), Side(to_far, from_far, greets=True)
     yield near, far
     for side in (near, far):
-        side.line.close()
+        side.channel.close()
 
 
 def test_messages_come_whole_and_in_order_in_both_directions() -> None:
     with joined() as (near, far):
-        big = os.urandom(3_000_000)
-        near.line.say("facts", {"files": ["a", "ü"]})
-        near.line.say("agent", blob=big)
-        far.line.say("bye")
-        assert far.came.get(timeout=WAIT_S) == Message({"files": ["a", "ü"], "kind": "facts"})
-        second = far.came.get(timeout=WAIT_S)
-        assert second is not None
-        assert (second.kind, second.blob) == ("agent", big)
-        assert near.came.get(timeout=WAIT_S) == Message({"kind": "bye"})
+        big = "x" * 3_000_000
+        near.channel.send("facts", {"files": ["a", "ü"]})
+        near.channel.send("file", {"data": big})
+        far.channel.send("bye")
+        assert far.came.get(timeout=WAIT_S) == {"files": ["a", "ü"], "kind": "facts"}
+        assert far.came.get(timeout=WAIT_S) == {"data": big, "kind": "file"}
+        assert near.came.get(timeout=WAIT_S) == {"kind": "bye"}
 
 
 @pytest.mark.parametrize("preamble", [b"Welcome to b!\n", b"\x00\xff" * 1000, GREETING[:4]])
-def test_what_a_shell_prints_before_is_passed_over(preamble: bytes) -> None:
+def test_output_of_a_login_shell_before_the_greeting_is_skipped(preamble: bytes) -> None:
     with joined(preamble) as (near, far):
-        far.line.say("facts")
-        assert near.came.get(timeout=WAIT_S) == Message({"kind": "facts"})
+        far.channel.send("facts")
+        assert near.came.get(timeout=WAIT_S) == {"kind": "facts"}
 
 
-def test_a_shell_that_never_stops_printing_is_no_warden() -> None:
+def test_a_shell_that_never_stops_printing_is_no_node_agent() -> None:
     with joined() as (near, _far):
         pass
     assert near.came.get(timeout=WAIT_S) is None
@@ -68,38 +67,38 @@ def test_a_shell_that_never_stops_printing_is_no_warden() -> None:
         for _ in range(100):
             os.write(feed, b"Welcome!" * 1000)
     assert side.came.get(timeout=WAIT_S) is None
-    assert side.line.has_ended
+    assert side.channel.has_ended
 
 
-def test_what_was_said_last_is_said_before_the_end() -> None:
+def test_the_last_message_comes_before_the_end() -> None:
     with joined() as (near, far):
-        far.line.say("bye")
-        far.line.close()
-        assert near.came.get(timeout=WAIT_S) == Message({"kind": "bye"})
+        far.channel.send("bye")
+        far.channel.close()
+        assert near.came.get(timeout=WAIT_S) == {"kind": "bye"}
         assert near.came.get(timeout=WAIT_S) is None
-        assert near.line.has_ended
+        assert near.channel.has_ended
 
 
-def test_a_line_beats_without_being_told_to_and_silence_is_counted() -> None:
+def test_a_channel_sends_beats_by_itself_and_counts_silence() -> None:
     (read_from, feed), (drain, write_to) = os.pipe(), os.pipe()
     side = Side(read_from, write_to)
-    assert os.read(drain, 8) == struct.pack(">II", 0, 0)
-    assert wait_until(lambda: side.line.silent > 1.0, WAIT_S)
+    assert os.read(drain, 4) == bytes(4)
+    assert wait_until(lambda: side.channel.silence > 1.0, WAIT_S)
     os.write(feed, GREETING)
-    assert wait_until(lambda: side.line.silent < 1.0, WAIT_S)
+    assert wait_until(lambda: side.channel.silence < 1.0, WAIT_S)
     assert side.came.empty()
     os.close(feed)
 
 
-def test_a_pipe_that_leads_nowhere_keeps_nobody_waiting() -> None:
+def test_a_pipe_without_a_reader_does_not_block_the_sender() -> None:
     (read_from, _feed), (_drain, write_to) = os.pipe(), os.pipe()
     side = Side(read_from, write_to)
     for _ in range(100):
-        side.line.say("agent", blob=bytes(100_000))  # Far more than a pipe holds.
+        side.channel.send("file", {"data": "x" * 100_000})  # Far more than a pipe holds.
 
 
-def test_nonsense_ends_the_line() -> None:
+def test_bytes_that_are_no_message_end_the_channel() -> None:
     (read_from, feed), (_drain, write_to) = os.pipe(), os.pipe()
     side = Side(read_from, write_to)
-    os.write(feed, GREETING + struct.pack(">II", 1 << 31, 0))
+    os.write(feed, GREETING + b"nonsense")
     assert side.came.get(timeout=WAIT_S) is None

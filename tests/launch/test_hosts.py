@@ -88,7 +88,7 @@ def test_the_record_tells_of_the_machines(apart: tuple[Ended, Machines]) -> None
     assert (plan["launch_mode"], plan["backend"], plan["world_size"], plan["seeds"]) == ("spawned", "gloo", 2, [42, 43])
     assert plan["machines"] == ["a: cpu", "b: cpu"]
     assert plan["interfaces"] == ["a: eth0", "b: eth0"]
-    assert plan["meeting"] == made["a"].address
+    assert plan["rendezvous"] == made["a"].address
     assert ended.record["host"] == "launcher"
     notes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ended.run / "ranks").glob("*.json"))]
     assert [(note["rank"], note["host"], note["ending"]) for note in notes] == [(0, "a", "done"), (1, "b", "done")]
@@ -107,7 +107,7 @@ def test_four_workers_on_two_machines_that_have_the_new_protocol_only(tmp_path: 
         words = (*SWINGUP, "--max-iterations", "2", "--hosts", made["a"].address6, "b", "--nproc-per-node", "2")
         ended = made.launcher.start(words, made.shared).end()
         assert ended.code == 0, ended.stdout + ended.stderr
-        assert ended.record["plan"]["meeting"] == made["a"].address6
+        assert ended.record["plan"]["rendezvous"] == made["a"].address6
         assert len(set(ended.record["ended"]["digests"].values())) == 1
         assert len(ended.record["ended"]["digests"]) == 4
         logs = sorted(path.name for path in ended.run.glob("torchrunx/*/*"))
@@ -123,7 +123,7 @@ def test_one_worker_on_one_other_machine_learns_what_it_would_here(tmp_path: Pat
         ended = made.launcher.start((*words, "--hosts", "a"), made.shared).end()
         assert ended.code == 0, ended.stdout + ended.stderr
         assert ended.record["ended"]["digests"] == here.record["ended"]["digests"]
-        assert (ended.record["plan"]["meeting"], ended.record["plan"]["backend"]) == (None, None)
+        assert (ended.record["plan"]["rendezvous"], ended.record["plan"]["backend"]) == (None, None)
         assert_nothing_is_left(made)
 
 
@@ -204,8 +204,8 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("warden", r"Lost host b \(rank 1\) in .*: its connection ended"),
-        ("agent", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
+        ("node_agent", r"Lost host b \(rank 1\) in .*: its connection ended"),
+        ("torchrunx_agent", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
     ],
 )
 def test_what_keeps_the_workers_of_a_machine_is_missed_when_it_is_killed(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import FAULTY, SMALL, TRAIN, run
 
-from shoal.launch.oom import MemoryWatch
+from shoal.launch.oom import OomWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,24 +45,24 @@ def count_one_more(file: Path) -> None:
 
 
 def test_a_kill_that_the_kernel_did_not_count_is_somebody_elses(group: Path, machine: Path) -> None:
-    assert MemoryWatch([group], machine).verdict() == " (not by the kernel for want of memory: it counts those)"
+    assert OomWatch([group], machine).verdict() == " (not by the kernel for want of memory: it counts those)"
 
 
 def test_a_kill_in_the_own_group_is_told_with_its_limit(group: Path, machine: Path) -> None:
-    watch = MemoryWatch([group], machine)
+    watch = OomWatch([group], machine)
     for file in (*group.glob("memory.e*"), *group.glob("memory.o*"), machine):
         count_one_more(file)
     assert watch.verdict() == " (the kernel did that: the memory limit of its control group of 2,048 MiB was reached)"
 
 
 def test_a_kill_elsewhere_on_the_machine_is_told_as_that(group: Path, machine: Path) -> None:
-    watch = MemoryWatch([group], machine)
+    watch = OomWatch([group], machine)
     count_one_more(machine)
     assert watch.verdict() == " (the kernel did that to some process of this machine: memory ran out)"
 
 
 def test_where_the_kernel_tells_nothing_it_is_a_guess(tmp_path: Path) -> None:
-    watch = MemoryWatch([tmp_path / "no group"], tmp_path / "no file")
+    watch = OomWatch([tmp_path / "no group"], tmp_path / "no file")
     assert watch.verdict() == " (the kernel does that when memory runs out)"
 
 

@@ -124,7 +124,7 @@ def test_ranks_are_told_a_signal_together(tmp_path: Path) -> None:
     watch = RankWatch(tmp_path, range(2))
     with rank_that("", tmp_path, rank=0) as first, rank_that("", tmp_path, rank=1) as second:
         watch.look()
-        watch.tell(signal.SIGKILL)
+        watch.signal(signal.SIGKILL)
         assert (first.wait(20), second.wait(20)) == (-signal.SIGKILL, -signal.SIGKILL)
     watch.close()
 
@@ -134,7 +134,7 @@ def test_a_process_that_has_got_the_number_of_a_rank_is_told_nothing(tmp_path: P
     with rank_that("", tmp_path) as rank, rank_that("", tmp_path, rank=1) as other:
         watch.look()
         watch.alive[0] = other.pid  # As if the rank's own had been given away.
-        watch.tell(signal.SIGKILL)
+        watch.signal(signal.SIGKILL)
         assert rank.wait(20) == -signal.SIGKILL
         go(other)
         assert other.wait(20) == 0

@@ -1,4 +1,4 @@
-"""The guard of a launch, with real processes that it has to end."""
+"""The reaper of a launch, with real processes that it has to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.reaper import SAVE_S, marked, reaped_scratch, sweep_abandoned
+from shoal.launch.reaper import marked, reaped_scratch, sweep_abandoned
+from shoal.timing import REAPER_SAVE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,29 +81,29 @@ def test_a_rank_whose_launcher_was_killed_gets_to_save(temporary: Path, launcher
     saved = temporary / "saved"
     scratch, killed = killed_launcher(f"Path({str(saved)!r}).touch(); sys.exit()", launchers)
     assert wait_until(lambda: not scratch.exists(), timeout=20)
-    assert time.monotonic() - killed < SAVE_S
+    assert time.monotonic() - killed < REAPER_SAVE_S
     assert list(temporary.iterdir()) == [saved]
 
 
 def test_a_rank_that_does_not_go_is_killed(temporary: Path, launchers: list[subprocess.Popen[str]]) -> None:
     scratch, killed = killed_launcher("pass", launchers)
     assert wait_until(lambda: not scratch.exists(), timeout=20)
-    assert SAVE_S <= time.monotonic() - killed < SAVE_S + 2
+    assert REAPER_SAVE_S <= time.monotonic() - killed < REAPER_SAVE_S + 2
     assert marked(scratch) == []
     assert list(temporary.iterdir()) == []
 
 
-def test_after_an_orderly_end_neither_guard_nor_directory_is_left(temporary: Path) -> None:
+def test_after_an_orderly_end_neither_reaper_nor_directory_is_left(temporary: Path) -> None:
     others = children()  # such as multiprocessing's tracker
     with reaped_scratch() as scratch:
         assert list(temporary.iterdir()) == [scratch]
-        (guard,) = children() - others
-        os.kill(guard, signal.SIGTERM)  # Meant for every process of a job, but not for this one.
+        (reaper,) = children() - others
+        os.kill(reaper, signal.SIGTERM)  # Meant for every process of a job, but not for this one.
     assert list(temporary.iterdir()) == []
-    assert guard not in children()
+    assert reaper not in children()
 
 
-def test_what_launches_left_that_were_killed_with_their_guards_is_swept_by_the_next(temporary: Path) -> None:
+def test_what_launches_left_that_were_killed_with_their_reapers_is_swept_by_the_next(temporary: Path) -> None:
     abandoned, foreign = temporary / "shoal-abandoned", temporary / "shoal-of-no-launch"
     for directory in (abandoned, foreign):
         directory.mkdir()

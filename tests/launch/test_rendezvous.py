@@ -19,6 +19,7 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.joined import _share_job
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SECRET, SignedStore
+from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.spec import WorkerSpec
 from shoal.tasks import registry
@@ -33,7 +34,12 @@ def job(**changes: Any) -> WorkerSpec:
     """A job as a rank has planned it."""
     config = registry.resolve("Cartpole-Swingup").defaults()
     return WorkerSpec(
-        config=replace(config, **changes), run_dir="/run", devices=("cpu",) * 2, backend="gloo", num_envs=8
+        config=replace(config, **changes),
+        run_dir="/run",
+        nodes=(NodePlan(devices=("cpu",) * 2),),
+        world_size=2,
+        backend="gloo",
+        num_envs=8,
     )
 
 

@@ -12,11 +12,12 @@ from support.stories import Listener
 
 from shoal.cli.parse import parse_train
 from shoal.errors import TerminatedRunError, UsageError, WorkerLostError
-from shoal.launch.restarts import LONGEST_PAUSE_S, Restarts
+from shoal.launch.restarts import Restarts
 from shoal.launch.signals import StopRequests
 from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
 from shoal.plan.nodes import NodePlan, Nodes
 from shoal.plan.training import plan_training
+from shoal.timing import LONGEST_PAUSE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +36,11 @@ class Story:
         self.run = run
         self.gpus = seen(gpus)
         plan = plan_training(parse_train(["Cartpole-Swingup", *words.split()]), {}, self.gpus)
-        self.restarts = Restarts(plan, look=self.look)
+        self.restarts = Restarts(plan, read_gpus=self.read_gpus)
         self.listener = Listener()
         self.stop = StopRequests()
 
-    def look(self) -> VisibleGpus:
+    def read_gpus(self) -> VisibleGpus:
         return self.gpus
 
     def save(self, iteration: int) -> None:
@@ -155,7 +156,7 @@ def test_with_too_few_gpus_left_it_is_not_started_again(run_dir: RunDir, flags: 
     story = Story(run_dir, f"--gpu-ids 0 1 --max-restarts 1 {flags}", gpus=2)
     story.gpus = without(story.gpus, 0)
     with pytest.raises(
-        WorkerLostError, match=f"the GPUs of 1 of 2 workers are left, and --min-workers asks for {least}"
+        WorkerLostError, match=f"not started again: 1 of 2 workers are left, and {least} are needed\\.$"
     ):
         story.lose()
 
@@ -244,10 +245,10 @@ class FarStory(Story):
         there = [host for host in config.hosts if host not in self.away]
         gpus = {host: [gpu for gpu in (f"GPU-{host}0", f"GPU-{host}1") if gpu != self.gone] for host in there}
         plans = tuple(
-            NodePlan(host=host, name=host, devices=tuple(f"cuda:{each}" for each in range(len(own))), uuids=tuple(own))
+            NodePlan(host=host, devices=tuple(f"cuda:{each}" for each in range(len(own))), uuids=tuple(own))
             for host, own in gpus.items()
         )
-        return Nodes(machines=plans, meeting=f"address of {there[0]}", backend="nccl")
+        return Nodes(nodes=plans, rendezvous=f"address of {there[0]}")
 
 
 def raised(error: ShoalError) -> None:
@@ -257,14 +258,14 @@ def raised(error: ShoalError) -> None:
 
 def hosts_of(plan: TrainPlan) -> list[str]:
     """Each machine of a plan, with the number of its workers."""
-    return [f"{machine.host}{len(machine.devices)}" for machine in plan.machines]
+    return [f"{node.host}{len(node.devices)}" for node in plan.nodes]
 
 
 def test_a_machine_that_is_away_is_left_out_and_taken_back(run_dir: RunDir) -> None:
     story = FarStory(run_dir, "--max-restarts 1 --min-workers 2")
     story.away = {"a"}
     plan = story.lose(rank=None)
-    assert (hosts_of(plan), plan.world_size, plan.meeting) == (["b2", "c2"], 4, "address of b")
+    assert (hosts_of(plan), plan.world_size, plan.rendezvous) == (["b2", "c2"], 4, "address of b")
     assert "Host a is away." in story.listener.lines
     assert story.listener.lines[-1].startswith("Going on with 4 of 6 workers, ")
     story.save(1)

@@ -1,4 +1,4 @@
-"""What ssh's complaints mean, and what crosses to another machine: tables, without a network."""
+"""The errors of ssh's messages, and the variables that are sent to another machine: tables, without a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documented import ROOT
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.launch import ssh
-from shoal.launch.ssh import forwarded, refuse_without_ssh, what_ssh_means
+from shoal.launch.ssh import connection_error, forwarded, refuse_without_ssh
 
 CHANGED = "@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@\nHost key verification failed.\r\n"
 STRICT = "No ED25519 host key is known for b and you have requested strict checking.\nHost key verification failed."
@@ -20,7 +20,7 @@ BAD_FILE = "/c: line 1: Bad configuration option: x\n/c: terminating, 1 bad conf
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "exit_code", "sentence"),
+    ("code", "output", "exit_code", "sentence"),
     [
         (255, "ssh: connect to host b port 22: Connection refused\r\n", 75, "cannot be reached by ssh (ssh: connect"),
         (255, "ssh: connect to host b port 22: Connection timed out", 75, "cannot be reached by ssh ("),
@@ -42,17 +42,15 @@ BAD_FILE = "/c: line 1: Bad configuration option: x\n/c: terminating, 1 bad conf
         (None, "", 75, "ended the connection before it had said anything (it does not end: nothing was said)"),
     ],
 )  # fmt: skip
-def test_each_complaint_has_its_sentence_and_its_exit_code(
-    code: int | None, said: str, exit_code: int, sentence: str
-) -> None:
-    error = what_ssh_means("b", code, said)
+def test_each_message_of_ssh_has_its_error(code: int | None, output: str, exit_code: int, sentence: str) -> None:
+    error = connection_error("b", code, output)
     assert isinstance(error, UsageError if exit_code == 2 else WorkerLostError)
     assert error.exit_code == exit_code
     assert sentence in str(error)
     assert "b" in str(error)
 
 
-def test_variables_that_numbers_depend_on_cross_and_those_of_one_machine_do_not() -> None:
+def test_variables_that_results_depend_on_are_forwarded_and_those_of_one_machine_are_not() -> None:
     environ = dict.fromkeys(
         [
             *("PATH", "PYTHONPATH", "CUDA_DEVICE_ORDER", "NCCL_DEBUG", "OMP_NUM_THREADS", "MUJOCO_GL", "WANDB_API_KEY"),
@@ -65,7 +63,7 @@ def test_variables_that_numbers_depend_on_cross_and_those_of_one_machine_do_not(
     assert forwarded(environ).keys() == crossing
 
 
-def test_the_key_of_w_and_b_crosses_to_the_machine_of_rank_0_alone() -> None:
+def test_the_key_of_wandb_is_forwarded_to_the_node_of_rank_0_alone() -> None:
     environ = {"WANDB_API_KEY": "x", "WANDB_IDENTITY_TOKEN_FILE": "x", "WANDB_MODE": "online"}
     assert forwarded(environ).keys() == {"WANDB_MODE"}
     assert forwarded(environ, writes_run=True) == environ
@@ -83,7 +81,7 @@ def test_a_configuration_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_what_runs_there_first_is_one_word_to_any_shell(shell: str) -> None:
+def test_the_bootstrap_is_one_word_to_any_shell(shell: str) -> None:
     command = shlex.join([sys.executable, "-I", "-S", "-c", ssh._ONE_WORD])
     assert not set("\n!\\$`") & set(command)
     header = b'{"cwd": "/no/such/directory", "environ": {}}'

@@ -33,9 +33,8 @@ from support.ports import Stranger
 from torchrunx.utils.errors import AgentFailedError
 
 import shoal
-from shoal.launch import torchrunx_agent as agent
-from shoal.launch import torchrunx_patch as closed
-from shoal.launch.torchrunx_patch import closed_run, group_over, replaced
+from shoal.launch import torchrunx_agent, torchrunx_patch
+from shoal.launch.torchrunx_patch import patched_run, replaced, socketpair_group
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -144,10 +143,10 @@ def test_only_the_ranks_listen_and_each_on_one_port_of_loopback(pair: list[Visit
 
 SPAWNING = """
 from shoal.cli.start import train
-from shoal.launch import node as site
+from shoal.launch import node
 
-usual = site.Agent
-site.Agent = lambda *told, forks, **named: usual(*told, forks=False, **named)
+usual = node.Agent
+node.Agent = lambda *args, forks: usual(*args, forks=False)
 train()
 """
 
@@ -163,33 +162,33 @@ def test_workers_that_are_not_forked_train_as_well(tmp_path: Path) -> None:
     assert ended.record["ended"]["digests"]["0"] == ended.record["ended"]["digests"]["1"]
 
 
-# The line between launcher and agent --------------------------------------------------------------------------------
+# The socket pair of launcher and agent --------------------------------------------------------------------------------
 
 
-def member(rank: int, line: Any, **named: Any) -> Any:
-    """One end of the line, as torchrunx makes it."""
-    group = group_over(line, lambda: "killed by SIGKILL", **named)
+def member(rank: int, peer: Any, **named: Any) -> Any:
+    """One end of the pair, as torchrunx makes it."""
+    group = socketpair_group(peer, lambda: "killed by SIGKILL", **named)
     return group(launcher_hostname="", launcher_port=0, world_size=2, rank=rank)
 
 
-def test_launcher_and_agent_tell_each_other_what_they_have() -> None:
+def test_launcher_and_agent_exchange_payloads() -> None:
     ours, theirs = Pipe()
-    told: list[Any] = []
-    agent = threading.Thread(target=lambda: told.append(member(1, theirs).sync_payloads({"agent": 1})))
+    received: list[Any] = []
+    agent = threading.Thread(target=lambda: received.append(member(1, theirs).sync_payloads({"agent": 1})))
     agent.start()
     assert member(0, ours).sync_payloads({"launcher": 0}) == ({"launcher": 0}, [{"agent": 1}])
     agent.join(timeout=10)
-    assert told == [({"launcher": 0}, [{"agent": 1}])]
+    assert received == [({"launcher": 0}, [{"agent": 1}])]
 
 
-def test_the_end_of_the_other_one_is_told_with_its_cause() -> None:
+def test_the_end_of_the_other_process_is_an_error_with_its_cause() -> None:
     ours, theirs = Pipe()
     theirs.close()
     with pytest.raises(AgentFailedError, match="killed by SIGKILL"):
         member(0, ours).sync_agent_statuses(None)
 
 
-def test_a_silent_agent_is_not_waited_for_for_ever() -> None:
+def test_a_silent_agent_is_an_error() -> None:
     ours, theirs = Pipe()
     with pytest.raises(AgentFailedError, match="silent"):
         member(0, ours, patience=0.01).sync_agent_statuses(None)
@@ -203,9 +202,11 @@ def test_a_launch_that_outlives_its_time_opens_nothing_for_the_next_one() -> Non
     launcher = torchrunx.launcher.Launcher(hostnames=["127.0.0.1"], workers_per_host=[1], backend=None)
     launcher.set_logging_handlers(None)
 
+    agent: Any = SimpleNamespace(socket=ours, how_it_ended=lambda: "killed by SIGKILL")
+
     def launch() -> None:
         with suppress(AgentFailedError):
-            closed_run([(ours, lambda: "killed by SIGKILL")], patience=60)(launcher, print)
+            patched_run(agent, patience=60)(launcher, print)
 
     thread = threading.Thread(target=launch)
     thread.start()
@@ -217,9 +218,9 @@ def test_a_launch_that_outlives_its_time_opens_nothing_for_the_next_one() -> Non
     assert not thread.is_alive()
 
 
-def test_a_line_joins_two() -> None:
+def test_a_socket_pair_connects_one_agent() -> None:
     with pytest.raises(ValueError, match="one launcher and one agent"):
-        group_over(Pipe()[0], str)(launcher_hostname="", launcher_port=0, world_size=3, rank=0)
+        socketpair_group(Pipe()[0], str)(launcher_hostname="", launcher_port=0, world_size=3, rank=0)
 
 
 # What the libraries still do ----------------------------------------------------------------------------------------
@@ -230,9 +231,9 @@ each_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: modu
 
 def replaced_names(module: ModuleType) -> set[str]:
     """The names of a module of torchrunx that a launch replaces, wherever it does."""
-    trees = [ast.parse(inspect.getsource(ours)) for ours in (closed, agent)]
+    trees = [ast.parse(inspect.getsource(ours)) for ours in (torchrunx_patch, torchrunx_agent)]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    calls = [call for call in calls if ast.unparse(call.func) == "replaced"]
+    calls = [call for call in calls if ast.unparse(call.func).endswith("replaced")]
     return {
         named.arg or "" for call in calls if ast.unparse(call.args[0]) == module.__name__ for named in call.keywords
     }

@@ -13,6 +13,7 @@ from support.fake_devices import machine, machine_of, mig_gpu, seen, whole_gpu
 from shoal.errors import UsageError
 from shoal.machine.gpus import Inventory, resolve
 from shoal.plan.devices import GpuIds, WorkerDevices, parse_gpu_ids, plan_workers
+from shoal.plan.nodes import choose_backend
 
 if TYPE_CHECKING:
     from shoal.machine.gpus import VisibleGpus
@@ -133,7 +134,7 @@ def test_each_worker_gets_its_device(
 ) -> None:
     planned = plan_workers(gpu_ids, nproc, seen(visible))
     assert planned.devices == devices
-    assert planned.backend == backend
+    assert choose_backend([planned.supports_nccl], len(devices)) == backend
 
 
 @pytest.mark.parametrize(
@@ -168,14 +169,14 @@ def test_workers_on_mig_devices_use_gloo() -> None:
     planned = plan_workers("all", None, resolve(machine(mig_gpu(0, (1, 0), (2, 0))), None))
     assert planned == WorkerDevices(
         devices=("cuda:0", "cuda:1"),
-        backend="gloo",
+        supports_nccl=False,
         notes=("2 workers use MIG devices and talk through gloo: NCCL takes whole GPUs only.",),
     )
 
 
-def test_one_worker_on_a_mig_device_has_no_backend() -> None:
+def test_one_worker_on_a_mig_device_needs_no_note() -> None:
     planned = plan_workers("auto", None, resolve(machine(mig_gpu(0, (1, 0))), None))
-    assert planned == WorkerDevices(devices=("cuda:0",), backend=None)
+    assert planned == WorkerDevices(devices=("cuda:0",), supports_nccl=False)
 
 
 def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:

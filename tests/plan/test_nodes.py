@@ -14,8 +14,8 @@ from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.environment_parity import Fingerprint
-from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, meeting_addresses, plan_devices
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, choose_backend, plan_devices, rendezvous_candidates
+from shoal.plan.spec import NodeSpec, WorkerSpec
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ def facts(host: str = "a", gpus: int = 0, **other: object) -> NodeFacts:
         host=host,
         name=host,
         gpus=seen(gpus),
-        cores=4,
         addresses=ADDRESSES,
         reached_at="10.0.0.2",
-        ahead=0.0,
+        clock_offset=0.0,
         shares_runs=True,
         fingerprint=Fingerprint(host=host, versions={}, files={}),
     )
@@ -42,9 +41,13 @@ def facts(host: str = "a", gpus: int = 0, **other: object) -> NodeFacts:
 
 def test_each_machine_uses_what_it_has() -> None:
     machines = [facts("a", 1), facts("b", 3), facts("c", 2)]
-    devices, backend, notes = plan_devices("all", None, machines)
-    assert devices == [("cuda:0",), ("cuda:0", "cuda:1", "cuda:2"), ("cuda:0", "cuda:1")]
-    assert (backend, notes) == ("nccl", [])
+    planned, notes = plan_devices("all", None, machines)
+    assert [workers.devices for workers in planned] == [
+        ("cuda:0",),
+        ("cuda:0", "cuda:1", "cuda:2"),
+        ("cuda:0", "cuda:1"),
+    ]
+    assert (all(workers.supports_nccl for workers in planned), notes) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -62,14 +65,19 @@ def test_workers_talk_through_nccl_where_each_has_a_gpu_of_its_own(
     gpu_ids: object, workers: int | None, gpus: tuple[int, int], expected: str, backend: str
 ) -> None:
     machines = [facts("a", gpus[0]), facts("b", gpus[1])]
-    devices, talk, _ = plan_devices(gpu_ids, workers, machines)  # pyright: ignore[reportArgumentType]
-    assert (" | ".join(" ".join(each) for each in devices), talk) == (expected, backend)
+    planned, _ = plan_devices(gpu_ids, workers, machines)  # pyright: ignore[reportArgumentType]
+    assert " | ".join(" ".join(each.devices) for each in planned) == expected
+    assert choose_backend((each.supports_nccl for each in planned), 2) == backend
 
 
 def test_one_slice_of_a_gpu_on_each_machine_is_no_gpu_of_its_own() -> None:
     slices = visible_gpus({}, lambda: machine(mig_gpu(0, (1, 0))))
-    _, talk, _ = plan_devices("all", None, [facts("a", 1), replace(facts("b"), gpus=slices)])
-    assert talk == "gloo"
+    planned, _ = plan_devices("all", None, [facts("a", 1), replace(facts("b"), gpus=slices)])
+    assert [workers.supports_nccl for workers in planned] == [True, False]
+
+
+def test_a_single_rank_has_no_backend() -> None:
+    assert choose_backend([True], 1) is None
 
 
 def test_what_a_machine_lacks_is_told_with_its_name() -> None:
@@ -90,7 +98,7 @@ def test_a_machine_under_two_names_is_refused() -> None:
 
 
 def test_notes_name_their_machine_and_clocks_that_differ_are_told_of() -> None:
-    _, _, notes = plan_devices("auto", None, [facts("a", ahead=4.0), facts("b", ahead=-61.0)])
+    _, notes = plan_devices("auto", None, [facts("a", clock_offset=4.0), facts("b", clock_offset=-61.0)])
     assert notes[0].startswith("Host a: No GPU is visible (")
     assert [note for note in notes if "clock" in note] == [
         "Host b: its clock is 61 s slow, so are the times in what it writes."
@@ -111,38 +119,41 @@ def test_notes_name_their_machine_and_clocks_that_differ_are_told_of() -> None:
 def test_machines_meet_where_ssh_leads_if_they_can_and_never_at_loopback(
     reached_at: str | None, interface: str | None, expected: list[str]
 ) -> None:
-    assert meeting_addresses(facts(reached_at=reached_at), interface) == expected
+    assert rendezvous_candidates(facts(reached_at=reached_at), interface) == expected
 
 
 @pytest.mark.parametrize("interface", ["eth7", "lo", "wifi0"])
 def test_an_interface_that_leads_nowhere_is_refused(interface: str) -> None:
     with pytest.raises(UsageError, match=rf"^--interface {interface} .* host a has no .* pass one of eth0, ib0\.$"):
-        meeting_addresses(facts(), interface)
+        rendezvous_candidates(facts(), interface)
 
 
 def test_what_a_machine_tells_survives_json() -> None:
-    known = facts("a", 2, ahead=1.5)
+    known = facts("a", 2, clock_offset=1.5)
     told = json.loads(
-        json.dumps({name: value for name, value in asdict(known).items() if name not in {"host", "ahead"}})
+        json.dumps({name: value for name, value in asdict(known).items() if name not in {"host", "clock_offset"}})
     )
-    assert NodeFacts.from_plain("a", told, ahead=1.5) == known
+    assert NodeFacts.from_plain("a", told, clock_offset=1.5) == known
 
 
 TWO = Nodes(
-    machines=(
+    nodes=(
         NodePlan(
             host="a",
-            name="a",
             devices=("cuda:0", "cuda:1"),
             uuids=("GPU-1", "GPU-2"),
+            supports_nccl=True,
             network={"GLOO_SOCKET_IFNAME": "eth0"},
         ),
         NodePlan(
-            host="ssh://b", name="b", devices=("cuda:0",), uuids=("GPU-3",), network={"GLOO_SOCKET_IFNAME": "eth1"}
+            host="ssh://b",
+            devices=("cuda:0",),
+            uuids=("GPU-3",),
+            supports_nccl=True,
+            network={"GLOO_SOCKET_IFNAME": "eth1"},
         ),
     ),
-    meeting="10.0.0.2",
-    backend="nccl",
+    rendezvous="10.0.0.2",
     notes=("Noted.",),
 )
 
@@ -154,14 +165,18 @@ def test_a_plan_of_two_machines_counts_ranks_and_environments_over_both(run_dir:
     assert (plan.world_size, plan.num_envs, plan.notes) == (3, 100, ("Noted.",))
     told = plan.to_plain()
     assert told["machines"] == ["a: cuda:0, cuda:1", "ssh://b: cuda:0"]
-    assert (told["interfaces"], told["meeting"]) == (["a: eth0", "ssh://b: eth1"], "10.0.0.2")
-    job = plan.job(run_dir, run_dir.path / "out")
-    assert [file.rpartition("/out/")[2] for file in job.log_files] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
-    assert WorkerSpec.from_json(job.to_json()) == job
+    assert (told["interfaces"], told["rendezvous"]) == (["a: eth0", "ssh://b: eth1"], "10.0.0.2")
+    spec = plan.worker_spec(run_dir, run_dir.path / "out")
+    assert [spec.log_file(rank).name for rank in range(3)] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
+    worker = spec.of_node(1)
+    assert (worker.ranks, worker.world_size, worker.nodes) == (range(2, 3), 3, plan.nodes[1:])
+    assert worker.log_file(2) == spec.log_file(2)
+    assert WorkerSpec.from_json(worker.to_json()) == worker
+    assert NodeSpec.from_plain(json.loads(worker.to_json())).ranks == worker.ranks
 
 
 def test_one_worker_on_another_machine_is_not_in_process() -> None:
-    one = replace(TWO, machines=(replace(TWO.machines[1]),), meeting=None)
+    one = replace(TWO, nodes=TWO.nodes[1:], rendezvous=None)
     plan = plan_training(parse_train(["Cartpole-Swingup", "--hosts", "b"]), {}, seen(0), lambda: one)
     assert (plan.launch_mode, plan.world_size, plan.backend) == ("spawned", 1, None)
 

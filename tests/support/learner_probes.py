@@ -28,6 +28,7 @@ from shoal.learn.groups import World, process_group
 from shoal.learn.replicas import compare_replicas, fingerprints
 from shoal.learn.statistics import Pooled, Seconds, Statistics
 from shoal.plan.checkpoints import newest_good
+from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
@@ -400,7 +401,8 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
     job = WorkerSpec(
         config=replace(spec.defaults(task), seed=SEED, logger="none"),
         run_dir=str(run),
-        devices=("cpu", "cpu"),
+        nodes=(NodePlan(devices=("cpu", "cpu")),),
+        world_size=2,
         backend="gloo",
         num_envs=spec.num_envs,
     )

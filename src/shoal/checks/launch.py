@@ -28,7 +28,7 @@ def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Findin
         yield from _check_launcher(environ)
     if plan.launch_mode == "spawned":
         yield from _check_semaphores()
-    if len(plan.devices) > 1 and not plan.machines:
+    if len(plan.devices) > 1 and not plan.is_remote:
         yield check_loopback()
 
 

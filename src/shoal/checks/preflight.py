@@ -49,7 +49,7 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
     leads = not plan.config.node_rank if plan.rank is None else plan.rank.rank == 0
     if plan.config.logger == "wandb":
         refuse_no_wandb(environ, writes=leads)
-    if plan.config.video and not plan.machines and (plan.rank is None or leads):
+    if plan.config.video and not plan.is_remote and (plan.rank is None or leads):
         refuse_no_film(plan.devices[0], environ)
     notes: list[str] = []
     for finding in findings_of(plan, environ, gpus):
@@ -70,7 +70,7 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     where = plan.continued.path if plan.continued else experiment_dir(plan.config.log_root, plan.spec.experiment)
     wanted, exactly = _checkpoint_size(plan)
     yield check_disk(host.nearest_existing(where), host.disk(where), wanted, checkpoints_to_come(plan), exactly=exactly)
-    if plan.machines:
+    if plan.is_remote:
         return  # The workers are not on this machine, or not children of this process.
     on_cpu = plan.devices[0] == "cpu"
     yield check_memory(host.memory(), len(plan.devices), experience_bytes(plan) if on_cpu else 0)

@@ -163,7 +163,7 @@ def _headline(plan: TrainPlan) -> str:
     workers = "1 worker" if plan.world_size == 1 else f"{plan.world_size} workers"
     devices = ", ".join(dict.fromkeys(plan.devices))
     talk = f" through {plan.backend}" if plan.backend else ""
-    where = f" of {len(plan.machines)} machines" if len(plan.machines) > 1 else ""
+    where = f" of {len(plan.nodes)} machines" if len(plan.nodes) > 1 else ""
     return (
         f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.launch_mode}), {plan.num_envs:,} "
         f"environments each, iterations {plan.start_iteration} to {plan.config.max_iterations}."

@@ -99,7 +99,7 @@ def train(plan: TrainPlan, view: ProgressReporter) -> Outcome | None:
                     with _told_to(record, plan, view):
                         restarts.pause(run, stop)
                         base = plan.log_base(run, os.environ)
-                        reports = mode.run(plan.job(run, make_log_dir(base) if base else None), view, stop)
+                        reports = mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
                     break
                 except WorkerLostError as lost:
                     with _told_to(

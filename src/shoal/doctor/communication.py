@@ -103,8 +103,8 @@ def launch_probe(
         without(stale_rank_variables(environ)),
         mode.listen(reporter) as stop,
     ):
-        machines = tuple(replace(machine, shares_runs=False) for machine in plan.machines)
-        spec = replace(plan.job(RunDir(Path(scratch))), machines=machines, probe=numbers)
+        nodes = tuple(replace(node, shares_runs=False) for node in plan.nodes)
+        spec = replace(plan.worker_spec(RunDir(Path(scratch))), nodes=nodes, probe=numbers)
         try:
             reports = mode.run(spec, reporter, stop)
         except _STOPPED as error:
@@ -280,12 +280,12 @@ def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callabl
         yield from (_problem_of("machines", each) for each in (*missing, error))
         return
     yield from (_problem_of("machines", each) for each in missing)
-    for machine in plan.machines:
+    for machine in plan.nodes:
         interface = machine.network.get("GLOO_SOCKET_IFNAME")
         truth = f"reached, with the same versions and code as here; workers on {', '.join(machine.devices)}"
         yield ok(f"host {machine.host}", f"{truth}, which talk through {interface}" if interface else truth)
     yield from (note("machines", each.rstrip(".")) for each in plan.notes)
-    if len(plan.machines) > 1 and not missing:
+    if len(plan.nodes) > 1 and not missing:
         about = f", and training {config.task} for {training.max_iterations} iterations" if config.task else ""
         log(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
         try:

@@ -1,8 +1,7 @@
-"""Messages between the launching process and another machine, over two descriptors: those of an ssh connection.
+"""Messages between the launching process and a node agent, over the two pipes of an ssh connection.
 
-A message is a JSON object, and bytes that nobody on the way looks into. Each side says something at least once a
-second: a connection whose cable was pulled does not end, it only falls silent. Writing never keeps the caller waiting,
-since a pipe that leads nowhere fills up.
+A message is a JSON object. Each end sends bytes once a second at least: a connection whose cable was cut does not end,
+it falls silent. Sending never blocks the caller, since a pipe without a reader fills up.
 """
 
 from __future__ import annotations
@@ -11,42 +10,27 @@ import contextlib
 import json
 import os
 import queue
-import struct
 import threading
 import time
-from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
+
+from shoal.timing import CHANNEL_BEAT_S, CHANNEL_FLUSH_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-GREETING = b"\n\0shoal\0\n"
-"""What the far side sends before its first message. A login shell may have printed something before it."""
-BEAT_S = 1.0
-"""Longest time between two messages [s]."""
+Message = dict[str, Any]
+"""What was passed to `send`, with its `kind`."""
 
-_HEAD = struct.Struct(">II")
+GREETING = b"\n\0shoal\0\n"
+"""The first bytes of the remote end. A login shell may have printed something before them."""
 _LONGEST_BYTES = 1 << 28
 _LONGEST_PREAMBLE_BYTES = 1 << 16
-_FLUSH_S = 5.0
-"""How long what was said last may take to be written [s]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What one side says to the other."""
-
-    told: dict[str, Any]
-    blob: bytes = b""
-
-    @property
-    def kind(self) -> str:
-        """What it is about."""
-        return self.told["kind"]
 
 
 class Channel:
-    """One end. Messages that come are handed over one by one, by a thread of its own."""
+    """One end. A thread of its own hands each incoming message to a callback."""
 
     def __init__(
         self,
@@ -55,96 +39,78 @@ class Channel:
         on_message: Callable[[Message | None], None],
         *,
         greets: bool = False,
-        begins_with: bytes = b"",
+        header: bytes = b"",
     ) -> None:
-        """Begin to listen and to beat.
+        """Start to read and to send beats.
 
         Args:
-            read_from: A descriptor, which is this object's from now on.
+            read_from: A descriptor, which this object closes.
             write_to: Another.
-            on_message: Called with each message but beats, and with None when the other side has ended.
-            greets: Whether this is the far side, which greets; the other one waits for that.
-            begins_with: Written before anything else, for whoever reads before the far side does.
+            on_message: Called with each message, and with None at the end of the other side.
+            greets: Whether this is the remote end, which sends the greeting; the other end waits for it.
+            header: Written before any message.
         """
-        self._read_from, self._write_to = read_from, write_to
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self.has_greeted = greets
-        """Whether the far side has begun to speak."""
-        self.heard = time.monotonic()
-        """When the other side last said something [s]."""
-        self._outbox.put(GREETING if greets else begins_with)
-        self._reader = threading.Thread(target=self._read, args=(not greets,), name="line in", daemon=True)
-        self._writer = threading.Thread(target=self._write, name="line out", daemon=True)
-        self._reader.start()
+        """Whether the remote end has sent its greeting."""
+        self._received_at = time.monotonic()
+        writes = (write_to, GREETING if greets else header)
+        self._writer = threading.Thread(target=self._write, args=writes, name="channel out", daemon=True)
         self._writer.start()
+        threading.Thread(target=self._read, args=(read_from,), name="channel in", daemon=True).start()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the other side has ended, or has said what is no message."""
+        """Whether the other end has closed, or has sent bytes that are no message."""
         return self._ended.is_set()
 
     @property
-    def silent(self) -> float:
-        """How long the other side has said nothing [s]."""
-        return time.monotonic() - self.heard
+    def silence(self) -> float:
+        """Time since the last bytes from the other end [s]."""
+        return time.monotonic() - self._received_at
 
-    def say(self, kind: str, told: Mapping[str, Any] | None = None, blob: bytes = b"") -> None:
-        """Say something, in its turn."""
-        text = json.dumps({**(told or {}), "kind": kind}).encode()
-        self._outbox.put(_HEAD.pack(len(text), len(blob)) + text + blob)
+    def send(self, kind: str, data: Mapping[str, Any] | None = None) -> None:
+        """Queue a message."""
+        self._outbox.put(json.dumps({**(data or {}), "kind": kind}).encode())
 
     def close(self) -> None:
-        """Say what is still to be said, and that this was all."""
+        """Flush, then close the write end."""
         self._outbox.put(None)
-        self._writer.join(_FLUSH_S)
+        self._writer.join(CHANNEL_FLUSH_S)
 
-    def _write(self) -> None:
-        beat = _HEAD.pack(0, 0)
-        with contextlib.suppress(OSError):  # The other side has ended, which the reader notices.
+    def _write(self, descriptor: int, header: bytes) -> None:
+        with contextlib.suppress(OSError), Connection(descriptor, readable=False) as connection:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(header)
             while True:
                 try:
-                    data = self._outbox.get(timeout=BEAT_S)
+                    data = self._outbox.get(timeout=CHANNEL_BEAT_S)
                 except queue.Empty:
-                    data = beat
+                    data = b""
                 if data is None:
                     break
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._write_to, view) :]
-        os.close(self._write_to)
+                connection.send_bytes(data)
 
-    def _read(self, greeted: bool) -> None:  # noqa: FBT001  A thread's argument.
-        with contextlib.suppress(OSError, EOFError, ValueError):
-            if greeted:
-                self._skip_preamble()
+    def _read(self, descriptor: int) -> None:
+        with contextlib.suppress(OSError, EOFError, ValueError), Connection(descriptor, writable=False) as connection:
+            if not self.has_greeted:
+                self._skip_preamble(descriptor)
             while True:
-                lengths = _HEAD.unpack(self._take(_HEAD.size))
-                if max(lengths) > _LONGEST_BYTES:
-                    break
-                text, blob = (self._take(length) for length in lengths)
-                if text:
-                    self._on_message(Message(json.loads(text), blob))
+                data = connection.recv_bytes(_LONGEST_BYTES)
+                self._received_at = time.monotonic()
+                if data:
+                    self._on_message(json.loads(data))
         self._ended.set()
-        os.close(self._read_from)
         self._on_message(None)
 
-    def _skip_preamble(self) -> None:
+    def _skip_preamble(self, descriptor: int) -> None:
         seen = b""
         while not seen.endswith(GREETING):
-            seen += self._take(1)
-            if len(seen) > _LONGEST_PREAMBLE_BYTES:
+            byte = os.read(descriptor, 1)
+            seen += byte
+            if not byte or len(seen) > _LONGEST_PREAMBLE_BYTES:
                 raise EOFError
+        self._received_at = time.monotonic()
         self.has_greeted = True
-
-    def _take(self, size: int) -> bytes:
-        """Return so many bytes."""
-        taken = bytearray()
-        while len(taken) < size:
-            data = os.read(self._read_from, size - len(taken))
-            if not data:
-                raise EOFError
-            self.heard = time.monotonic()
-            taken += data
-        return bytes(taken)

@@ -20,6 +20,7 @@ from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.rendezvous import Rendezvous, acknowledge
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
+from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import joined_rank
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _DECLINE_S = 5.0
 """How long a rank that refuses looks for the others to tell them, where rank 0 keeps the store [s]."""
 
 
-def arrive(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
+def arrive(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
     """Tell the others that this rank is there, and wait until all are.
 
     Args:
@@ -67,7 +68,7 @@ def arrive(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
     _refuse_other_words(told)
     first, *others = [Fingerprint(**each["code"]) for each in told if each["code"]]
     refuse_differences(first, others)
-    return "gloo" if any(each["backend"] == "gloo" for each in told) else "nccl"
+    return choose_backend((each["backend"] == "nccl" for each in told), rank.world_size)
 
 
 def decline(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:

@@ -105,7 +105,7 @@ def _share_job(store: SignedStore, rank: Rank, job: WorkerSpec) -> WorkerSpec:
     if rank.rank == 0:
         store.set(_JOB, job.to_json())
         return job
-    return replace(WorkerSpec.from_json(store.get(_JOB).decode(), own=job.config), devices=job.devices)
+    return replace(WorkerSpec.from_json(store.get(_JOB).decode(), own=job.config), nodes=job.nodes)
 
 
 @contextmanager

@@ -1,104 +1,100 @@
-"""One machine's part in a launch: its ranks, its torchrunx agent, and what is seen of them.
+"""A node of a launch: `LocalNode` starts this machine's ranks with a local torchrunx launcher, and has their status.
 
-`LocalNode` looks at the files and processes of the machine that it is on, which may be the launching process's own or a
-warden's. `shoal.launch.remote_node` shows a launching process, in the same words, what a warden sees.
+A local launch has one, in the launching process. With `--hosts` each node agent has one, and the launching process has
+a `shoal.launch.remote_node.RemoteNode` for it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
+import threading
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shoal.heartbeat import Beat, place_of, read_beat
 from shoal.launch.exit_records import ExitRecord, read_exit_records
 from shoal.launch.hang_detector import drop_empty_stacks, read_beats
-from shoal.launch.oom import MemoryWatch
+from shoal.launch.oom import OomWatch
 from shoal.launch.processes import RankWatch
 from shoal.launch.reaper import MARK, marked, signal_all
+from shoal.launch.signals import STOPPING
 from shoal.launch.tail import Tail
-from shoal.launch.torchrunx_patch import Agent
-from shoal.launch.worker_entry import USUAL_TMPDIR
+from shoal.launch.torchrunx_patch import Agent, patched_run
+from shoal.launch.worker_entry import USUAL_TMPDIR, enter
+from shoal.timing import START_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
-    from shoal.launch.torchrunx_patch import AgentChannel
-    from shoal.plan.rundir import RunDir
+    from shoal.plan.spec import NodeSpec
 
 _AGENT_LOG = "agent.log"
-"""What torchrunx's agent says, in the scratch directory."""
-_LAST_WORDS_BYTES = 16 * 1024
+_AGENT_OUTPUT_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What is known of a machine at one moment, and what rank 0 has shown since the one before."""
+    """The status of a node at one moment, with rank 0's output since the status before."""
 
+    launcher: str | None = None
+    """How the torchrunx launcher or its agent ended: None while both run, empty after success, else the failure."""
     alive: tuple[int, ...] = ()
-    """Ranks that live."""
+    """Ranks that run."""
     unseen: tuple[int, ...] = ()
     """Ranks that have shown no sign of life yet."""
     ended: Mapping[int, str] = field(default_factory=dict[int, str])
-    """How each rank ended that was alive before, in the order of their ends; empty where nobody can tell."""
+    """How each rank ended that was alive before, in the order of their ends; empty where that is unknown."""
     places: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Where they were when they ended."""
+    """Phase and iteration in which they ended."""
     beats: tuple[Beat, ...] = ()
-    """Heartbeats of ranks that live."""
-    notes: Mapping[int, ExitRecord] = field(default_factory=dict[int, ExitRecord])
-    agent: str | None = None
-    """How torchrunx's agent ended, if it has."""
-    agent_said: str = ""
-    """What it said last, while some of its ranks have not started."""
-    memory: str = ""
-    """What the kernel knows of a rank that was killed."""
+    """Heartbeats of ranks that run."""
+    exit_records: Mapping[int, ExitRecord] = field(default_factory=dict[int, ExitRecord])
+    agent_output: str = ""
+    """The end of the agent's output, while some ranks have not started."""
+    oom: str = ""
+    """Whether the kernel killed a process for want of memory, as a clause, once a rank has ended."""
     lines: tuple[str, ...] = ()
-    """What rank 0 has printed."""
+    """New output of rank 0."""
     rows: tuple[Mapping[str, Any], ...] = ()
-    """Its metrics."""
+    """New metrics of rank 0."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the status as plain values."""
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, told: Mapping[str, Any], *, ahead: float = 0.0) -> Self:
-        """Return what `to_plain` has made plain, and JSON has carried.
+    def from_plain(cls, data: Mapping[str, Any], *, clock_offset: float = 0.0) -> Self:
+        """Return the status from JSON values; exit times are moved to this process's clock.
 
         Args:
-            told: The plain values.
-            ahead: How far the other machine's clock is ahead of this one's [s].
+            data: The plain values.
+            clock_offset: How far the node's clock is ahead of this process's [s].
         """
-        notes = {int(rank): ExitRecord(**note) for rank, note in told["notes"].items()}
-        return cls(
-            alive=tuple(told["alive"]),
-            unseen=tuple(told["unseen"]),
-            ended={int(rank): how for rank, how in told["ended"].items()},
-            places={int(rank): place for rank, place in told["places"].items()},
-            beats=tuple(Beat(**beat) for beat in told["beats"]),
-            notes={rank: replace(note, time=note.time - ahead) for rank, note in notes.items()},
-            agent=told["agent"],
-            agent_said=told["agent_said"],
-            memory=told["memory"],
-            lines=tuple(told["lines"]),
-            rows=tuple(told["rows"]),
-        )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        values |= {name: {int(rank): text for rank, text in data[name].items()} for name in ("ended", "places")}
+        values["beats"] = tuple(Beat(**beat) for beat in data["beats"])
+        records = {int(rank): ExitRecord(**record) for rank, record in data["exit_records"].items()}
+        values["exit_records"] = {rank: replace(each, time=each.time - clock_offset) for rank, each in records.items()}
+        return cls(**values)
 
 
 class Node(Protocol):
-    """A machine of a launch."""
+    """A node of a launch, as the supervisor uses it."""
 
     @property
     def name(self) -> str:
-        """What it is called in sentences."""
+        """Its name in messages."""
         ...
 
     @property
     def ranks(self) -> range:
-        """Its ranks."""
+        """Its global ranks."""
         ...
 
     @property
@@ -106,204 +102,158 @@ class Node(Protocol):
         """How the connection to it was lost; None while it stands."""
         ...
 
-    @property
-    def end(self) -> AgentChannel:
-        """The line to its agent."""
-        ...
-
     def start(self) -> None:
-        """Start its agent."""
+        """Start its torchrunx launcher."""
         ...
 
-    def look(self, *, last: bool = False) -> NodeStatus:
-        """Look at everything. The last look shows what rank 0 has printed without an end of line, too."""
+    def status(self, *, last: bool = False) -> NodeStatus:
+        """Return its status. The last one includes an unfinished line of rank 0's output."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as something happens there."""
+        """Return after this time, or earlier when the status of any node has changed."""
         ...
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that lives."""
-        ...
-
-    def dismiss(self) -> None:
-        """End its agent, if it has not ended."""
-        ...
-
-    def how_agent_ended(self) -> str:
-        """Wait for the end of its agent, which has said that it ends, and say how it was."""
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every rank that runs."""
         ...
 
     def is_busy(self) -> bool:
-        """Whether a process of the launch lives there."""
+        """Whether its launcher or any process of the launch still runs."""
         ...
 
-    def finish(self) -> None:
-        """Have whatever is left there ended."""
+    def stop(self) -> None:
+        """Begin to end whatever is left."""
         ...
 
     def close(self) -> None:
-        """Wait until that is so."""
+        """Wait until nothing is left."""
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSpec:
-    """What one machine is told to do. Plain values: it crosses as JSON."""
-
-    number: int
-    """Which machine it is, from 0."""
-    machines: int
-    """How many there are."""
-    ranks: tuple[int, int]
-    """Its first rank, and the one behind its last."""
-    devices: tuple[str, ...]
-    """Device of each of its workers, by local rank."""
-    log_files: tuple[str, ...]
-    """The file that takes each one's output, by local rank."""
-
-    @property
-    def shows(self) -> bool:
-        """Whether it has rank 0, whose output and metrics are shown."""
-        return self.number == 0
-
-
 class LocalNode:
-    """The machine that this process is on."""
+    """The node that this process runs on."""
 
     lost: str | None = None
 
-    def __init__(self, share: NodeSpec, run: RunDir, scratch: Path, environ: Mapping[str, str] | None = None) -> None:
-        """Look at nothing yet.
+    def __init__(self, spec: NodeSpec, worker_spec: str) -> None:
+        """Start nothing yet.
 
         Args:
-            share: What it does.
-            run: The run's directory.
-            scratch: The launch's directory on this machine.
-            environ: Variables for its workers, besides all that this process has.
+            spec: The part of the specification that needs no task; with a scratch and a log directory.
+            worker_spec: The `WorkerSpec` of this node's workers, as JSON.
         """
         self.name = platform.node()
-        self.ranks = range(*share.ranks)
-        self._share = share
-        self._run = run
-        self._scratch = scratch
-        self._environ = environ or {}
-        self._watch = RankWatch(scratch, self.ranks)
-        self._memory = MemoryWatch()
-        self._agent: Agent | None = None
+        self.ranks = spec.ranks
+        self._spec, self._worker_spec = spec, worker_spec
+        self._run, self._scratch = spec.run, Path(spec.scratch or "")
+        self._watch = RankWatch(self._scratch, self.ranks)
+        self._oom = OomWatch()
         self._places: dict[int, str] = {}
-        self._output = Tail(run.path / share.log_files[0], from_end=True) if share.shows else None
-        self._metrics = Tail(run.metrics_jsonl, from_end=True)
-
-    @property
-    def end(self) -> AgentChannel:
-        """The line to its agent, which was started."""
-        if self._agent is None:
-            raise EOFError
-        return self._agent.line
+        self._output = Tail(spec.log_file(0)) if 0 in self.ranks else None
+        self._metrics = Tail(self._run.metrics_jsonl, from_end=True)
+        self._agent: Agent | None = None
+        self._launcher: str | None = None  # As in `NodeStatus`, from the thread.
+        self._stopping = False
+        # A thread of its own: `Launcher.run` does not survive a KeyboardInterrupt.
+        self._thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
     def start(self) -> None:
-        """Start its agent, which begins to import at once."""
+        """Start the agent, which begins to import at once, and the launcher."""
+        self._thread.start()
+
+    def _run_torchrunx(self) -> None:
+        # Child processes inherit the mask: a Ctrl-C must not make a half-started agent print its traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         environ = {
-            **self._environ,
             # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
             "TMPDIR": str(self._scratch),
             USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
             MARK: str(self._scratch),
         }
-        self._agent = Agent(
-            self._scratch / _AGENT_LOG,
-            environ,
-            forks=set(self._share.devices) == {"cpu"},
-            number=self._share.number,
-            agents=self._share.machines,
-        )
+        try:
+            forks = set(self._spec.nodes[0].devices) == {"cpu"}
+            self._agent = Agent(self._scratch / _AGENT_LOG, environ, forks=forks)
+            import torchrunx
 
-    def look(self, *, last: bool = False) -> NodeStatus:
-        """Look at everything."""
-        size = self._output.size() if self._output else 0  # What was written after a note must not be shown.
+            # Workers open their process group themselves, after their graphs are captured.
+            launcher = torchrunx.Launcher(hostnames=["127.0.0.1"], workers_per_host=[len(self.ranks)], backend=None)
+            launcher.set_logging_handlers(None)
+            logging.getLogger("torchrunx").setLevel(logging.WARNING)
+            if not self._stopping:  # A signal may come while torch is imported, which takes seconds.
+                patched_run(self._agent, patience=START_S)(launcher, enter, self._worker_spec)
+            self._launcher = ""
+        except Exception as error:  # noqa: BLE001  Reported in the status; its frames, which hold sockets, are dropped.
+            lines = str(error).strip().splitlines()
+            self._launcher = lines[0].rstrip(".") if lines else type(error).__name__
+        finally:
+            if self._agent is not None:
+                self._agent.close()
+
+    def status(self, *, last: bool = False) -> NodeStatus:
+        """Read files and processes."""
+        launcher = self._launcher  # Before the ranks: when it has ended well, so have they.
+        if launcher is None and self._agent is not None and self._agent.has_ended():
+            launcher = self._agent.how_it_ended()
+        size = self._output.size() if self._output else 0  # Output after an exit record is not shown.
         self._watch.look()
-        notes = read_exit_records(
+        records = read_exit_records(
             self._run, self.ranks, spare=self._scratch
-        )  # After the look: who left one may have ended.
+        )  # After the ranks, which may have ended.
         for rank in self._watch.ended.keys() - self._places.keys():
             beat = read_beat(self._scratch, rank)
             self._places[rank] = beat.place if beat else place_of("startup", 0)
         unseen = tuple(self._watch.unseen)
         return NodeStatus(
+            launcher=launcher,
             alive=tuple(self._watch.alive),
             unseen=unseen,
             ended=dict(self._watch.ended),
             places=dict(self._places),
             beats=tuple(read_beats(self._scratch, self._watch.alive)),
-            notes=notes,
-            agent=self._agent.how_it_ended() if self._agent is not None and self._agent.has_ended() else None,
-            agent_said=self._agents_last_words() if unseen else "",
-            memory=self._memory.verdict() if self._watch.ended else "",
-            lines=self._shown(size, notes.get(0), last=last),
-            rows=tuple(self._metrics.rows()) if self._share.shows else (),
+            exit_records=records,
+            agent_output=self._agent_output() if unseen else "",
+            oom=self._oom.verdict() if self._watch.ended else "",
+            lines=self._new_lines(size, records.get(0), last=last),
+            rows=tuple(self._metrics.rows()) if self._output else (),
         )
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as a rank ends."""
+        """Return after this time, or as soon as a rank ends."""
         self._watch.wait(seconds)
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that lives."""
-        self._watch.tell(number)
-
-    def how_agent_ended(self) -> str:
-        """Wait for the end of its agent, and say how it was."""
-        return self._agent.how_it_ended() if self._agent is not None else ""
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every rank that runs."""
+        self._stopping = True
+        self._watch.signal(number)
 
     def is_busy(self) -> bool:
-        """Whether a process of the launch lives here."""
-        return bool(marked(self._scratch))
+        """Whether the launcher or any process with the mark of this launch still runs."""
+        return self._thread.is_alive() or bool(marked(self._scratch))
 
-    def dismiss(self) -> None:
-        """End its agent, if it has not ended."""
-        if self._agent is not None:
-            self._agent.close()
-
-    def finish(self) -> None:
-        """Begin nothing: `close` takes no time."""
+    def stop(self) -> None:
+        """Do nothing: `close` takes no time."""
 
     def close(self) -> None:
-        """End what is left with the mark of this launch, such as its agent."""
-        self._watch.tell(signal.SIGKILL)
+        """End what is left with the mark of this launch, such as the agent."""
+        self._stopping = True
+        self._watch.signal(signal.SIGKILL)
         self._watch.close()
-        self.dismiss()
+        if self._agent is not None:
+            self._agent.close()
         signal_all(marked(self._scratch), signal.SIGKILL)
         drop_empty_stacks(self._run, self.ranks)
+        if self._thread.ident is not None:
+            self._thread.join(1)
 
-    def _shown(self, size: int, note: ExitRecord | None, *, last: bool) -> tuple[str, ...]:
-        """Return new output of rank 0; a failing rank's traceback is told at the end."""
+    def _new_lines(self, size: int, record: ExitRecord | None, *, last: bool) -> tuple[str, ...]:
+        """Return new output of rank 0, without the traceback of a failure, which is shown at the end."""
         if self._output is None:
             return ()
-        if note is not None and note.log_bytes is not None:
-            size = min(size, note.log_bytes)
+        if record is not None and record.log_bytes is not None:
+            size = min(size, record.log_bytes)
         return tuple(self._output.lines(size, unfinished=last))
 
-    def _agents_last_words(self) -> str:
+    def _agent_output(self) -> str:
         log = self._scratch / _AGENT_LOG
-        return log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace").strip() if log.exists() else ""
-
-
-def shares(devices: Sequence[Sequence[str]], log_files: Sequence[Sequence[str]]) -> list[NodeSpec]:
-    """Return what each machine does, ranks counted through them in their order."""
-    told: list[NodeSpec] = []
-    first = 0
-    for number, (own, logs) in enumerate(zip(devices, log_files, strict=True)):
-        last = first + len(own)
-        told.append(
-            NodeSpec(
-                number=number,
-                machines=len(devices),
-                ranks=(first, last),
-                devices=tuple(own),
-                log_files=tuple(logs),
-            )
-        )
-        first = last
-    return told
+        return log.read_bytes()[-_AGENT_OUTPUT_BYTES:].decode(errors="replace").strip() if log.exists() else ""

@@ -1,7 +1,6 @@
-"""Whether memory ran out, told by what the kernel counts, so that a killed rank is not blamed on memory by guess.
+"""Out-of-memory kills, from the kernel's counters: of each control group with a limit, and of the whole machine.
 
-The kernel kills with SIGKILL, which anybody else may send too. It counts its own kills: for each control group with
-a limit, and for the whole machine.
+The kernel kills with SIGKILL, as any other process may, so the signal alone proves nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ _COUNTERS = ("memory.events", "memory.oom_control")
 """Files of a control group, of version 2 and 1, with a line `oom_kill N`."""
 
 
-class MemoryWatch:
-    """The kernel's kills for want of memory, from now on."""
+class OomWatch:
+    """Counts out-of-memory kills from now on."""
 
     def __init__(self, groups: list[Path] | None = None, machine: Path = _MACHINE) -> None:
-        """Remember what the counters say now.
+        """Read the counters.
 
         Args:
             groups: Directories of control groups; by default those of this process.
@@ -31,7 +30,7 @@ class MemoryWatch:
         self._before = _kills(machine)
 
     def verdict(self) -> str:
-        """Say what the kernel knows about a kill by SIGKILL, in parentheses and with a leading space."""
+        """Return whether the kernel has killed for want of memory since, in parentheses and with a leading space."""
         starved = next((file for file, count in self._groups.items() if (_kills(file) or 0) > count), None)
         if starved is not None:
             limit = _limit(starved.parent)
@@ -49,7 +48,7 @@ def _files(groups: list[Path]) -> list[Path]:
 
 
 def _kills(file: Path) -> int | None:
-    """Return how many processes the kernel has killed for want of memory; None where it does not tell."""
+    """Return how many processes the kernel has killed for want of memory; None where that is unknown."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -59,7 +58,7 @@ def _kills(file: Path) -> int | None:
 
 
 def _limit(group: Path) -> str:
-    """Return a group's limit in words, with a leading space."""
+    """Return a group's limit as text, with a leading space."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         try:
             size = int((group / name).read_text(encoding="utf-8"))

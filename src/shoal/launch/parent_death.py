@@ -12,13 +12,13 @@ import time
 
 from shoal import PARENT
 from shoal.errors import TerminatedRunError
-from shoal.launch.reaper import SAVE_S
+from shoal.timing import REAPER_SAVE_S
 
 _POLL_S = 0.2
 
 
 def end_with_parent() -> None:
-    """From now on, take the end of the process that started this one as a SIGTERM, and leave `SAVE_S` after it."""
+    """From now on, treat the end of the parent process as a SIGTERM, and exit `REAPER_SAVE_S` after it."""
     threading.Thread(target=_follow, name="lifeline", daemon=True).start()
 
 
@@ -26,5 +26,5 @@ def _follow() -> None:
     while os.getppid() == PARENT:
         time.sleep(_POLL_S)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(SAVE_S)
+    time.sleep(REAPER_SAVE_S)
     os._exit(TerminatedRunError.exit_code)

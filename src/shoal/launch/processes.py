@@ -1,7 +1,7 @@
-"""The processes of a launch, as the launching process sees them: which ranks live, how they ended, what is left over.
+"""The processes of a node's ranks: which of them run, and how the others ended.
 
 Spawned ranks are no children of the launching process, which therefore cannot wait for them. Each keeps a file locked
-while it lives; where the kernel offers them, process handles tell of an end at once.
+while it runs; where the kernel offers process handles, they report the end at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def life_file(scratch: Path, rank: int) -> Path:
-    """Return the file that `rank` keeps locked while it lives; its process id is in it."""
+    """Return the file with the process id of `rank`, which keeps it locked while it runs."""
     return scratch / f"rank_{rank:05d}.life"
 
 
 def show_sign_of_life(scratch: Path, rank: Rank) -> None:
-    """Lock this rank's file until this process ends, however it ends. The kernel gives the lock back."""
+    """Lock this rank's file. The kernel releases the lock when this process ends, however it ends."""
     descriptor = os.open(life_file(scratch, rank.rank), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.truncate(descriptor, 0)
@@ -38,16 +38,16 @@ def show_sign_of_life(scratch: Path, rank: Rank) -> None:
 
 
 class RankWatch:
-    """What the launching process knows of the processes of its ranks."""
+    """The processes of some ranks."""
 
     def __init__(self, scratch: Path, ranks: Iterable[int]) -> None:
-        """Watch `ranks`, none of which need have started."""
+        """Watch `ranks`, which need not have started."""
         self._files = {rank: life_file(scratch, rank) for rank in ranks}
         self._handles: dict[int, int] = {}
         self.alive: dict[int, int] = {}
-        """Process id of each rank that lives, by rank."""
+        """Process id of each rank that runs, by rank."""
         self.ended: dict[int, str] = {}
-        """How each rank ended that was alive before, in the order of their ends; empty where nobody can tell."""
+        """How each rank ended that ran before, in the order of their ends; empty where that is unknown."""
 
     @property
     def unseen(self) -> list[int]:
@@ -55,7 +55,7 @@ class RankWatch:
         return [rank for rank in self._files if rank not in self.alive and rank not in self.ended]
 
     def look(self) -> None:
-        """Notice who has come to life and who has ended."""
+        """Update `alive` and `ended`."""
         for rank in self.unseen:
             pid = locked_by(self._files[rank])
             if pid is not None:
@@ -67,7 +67,7 @@ class RankWatch:
                 os.close(self._handles.pop(rank))
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as a rank ends."""
+        """Return after this time, or as soon as a rank ends."""
         if not self._handles:
             time.sleep(seconds)
             return
@@ -76,8 +76,8 @@ class RankWatch:
             poll.register(handle, select.POLLIN)
         poll.poll(seconds * 1000)
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that lives, through its handle: its number may have been given to another."""
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every rank that runs, by its handle: the kernel may reuse its process id."""
         for handle in self._handles.values():
             with suppress(OSError):
                 signal.pidfd_send_signal(handle, number)
@@ -104,7 +104,7 @@ class RankWatch:
 
 
 def _last_state(pid: int) -> str:
-    """Say how a process ended that its parent has not taken notice of yet, or nothing when it is too late to know."""
+    """Return how a process ended that its parent has not waited for yet, else an empty string."""
     fields = stat(pid)
     if not fields or fields[0] != "Z":
         return ""

@@ -1,9 +1,8 @@
-"""The guard of a launch: a small process that ends what a killed launching process leaves, and the scratch directory.
+"""The reaper of a launch: a process that ends what a killed launching process leaves, and its scratch directory.
 
-A process that is killed with SIGKILL ends nothing. Its guard reads a pipe whose other end it alone holds, so the end of
-that file says that it is gone, however it went. The guard then lets the ranks save for `SAVE_S`, kills whatever carries
-the mark of the launch, and removes the scratch directory. It is this very file, run as a program, and so needs the
-standard library alone: it is there in some 30 ms, before anything that it guards.
+A process that is killed with SIGKILL ends nothing. Its reaper reads a pipe whose other end it alone holds, and sees the
+end of that file however it ended. It then lets the ranks save, kills all processes with the mark of the launch, and
+removes the scratch directory. It is this file, run as a program with the standard library alone: it starts in 30 ms.
 """
 
 from __future__ import annotations
@@ -26,34 +25,29 @@ if TYPE_CHECKING:
 
 MARK = "SHOAL_SCRATCH"
 """The environment variable that all processes of a launch inherit. Its value is the scratch directory."""
-SAVE_S = 3.0
-"""How long ranks whose launcher was killed get to finish an iteration and a checkpoint [s]."""
-
-_KILL_S = 10.0
-"""How long the guard kills what starts again and again [s]."""
-_PATIENCE_S = 5.0
-"""How long the launching process waits for its guard to end [s]; it takes milliseconds."""
 _POLL_S = 0.02
 _PREFIX = "shoal-"
 _OWNER = "owner"
-"""A file of the scratch directory, locked as long as the launching process or its guard lives."""
+"""A file of the scratch directory, locked while the launching process or its reaper runs."""
 
 
 @contextmanager
 def reaped_scratch() -> Iterator[Path]:
-    """Make the scratch directory of a launch, under guard; remove it at the end, and see the guard out."""
+    """Make the scratch directory of a launch with a reaper; remove it at the end, and wait for the reaper."""
+    from shoal.timing import REAPER_EXIT_S, REAPER_KILL_S, REAPER_SAVE_S
+
     sweep_abandoned(Path(tempfile.gettempdir()))
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
     owner = own_scratch(scratch)
     end_to_read, end_to_hold = os.pipe()
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(scratch)],
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(scratch), str(REAPER_SAVE_S), str(REAPER_KILL_S)],
         stdin=end_to_read,
-        stdout=subprocess.DEVNULL,  # It must not hold a pipe open that somebody reads to its end.
+        stdout=subprocess.DEVNULL,  # It must not hold a pipe open that another process reads to its end.
         stderr=subprocess.DEVNULL,
         cwd="/",
         pass_fds=(owner,),
-        start_new_session=True,  # What the terminal sends is not for it.
+        start_new_session=True,  # It gets no signal of the terminal.
     )
     os.close(end_to_read)
     try:
@@ -62,17 +56,17 @@ def reaped_scratch() -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(end_to_hold)
         try:
-            guard.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:  # A copy of this process holds the pipe, which somebody has forked.
-            guard.kill()
-            guard.wait()
+            reaper.wait(REAPER_EXIT_S)
+        except subprocess.TimeoutExpired:  # A fork of this process holds the pipe.
+            reaper.kill()
+            reaper.wait()
         os.close(owner)
 
 
 def sweep_abandoned(directory: Path) -> None:
-    """Remove scratch directories of launches that were killed together with their guards."""
+    """Remove scratch directories of launches that were killed together with their reapers."""
     for scratch in directory.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # Somebody else's, or swept by another launch just now.
+        with contextlib.suppress(OSError):  # Another user's, or swept by another launch just now.
             if scratch.is_symlink() or scratch.stat().st_uid != os.getuid():
                 continue
             descriptor = os.open(scratch / _OWNER, os.O_RDWR)
@@ -84,7 +78,7 @@ def sweep_abandoned(directory: Path) -> None:
 
 
 def marked(scratch: Path) -> list[int]:
-    """Return the living processes of the launch that uses `scratch`, wherever in the tree of processes they hang."""
+    """Return the processes of the launch that uses `scratch`, wherever in the tree of processes they are."""
     mark = f"{MARK}={scratch}".encode()
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -111,14 +105,14 @@ def locked_by(file: Path) -> int | None:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to each process that still exists, and may be sent one."""
+    """Send a signal to each process that still exists and that permits it."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def own_scratch(scratch: Path) -> int:
-    """Lock the owner's file, with its process id, in a new directory. Named once locked: a sweep sees no other."""
+    """Lock a file with this process id in a new directory; it is renamed once locked, so a sweep sees it locked."""
     nameless = scratch / f".{_OWNER}"
     descriptor = os.open(nameless, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -127,30 +121,30 @@ def own_scratch(scratch: Path) -> int:
     return descriptor
 
 
-def _guard(scratch: Path) -> None:
-    """Wait until the launching process is gone, and end what it has left: nothing, when it has ended by itself."""
+def _reap(scratch: Path, save_s: float, kill_s: float) -> None:
+    """Wait for the end of the launching process, and end what it has left: nothing after an orderly end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # Schedulers send them to every process of a job.
     while os.read(0, 1):
         pass
     if not scratch.exists():
         return
-    saved_by = time.monotonic() + SAVE_S
-    asked: set[int] = set()
-    while (ranks := _living_ranks(scratch)) and time.monotonic() < saved_by:
-        signal_all(ranks - asked, signal.SIGTERM)
-        asked |= ranks
+    saved_by = time.monotonic() + save_s
+    signalled: set[int] = set()
+    while (ranks := _running_ranks(scratch)) and time.monotonic() < saved_by:
+        signal_all(ranks - signalled, signal.SIGTERM)
+        signalled |= ranks
         time.sleep(_POLL_S)
-    killed_by = time.monotonic() + _KILL_S
+    killed_by = time.monotonic() + kill_s
     while (left := marked(scratch)) and time.monotonic() < killed_by:
         signal_all(left, signal.SIGKILL)
         time.sleep(_POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _living_ranks(scratch: Path) -> set[int]:
+def _running_ranks(scratch: Path) -> set[int]:
     return {pid for file in scratch.glob("rank_*.life") if (pid := locked_by(file)) is not None}
 
 
 if __name__ == "__main__":
-    _guard(Path(sys.argv[1]))
+    _reap(Path(sys.argv[1]), *map(float, sys.argv[2:]))

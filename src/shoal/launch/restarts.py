@@ -1,7 +1,7 @@
-"""Starting again after a loss: how often, after which pause, from which checkpoint, and with which workers.
+"""Restarts after a loss: how often, after which pause, from which checkpoint, and with which workers.
 
-A training that loses a worker is worth another try from its newest good checkpoint, in its own run directory. Only
-tries without progress are counted: a newer checkpoint makes all tries available again.
+A training that loses a worker is started again from its newest good checkpoint, in its own run directory. Only restarts
+without progress are counted: a newer checkpoint makes all of them available again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import Nodes
 from shoal.plan.spec import Start
+from shoal.timing import LONGEST_PAUSE_S, POLL_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from shoal.config import TrainConfig
     from shoal.launch.progress import ProgressReporter
@@ -30,42 +31,37 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
     ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
-    Place = tuple[str, str, int]  # Host, GPU by its UUID, number among the workers there: ranks are counted anew.
-
-LONGEST_PAUSE_S = 60.0
-_POLL_S = 0.1
+    Slot = tuple[str, str, int]  # Host, UUID of the GPU, number among the workers of that GPU: ranks may change.
 
 
 class Restarts:
-    """The losses of one command, and what follows from each."""
+    """The losses of one command, and the plan of the launch after each."""
 
     def __init__(
         self,
         plan: TrainPlan,
-        look: Callable[[], VisibleGpus] = visible_gpus,
+        read_gpus: Callable[[], VisibleGpus] = visible_gpus,
         probe_hosts: ProbeHosts | None = None,
     ) -> None:
-        """Remember which GPUs the first launch has.
+        """Remember the workers of the first launch.
 
         Args:
             plan: The first launch.
-            look: Tells which GPUs are visible.
-            probe_hosts: With `--hosts`, probes the machines of a configuration, calls its second argument with each
-                that cannot be reached, and polls its third.
+            read_gpus: Returns the visible GPUs.
+            probe_hosts: With `--hosts`, probes the hosts of a configuration, calls its second argument with each that
+                is unreachable, and polls its third.
         """
         self._plan = plan
-        self._look = look
-        self._probe_hosts = probe_hosts if plan.machines else None
-        self._left_out: set[Place] = set()  # Of workers that were lost twice, with `--hosts`.
-        self._places = [place for each in plan.machines for place in _places(each.host, each.uuids)]
-        if plan.config.max_restarts and not plan.machines:
-            self._places = _places("", look().uuids(plan.devices))
-        self._first = self._places
-        self._fruitless = 0  # Restarts in a row that have brought no newer checkpoint.
-        self._lost_before: Place | None = None  # Of the worker that was lost without progress the time before.
+        self._first = plan
+        self._read_gpus = read_gpus
+        self._probe_hosts = probe_hosts
+        self._slots = _slots(plan.nodes)  # By rank.
+        self._dropped: set[Slot] = set()  # Of workers that were lost twice.
+        self._fruitless = 0  # Restarts in a row without a newer checkpoint.
+        self._lost_before: Slot | None = None  # Of the worker that was lost without progress the time before.
         self._launches = self._paused = 1
 
-    def after(self, lost: WorkerLostError, run: RunDir, view: ProgressReporter, stop: StopRequests) -> TrainPlan:
+    def after(self, lost: WorkerLostError, run: RunDir, reporter: ProgressReporter, stop: StopRequests) -> TrainPlan:
         """Return the plan of the next launch.
 
         Raises:
@@ -81,34 +77,34 @@ class Restarts:
         if self._fruitless == limit:
             message = f"{lost} Gave up after {_count(limit, 'restart')} without a newer checkpoint."
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
-        place = self._places[lost.rank] if lost.rank is not None else None
-        suspect = place if place == self._lost_before else None
-        devices = () if self._probe_hosts else self._devices_left(lost, suspect)
+        slot = self._slots[lost.rank] if lost.rank is not None else None
+        suspect = slot if slot == self._lost_before else None
+        self._lost_before = slot
         self._fruitless += 1
         self._launches += 1
-        self._lost_before = place
         origin = f"iteration {iteration}" if checkpoint else "the beginning: there is no checkpoint yet"
         tries = f"try {self._fruitless} of {limit} without a newer checkpoint"
         again = f"Starting again in {self.pause_s:.0f} s from {origin} ({tries})."
+        if suspect is not None and self._plan.world_size > self._least:
+            self._dropped.add(suspect)
+        found = Nodes() if self._plan.is_remote else self._nodes_left(lost, suspect, self._probe_local())
         for line in (*lost.details.splitlines(), str(lost), *passed_over, again):
-            view.on_line(line)
-        if self._probe_hosts:
-            self.pause(run, stop)  # Before the machines are looked at, not after: one may be starting again.
-            devices = self._machines_left(self._probe_hosts, lost, suspect, view, partial(_refuse_when_told, run, stop))
-        if len(devices) != self._plan.world_size:
-            view.on_line(self._resize(devices))
-        self._plan = replace(
-            self._plan,
-            devices=devices,
-            continued=run,
-            start=Start(model=str(checkpoint.model.absolute()), mode="continue") if checkpoint else self._plan.start,
-            start_iteration=iteration,
-        )
+            reporter.on_line(line)
+        if self._plan.is_remote:
+            self.pause(run, stop)  # Before the probe: a host may be starting again.
+            away: list[ShoalError] = []
+            found = self._probe_remote(away, partial(_refuse_after_signal, run, stop))
+            for error in away:
+                reporter.on_line(str(error))
+            found = self._nodes_left(lost, suspect, found, away)
+        self._resize(found, reporter)
+        start = Start(model=str(checkpoint.model.absolute()), mode="continue") if checkpoint else self._plan.start
+        self._plan = replace(self._plan, continued=run, start=start, start_iteration=iteration)
         return self._plan
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before this launch: nothing before the first one, then longer with each vain try [s]."""
+        """Pause before this launch: none before the first one, then longer with each restart without progress [s]."""
         return min(LONGEST_PAUSE_S, 2.0 ** (self._fruitless - 1)) if self._fruitless else 0.0
 
     def pause(self, run: RunDir, stop: StopRequests) -> None:
@@ -119,124 +115,104 @@ class Restarts:
             TerminatedRunError: Another signal has asked for the end.
         """
         if self._paused == self._launches:
-            return  # It has been waited for.
+            return
         self._paused = self._launches
         start_at = time.monotonic() + self.pause_s
         while (left := start_at - time.monotonic()) > 0:
-            _refuse_when_told(run, stop)
-            time.sleep(min(left, _POLL_S))
+            _refuse_after_signal(run, stop)
+            time.sleep(min(left, POLL_S))
 
-    def _devices_left(self, lost: WorkerLostError, suspect: Place | None) -> tuple[str, ...]:
-        """Return the devices of the workers of the next launch.
+    def _probe_local(self) -> Nodes:
+        """Return this machine with the workers of the first launch whose GPUs are visible now."""
+        (node,) = self._first.nodes
+        devices = {gpu.uuid: f"cuda:{gpu.index}" for gpu in self._read_gpus()} | {"cpu": "cpu"}
+        uuids = tuple(uuid for uuid in node.uuids if uuid in devices)
+        return Nodes(nodes=(replace(node, devices=tuple(devices[uuid] for uuid in uuids), uuids=uuids),))
 
-        A GPU that is gone takes its workers along. A worker that was lost twice in a row without progress gives up its
-        place, as far as `--min-workers` allows: its GPU, its share of the memory or its share of the work is at fault.
-
-        Raises:
-            WorkerLostError: Too few are left.
-        """
-        asked = len(self._places)
-        least = self._plan.config.min_workers or asked
-        now = {gpu.uuid: f"cuda:{gpu.index}" for gpu in self._look()} | {"cpu": "cpu"}
-        places = [place for place in self._places if place[1] in now]
-        if len(places) < least:
-            message = (
-                f"{lost} It was not started again: the GPUs of {len(places)} of {_count(asked, 'worker')} are "
-                f"left, and --min-workers asks for {least}."
-            )
-            raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
-        if suspect in places and len(places) > least:
-            places.remove(suspect)
-        self._places = places
-        return tuple(now[uuid] for _, uuid, _ in places)
-
-    def _machines_left(
-        self,
-        probe_hosts: ProbeHosts,
-        lost: WorkerLostError,
-        suspect: Place | None,
-        view: ProgressReporter,
-        check: Callable[[], None],
-    ) -> tuple[str, ...]:
-        """Plan with the machines that are there now, and return the devices of their workers.
-
-        A machine that is away takes its workers along, and gets them back when it has come back until a later restart.
-        A worker that was lost twice in a row without progress gives up its place, as far as `--min-workers` allows.
-
-        Raises:
-            WorkerLostError: Too few are left.
-        """
-        least = self._plan.config.min_workers or len(self._first)
-        if suspect is not None and self._plan.world_size > least:
-            self._left_out.add(suspect)
-        away: list[ShoalError] = []
+    def _probe_remote(self, away: list[ShoalError], check: Callable[[], None]) -> Nodes:
+        """Probe the hosts, but those whose workers are all dropped; add to `away` why some are missing."""
+        hosts = dict.fromkeys(slot[0] for slot in _slots(self._first.nodes) if slot not in self._dropped)
+        config = replace(self._plan.config, hosts=tuple(hosts))
         try:
-            found = probe_hosts(self._usable(), away.append, check)
+            return self._probe_hosts(config, away.append, check) if self._probe_hosts else Nodes()
         except (InterruptedRunError, TerminatedRunError):
             raise
         except ShoalError as error:
-            found = Nodes()
-            away = [error]
-        for error in away:
-            view.on_line(str(error))
-        machines: list[NodePlan] = []
-        self._places = []
-        for machine in found.machines:
-            places = zip(_places(machine.host, machine.uuids), machine.devices, strict=True)
-            kept = {place: device for place, device in places if place not in self._left_out}
-            if kept:
-                uuids = tuple(uuid for _, uuid, _ in kept)
-                machines.append(replace(machine, devices=tuple(kept.values()), uuids=uuids))
-            self._places += kept
-        devices = tuple(device for machine in machines for device in machine.devices)
-        if len(devices) < least or not devices:
+            away[:] = [error]
+            return Nodes()
+
+    @property
+    def _least(self) -> int:
+        return self._plan.config.min_workers or self._first.world_size
+
+    def _nodes_left(
+        self, lost: WorkerLostError, suspect: Slot | None, found: Nodes, away: Iterable[ShoalError] = ()
+    ) -> Nodes:
+        """Return the nodes of the next launch, of those that were found.
+
+        A GPU or a host that is away takes its workers along until it is back at a later restart. A worker that was
+        lost twice in a row without progress is dropped, as far as `--min-workers` allows: its GPU, its part of the
+        memory or its part of the work is at fault.
+
+        Raises:
+            WorkerLostError: Too few are left.
+        """
+        slots = _slots(found.nodes)
+        if suspect is not None and len(set(slots) - self._dropped) < self._least:
+            self._dropped.discard(suspect)
+        self._slots = [slot for slot in slots if slot not in self._dropped]
+        left = len(self._slots)
+        if left < self._least or not left:
             message = (
-                f"{lost} It was not started again: {len(devices)} of {_count(len(self._first), 'worker')} are left, "
-                f"and {least} are needed. {' '.join(map(str, away))}"
+                f"{lost} It was not started again: {left} of {_count(self._first.world_size, 'worker')} are left, "
+                f"and {self._least} are needed. {' '.join(map(str, away))}"
             )
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
-        self._plan = replace(
-            self._plan, machines=tuple(machines), meeting=found.meeting, backend=found.backend if devices[1:] else None
-        )
-        return devices
+        return replace(found, nodes=_without(found.nodes, self._dropped))
 
-    def _usable(self) -> TrainConfig:
-        """Return the configuration without machines all of whose workers are left out."""
-        hosts = dict.fromkeys(place[0] for place in self._first if place not in self._left_out)
-        return replace(self._plan.config, hosts=tuple(hosts))
-
-    def _resize(self, devices: tuple[str, ...]) -> str:
-        """Plan with fewer workers, or again with more, and say what that means."""
-        before, workers = self._plan, len(devices)
+    def _resize(self, found: Nodes, reporter: ProgressReporter) -> None:
+        """Plan with these nodes, and report a changed number of workers."""
+        before, workers = self._plan, len(self._slots)
         total = before.config.num_envs_total
+        num_envs = before.num_envs if workers == before.world_size or not total else total // workers
         self._plan = replace(
-            before,
-            devices=devices,
-            world_size=workers,
-            backend=before.backend if workers > 1 else None,
-            num_envs=total // workers if total else before.num_envs,
+            before, nodes=found.nodes, rendezvous=found.rendezvous, world_size=workers, num_envs=num_envs
         )
-        who = (
+        if workers == before.world_size:
+            return
+        size = (
             f"{workers} of {_count(before.world_size, 'worker')}"
             if workers < before.world_size
             else f"{workers} workers"
         )
-        now, then = self._plan.num_envs * workers, before.num_envs * before.world_size
+        now, then = num_envs * workers, before.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
-        return (
-            f"Going on with {who}, {self._plan.num_envs:,} environments "
+        reporter.on_line(
+            f"Going on with {size}, {num_envs:,} environments "
             f"each: {now:,} in all, {kept}. The learning rate is not changed."
         )
 
 
-def _refuse_when_told(run: RunDir, stop: StopRequests) -> None:
-    """Give up when a signal has come."""
+def _refuse_after_signal(run: RunDir, stop: StopRequests) -> None:
     if stop.first is not None:
         raise ended_at_once(stop.first, run)
 
 
-def _places(host: str, uuids: Sequence[str]) -> list[Place]:
-    return [(host, uuid, uuids[:number].count(uuid)) for number, uuid in enumerate(uuids)]
+def _slots(nodes: Iterable[NodePlan]) -> list[Slot]:
+    """Return the slot of each worker, by rank."""
+    return [(node.host, uuid, node.uuids[:rank].count(uuid)) for node in nodes for rank, uuid in enumerate(node.uuids)]
+
+
+def _without(nodes: Iterable[NodePlan], dropped: set[Slot]) -> tuple[NodePlan, ...]:
+    """Return the nodes without these workers, and without nodes that have no other."""
+    left: list[NodePlan] = []
+    for node in nodes:
+        workers = zip(_slots([node]), node.uuids, node.devices, strict=True)
+        kept = [(uuid, device) for slot, uuid, device in workers if slot not in dropped]
+        if kept:
+            uuids, devices = zip(*kept, strict=True)
+            left.append(replace(node, uuids=uuids, devices=devices))
+    return tuple(left)
 
 
 def _count(number: int, noun: str) -> str:

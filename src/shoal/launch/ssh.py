@@ -1,7 +1,7 @@
-"""Reaching another machine by the system's own `ssh`, and what its complaints mean.
+"""The connection to another machine by the system's own `ssh`, and the meaning of its messages.
 
-`ssh` verifies host keys, and knows the user's configuration, keys, agents and jump hosts. What runs there gets its
-directory, environment and orders over its standard input: a command line can be read by everybody.
+`ssh` verifies host keys, and knows the user's configuration, keys, agents and jump hosts. The node agent gets its
+directory, environment and requests over standard input, since all users can read a command line.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.channel import Channel
 from shoal.procfs import how_it_ended
+from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,21 +34,16 @@ FORWARDED = (
     *("PATH", "LD_LIBRARY*", "LIBRARY_PATH", "PYTHON*", "CUDA*", "TORCH*", "PYTORCH*", "NCCL*"),  # As torchrunx does.
     *("GLOO*", "OMP*", "MKL*", "GLIBC_TUNABLES", "MUJOCO*", "WARP*", "WANDB*", "SHOAL*"),
 )
-"""Patterns of environment variables that other machines get."""
+"""Patterns of environment variables that other nodes get."""
 NOT_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*"),
-    *("SHOAL_SECRET", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_LINE", "SHOAL_PLACE"),
+    *("SHOAL_SECRET", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_SOCKET"),
 )
-"""Exceptions: what is true of one machine, or of one process, only."""
+"""Exceptions, which hold for one machine or one process only."""
 OF_RANK_0 = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
-"""What only the machine of rank 0 gets, which writes the run."""
-CONNECT_S = 15
-"""How long a machine may take to answer [s]."""
-_ALIVE_S = 5
-_LAST_WORD_S = 5.0
-
-_NO_DIRECTORY, _NO_PYTHON, _OWN_TROUBLE = 91, (126, 127), 255
-"""What ssh ends with: chosen here, what shells choose, and ssh's own."""
+"""Variables that only the node of rank 0 gets, which writes the run."""
+_NO_DIRECTORY, _NO_PYTHON, _SSH_FAILED = 91, (126, 127), 255
+"""ssh's exit codes: one of the bootstrap, those of shells, and ssh's own."""
 _BOOTSTRAP = f"""
 import json, os, sys
 def take(size):
@@ -57,21 +53,21 @@ def take(size):
         if not more: sys.exit(1)
         data += more
     return data
-told = json.loads(take(int(take(8))))
+header = json.loads(take(int(take(8))))
 try:
-    os.chdir(told["cwd"])
+    os.chdir(header["cwd"])
 except OSError as error:
     sys.exit(sys.stderr.write(f"{{error.strerror}}") and {_NO_DIRECTORY})
-os.environ.update(told["environ"])
+os.environ.update(header["environ"])
 os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.node_agent"])
 """
-"""What runs there first. It needs the standard library alone, and makes the surroundings in which Shoal is found."""
+"""The first program there. It needs the standard library alone, and sets the directory and the environment of Shoal."""
 _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
-"""The same, without a line's end or a letter that means something to a login shell, whichever it is."""
+"""The same without newlines or characters that any login shell interprets."""
 
 
 class SshConnection:
-    """A warden on another machine, and the line to it."""
+    """A node agent on another machine, and the channel to it."""
 
     def __init__(
         self,
@@ -81,7 +77,7 @@ class SshConnection:
         *,
         writes_run: bool = False,
     ) -> None:
-        """Start to connect. Whatever goes wrong ends the line.
+        """Start to connect. Any failure ends the channel.
 
         Args:
             host: The machine, as ssh knows it.
@@ -90,42 +86,39 @@ class SshConnection:
             writes_run: Whether rank 0 will run there.
         """
         self.host = host
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
-        (to_read, orders), (answers, to_write) = os.pipe(), os.pipe()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
+        (stdin, to_agent), (from_agent, stdout) = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
             [
                 *("ssh", "-T", "-a", "-x", *(("-F", ssh_config) if ssh_config else ())),
-                *(word for option in _options() for word in ("-o", option)),
+                *(word for option in _OPTIONS for word in ("-o", option)),
                 *("--", host, f"exec {shlex.join([sys.executable, '-I', '-S', '-c', _ONE_WORD])}"),
             ],
-            stdin=to_read,
-            stdout=to_write,
-            stderr=self._complaints,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=self._stderr,
             env={name: value for name, value in os.environ.items() if name != "LC_ALL"} | {"LC_MESSAGES": "C"},
             start_new_session=True,  # A terminal's Ctrl-C is for the launching process alone.
         )
-        os.close(to_read)
-        os.close(to_write)
+        os.close(stdin)
+        os.close(stdout)
         header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ, writes_run=writes_run)}).encode()
-        self.line = Channel(answers, orders, on_message, begins_with=b"%08d" % len(header) + header)
+        self.channel = Channel(from_agent, to_agent, on_message, header=b"%08d" % len(header) + header)
 
     def error(self) -> ShoalError:
-        """Wait until ssh has ended, which the end of the line has announced, and return what it means."""
-        code, said = self._end()
-        return what_ssh_means(self.host, code, said)
+        """Return the error of a connection whose channel has ended before any message."""
+        return connection_error(self.host, *self._end())
 
     def how_it_ended(self) -> str:
-        """The same in few words, for a connection that stood before."""
-        code, said = self._end()
-        last = _last_line(said)
-        if last:
-            return f"its connection ended ({last})"
-        return f"its connection ended ({how_it_ended(code)})" if code else "its connection ended"
+        """Return the same in few words, for a connection that stood before."""
+        code, output = self._end()
+        why = _last_line(output) or (how_it_ended(code) if code else "")
+        return f"its connection ended ({why})" if why else "its connection ended"
 
     def close(self, patience: float = 0.0) -> None:
-        """Say what is still to be said, and end the connection."""
+        """End the connection; with patience [s], flush the channel before."""
         if patience:
-            self.line.close()
+            self.channel.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
         if self._process.poll() is None:
@@ -133,28 +126,28 @@ class SshConnection:
             self._process.wait()
 
     def _end(self) -> tuple[int | None, str]:
+        """Wait for ssh; return its exit code, None if it does not end, and its messages."""
         try:
-            code = self._process.wait(_LAST_WORD_S)
+            code = self._process.wait(EXIT_STATUS_S)
         except subprocess.TimeoutExpired:
             code = None
-        self._complaints.seek(0)
-        return code, self._complaints.read().decode(errors="replace").strip()
+        self._stderr.seek(0)
+        return code, self._stderr.read().decode(errors="replace").strip()
 
 
-def _options() -> tuple[str, ...]:
-    return (
-        "BatchMode=yes",  # Nobody is there to type a password, or to accept a host key.
-        f"ConnectTimeout={CONNECT_S}",
-        f"ServerAliveInterval={_ALIVE_S}",
-        "ServerAliveCountMax=6",
-        "ClearAllForwardings=yes",
-        "ControlMaster=no",
-        "RequestTTY=no",
-    )
+_OPTIONS = (
+    "BatchMode=yes",  # No password can be typed, and no host key accepted.
+    f"ConnectTimeout={SSH_CONNECT_S}",
+    f"ServerAliveInterval={SSH_ALIVE_S}",
+    f"ServerAliveCountMax={SSH_ALIVE_COUNT}",
+    "ClearAllForwardings=yes",
+    "ControlMaster=no",
+    "RequestTTY=no",
+)
 
 
 def forwarded(environ: Mapping[str, str], *, writes_run: bool = False) -> dict[str, str]:
-    """Return the variables that another machine gets, where rank 0 will run there or not."""
+    """Return the environment variables for a node, with those of rank 0 if it writes the run."""
     kept = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
     return {name: value for name, value in environ.items() if _matches(name, FORWARDED) and not _matches(name, kept)}
 
@@ -164,11 +157,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def refuse_without_ssh(ssh_config: str | None) -> None:
-    """Refuse to begin where `ssh`, or its configuration, is missing.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Raise UsageError where `ssh` or its configuration is missing."""
     if shutil.which("ssh") is None:
         message = "--hosts was passed, but there is no ssh here: install OpenSSH's client."
         raise UsageError(message)
@@ -177,79 +166,61 @@ def refuse_without_ssh(ssh_config: str | None) -> None:
         raise UsageError(message)
 
 
-def what_ssh_means(host: str, code: int | None, said: str) -> ShoalError:
-    """Return the error that a connection ended with before anything was said over it."""
-    last = _last_line(said)
-    quoted = last or "nothing was said"
+def connection_error(host: str, code: int | None, output: str) -> ShoalError:
+    """Return the error of a connection that ended before any message, from ssh's exit code and its messages."""
+    quoted = _last_line(output) or "nothing was said"
+    usage = _usage_error(host, code, output, quoted)
+    if usage is not None:
+        return usage
+    if code == _SSH_FAILED:
+        message = f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again."
+        return WorkerLostError(message, host=host)
+    how = "it does not end" if code is None else how_it_ended(code)
+    message = f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
+    return WorkerLostError(message, details=output, host=host)
+
+
+def _usage_error(host: str, code: int | None, output: str, quoted: str) -> UsageError | None:
+    """Return the error of a connection that the user has to mend, if it is one."""
+
+    def has(*parts: str) -> bool:
+        return any(part in output for part in parts)
+
     if code == _NO_DIRECTORY:
-        return UsageError(
+        message = (
             f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path on all machines."
         )
-    if code in _NO_PYTHON:
-        return UsageError(
+    elif code in _NO_PYTHON:
+        message = (
             f"Host {host} has no Python at {sys.executable} ({quoted}): install the project's environment at the same "
             "path on all machines."
         )
-    if "No module named 'shoal" in said or "No module named shoal" in said:
-        return UsageError(f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too.")
-    for marks, meaning in _MEANINGS:
-        if any(mark in said for mark in marks):
-            return meaning(host, quoted)
-    if code == _OWN_TROUBLE:
-        return WorkerLostError(
-            f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again.", host=host
+    elif has("No module named 'shoal", "No module named shoal"):
+        message = f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."
+    elif has("REMOTE HOST IDENTIFICATION HAS CHANGED"):
+        message = (
+            f"Host {host} has another host key than the one that is known, so it may not be that machine: if it was "
+            f"installed anew, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
         )
-    how = "it does not end" if code is None else how_it_ended(code)
-    return WorkerLostError(
-        f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`.",
-        details=said,
-        host=host,
-    )
+    elif has("Host key verification failed", "host key is known for"):
+        message = f"Host {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
+    elif has("Could not resolve hostname"):
+        message = (
+            f"Host {host} is not known to ssh ({quoted}): pass a name that resolves, an address, or one that ssh's "
+            "configuration tells about."
+        )
+    elif has("Permission denied (", "Too many authentication failures", "No supported authentication"):
+        message = (
+            f"Host {host} refused the login ({quoted}): let `ssh {host} true` work without a password, by a key in "
+            "~/.ssh/authorized_keys there."
+        )
+    elif has("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"):
+        message = f"ssh does not take its configuration, asked for host {host} ({quoted}): mend it."
+    else:
+        return None
+    return UsageError(message)
 
 
-def _changed(host: str, _said: str) -> ShoalError:
-    return UsageError(
-        f"Host {host} has another host key than the one that is known, so it may not be that machine: if it was "
-        f"installed anew, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
-    )
-
-
-def _unknown_key(host: str, said: str) -> ShoalError:
-    return UsageError(
-        f"Host {host} has a host key that is not known here ({said}): run `ssh {host}` once to accept it."
-    )
-
-
-def _unknown_name(host: str, said: str) -> ShoalError:
-    return UsageError(
-        f"Host {host} is not known to ssh ({said}): pass a name that resolves, an address, or one that ssh's "
-        "configuration tells about."
-    )
-
-
-def _refused(host: str, said: str) -> ShoalError:
-    return UsageError(
-        f"Host {host} refused the login ({said}): let `ssh {host} true` work without a password, by a key in "
-        "~/.ssh/authorized_keys there."
-    )
-
-
-def _bad_config(host: str, said: str) -> ShoalError:
-    return UsageError(f"ssh does not take its configuration, asked for host {host} ({said}): mend it.")
-
-
-_MEANINGS = (
-    (("REMOTE HOST IDENTIFICATION HAS CHANGED",), _changed),
-    (("Host key verification failed", "host key is known for"), _unknown_key),
-    (("Could not resolve hostname",), _unknown_name),
-    (("Permission denied (", "Too many authentication failures", "No supported authentication"), _refused),
-    (
-        ("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"),
-        _bad_config,
-    ),
-)
-
-
-def _last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else ""

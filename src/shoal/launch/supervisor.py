@@ -1,15 +1,13 @@
-"""The *spawned* door: several workers, on this machine or on those of `--hosts`, through `torchrunx.Launcher`.
+"""The launch mode *spawned*: the supervisor of the nodes of a launch, local or of `--hosts`.
 
-torchrunx starts the workers, in a daemon thread; this thread keeps the signals, shows what rank 0 prints, notices
-ranks and machines that were lost, and decides what the launch came to from the notes that the ranks leave.
+It shows rank 0's output, forwards signals, detects ranks and nodes that were lost or hang, and decides the outcome and
+its first cause from the status of the nodes.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import signal
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,18 +16,16 @@ from typing import TYPE_CHECKING
 from shoal.errors import ShoalError, WorkerLostError
 from shoal.launch.exit_records import failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
-from shoal.launch.node import LocalNode, NodeSpec, NodeStatus
+from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote_node import remote_nodes
-from shoal.launch.signals import STOPPING, ended_at_once, heard
-from shoal.launch.torchrunx_patch import closed_run
-from shoal.launch.worker_entry import enter
+from shoal.launch.signals import ended_at_once, heard
+from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from shoal.heartbeat import Beat
     from shoal.launch.exit_records import ExitRecord
     from shoal.launch.node import Node
     from shoal.launch.progress import ProgressReporter
@@ -37,289 +33,236 @@ if TYPE_CHECKING:
     from shoal.plan.rundir import RunDir
     from shoal.plan.spec import WorkerSpec
 
-POLL_S = 0.1
-"""Time between two looks at the workers [s]. A rank that ends is noticed at once."""
-GRACE_S = 3.0
-"""How long the other ranks get to end by themselves once one has failed [s]."""
-STOP_S = 60.0
-"""How long the ranks get to finish an iteration and a checkpoint after a signal [s]."""
-START_S = 180.0
-"""How long the workers may take to show their first sign of life [s]; importing torch on a busy disk is slow."""
 
-
-def run_spawned(job: WorkerSpec, view: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
-    """Run `job` on one new process for each of its devices, and wait for all of them.
+def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
+    """Run one new process for each device of each node, and wait for all of them.
 
     Raises:
         TrainingFailedError: A rank raised; with the traceback of the first one that did.
-        WorkerLostError: A rank died without a word, or a machine was lost.
+        WorkerLostError: A rank died without an exit record, or a node was lost.
         InterruptedRunError: Ctrl-C; after a checkpoint, unless it came twice.
         TerminatedRunError: SIGTERM, SIGHUP or SIGUSR1, after a checkpoint.
     """
     with ExitStack() as stack:
-        if job.machines:
-            return _Launch(job, remote_nodes(job), view, stop).run()
-        scratch = stack.enter_context(reaped_scratch())
-        # Where log files are off, what rank 0 prints is still shown, from a file that ends with the launch.
-        logs = job.log_files or tuple(str(scratch / f"output_{rank}.log") for rank in range(len(job.devices)))
-        told = replace(job, scratch=str(scratch), log_files=logs)
-        share = NodeSpec(number=0, machines=1, ranks=(0, len(job.devices)), devices=job.devices, log_files=logs)
-        return _Launch(told, [LocalNode(share, job.run, scratch)], view, stop, kept_logs=job.log_files).run()
+        nodes: Sequence[Node]
+        if spec.config.hosts:
+            nodes = remote_nodes(spec)
+        else:
+            scratch = stack.enter_context(reaped_scratch())
+            # Without log files rank 0's output is still shown, from a file that is removed with the launch.
+            local = replace(spec, scratch=str(scratch), log_dir=spec.log_dir or str(scratch / "logs"))
+            nodes = [LocalNode(local, local.to_json())]
+        return Supervisor(spec, nodes, reporter, stop).run()
 
 
-class _Launch:
-    """One launch: the torchrunx thread, and what this process knows of the machines and their ranks."""
+class Supervisor:
+    """One launch: starts the nodes, follows their status until all have ended, and decides the outcome."""
 
     def __init__(
         self,
-        job: WorkerSpec,
-        sites: Sequence[Node],
-        view: ProgressReporter,
+        spec: WorkerSpec,
+        nodes: Sequence[Node],
+        reporter: ProgressReporter,
         stop: StopRequests,
-        *,
-        kept_logs: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.job = job
-        self.sites = sites
-        self.ranks = range(len(job.devices))
-        self.kept_logs = job.log_files if kept_logs is None else kept_logs
-        self.view = view
+        self.spec = spec
+        self.nodes = nodes
+        self.reporter = reporter
         self.stop = stop
-        self.told = 0  # Signals that the ranks have been told of.
-        self.orphaned = False  # Whether torchrunx gave up before the ranks did.
-        self.dead_agent: tuple[str, str] | None = (
-            None  # The machine whose agent ended first, before its ranks, and how.
-        )
-        self.deadline = math.inf  # When ranks that are still alive are killed.
-        self.sights: list[NodeStatus] = [NodeStatus(unseen=tuple(site.ranks)) for site in sites]
+        self.clock = clock
+        self.statuses = [NodeStatus(unseen=tuple(node.ranks)) for node in nodes]
         self.ended: dict[int, str] = {}  # How each rank ended, in the order of their ends, where that is known.
-        self.lookout = PauseDetector()
+        self.num_signals = 0  # Signals that were forwarded.
+        self.orphaned_by: tuple[str, str] | None = None  # A node whose launcher ended before its ranks, and how.
+        self.deadline = math.inf  # When ranks that still run are killed.
+        self.pauses = PauseDetector()
         self.stuck: WorkerLostError | None = None
-        self.learned = False  # Whether an iteration was done.
-        self.launch_error: Exception | None = None
-        self.thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
+        self.has_learned = False  # Whether an iteration was done.
 
     def run(self) -> list[WorkerReport]:
-        """Start the workers, watch them until the launch is over, and return the reports of all ranks."""
+        """Start the nodes, watch them until the launch is over, and return the reports of all ranks."""
         try:
-            self.thread.start()
-            self._supervise()
+            for node in self.nodes:
+                node.start()
+            self._watch()
         finally:
             self._clean_up()
-        self._look(last=True)
+        self._update(last=True)
         return self._outcome()
 
-    def _run_torchrunx(self) -> None:
-        """Start the workers and wait for them. What torchrunx raises is kept without its frames, which hold sockets."""
-        # What is started here inherits the mask: a Ctrl-C must not make a half-started agent print its traceback.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        try:
-            for site in self.sites:
-                site.start()
-            import torchrunx
-
-            launcher = torchrunx.Launcher(
-                hostnames=[f"{number}" for number in range(len(self.sites))] if self.job.machines else ["127.0.0.1"],
-                workers_per_host=[len(site.ranks) for site in self.sites],
-                backend=None,  # Workers open their group themselves, after their graphs are captured.
-            )
-            launcher.set_logging_handlers(None)
-            logging.getLogger("torchrunx").setLevel(logging.WARNING)
-            if self.stop.first is not None:
-                return  # It came while torch was imported, which takes seconds.
-            ends = [(site.end, site.how_agent_ended) for site in self.sites]
-            closed_run(ends, patience=START_S)(launcher, enter, self.job.to_json())
-        except Exception as error:  # noqa: BLE001  The notes say what happened; this is the fallback.
-            self.launch_error = error.with_traceback(None)
-        finally:
-            for site in self.sites:
-                site.dismiss()
-
-    def _supervise(self) -> None:
-        """Watch until torchrunx and all ranks are through, or until those that are left have had their time."""
-        start_by = time.monotonic() + START_S
-        while self.thread.is_alive() or self._alive:
-            self._look()
-            self._pass_signals_on()
-            self._look_after_orphans()
-            if self._someone_failed():
-                self._end_in(GRACE_S)
-            elif self._someone_is_stuck():
+    def _watch(self) -> None:
+        """Follow the nodes until all launchers and ranks have ended, or the deadline of those that are left."""
+        start_by = self.clock() + START_S
+        while self._alive or any(status.launcher is None for status in self.statuses):
+            self._update()
+            self._forward_signals()
+            self._stop_orphans()
+            if self._has_failure():
+                self._end_in(FAILURE_GRACE_S)
+            elif self._has_stuck_rank():
                 self._end_in(0)
-            if self._unseen and (time.monotonic() > start_by or self._an_agent_is_gone()):
+            if self._unseen and (self.clock() > start_by or self._cannot_start):
                 self._end_in(0)
-            if time.monotonic() >= self.deadline:
+            if self.clock() >= self.deadline:
                 return
             if self.deadline < math.inf and self.ended and not self._alive:
-                return  # Nobody is left: no need to wait until torchrunx notices.
-            self.sites[0].wait(POLL_S)
+                return  # No rank is left: no need to wait until torchrunx notices.
+            self.nodes[0].wait(POLL_S)
 
     def _end_in(self, seconds: float) -> None:
-        """Kill what is still alive after so long, or earlier if that was decided before."""
-        self.deadline = min(self.deadline, time.monotonic() + seconds)
+        """Kill what still runs after this time, or earlier if that was decided before."""
+        self.deadline = min(self.deadline, self.clock() + seconds)
 
-    def _look(self, *, last: bool = False) -> None:
-        """Look at all machines, and hand new metrics and new output of rank 0 to the view."""
-        self.sights = [site.look(last=last) for site in self.sites]
-        for sight in self.sights:
-            for rank, how in sight.ended.items():
+    def _update(self, *, last: bool = False) -> None:
+        """Read the status of all nodes, and report new metrics and new output of rank 0."""
+        self.statuses = [node.status(last=last) for node in self.nodes]
+        for status in self.statuses:
+            for rank, how in status.ended.items():
                 self.ended.setdefault(rank, how)
-            for line in sight.lines:
-                self.view.on_line(line)
-            for row in sight.rows:
-                self.learned = True
-                self.view.on_row(row)
+            for line in status.lines:
+                self.reporter.on_line(line)
+            for row in status.rows:
+                self.has_learned = True
+                self.reporter.on_row(row)
+
+    @property
+    def _pairs(self) -> list[tuple[Node, NodeStatus]]:
+        return list(zip(self.nodes, self.statuses, strict=True))
 
     @property
     def _alive(self) -> set[int]:
-        """Ranks that live, as far as anybody knows: those of a machine that was lost are not waited for."""
-        present = zip(self.sites, self.sights, strict=True)
-        return {rank for site, sight in present if site.lost is None for rank in sight.alive}
+        """Ranks that run, without those of a lost node, which are not waited for."""
+        return {rank for node, status in self._pairs if node.lost is None for rank in status.alive}
 
     @property
     def _unseen(self) -> list[int]:
-        return [rank for sight in self.sights for rank in sight.unseen]
+        return [rank for status in self.statuses for rank in status.unseen]
 
     @property
-    def _notes(self) -> dict[int, ExitRecord]:
-        return {rank: note for sight in self.sights for rank, note in sight.notes.items()}
+    def _cannot_start(self) -> bool:
+        """Whether a launcher ended before all its ranks started. torchrunx itself may still be being imported."""
+        return any(status.unseen and status.launcher is not None for status in self.statuses)
 
     @property
-    def _lost_site(self) -> Node | None:
-        return next((site for site in self.sites if site.lost is not None), None)
+    def _exit_records(self) -> dict[int, ExitRecord]:
+        return {rank: record for status in self.statuses for rank, record in status.exit_records.items()}
 
-    def _site_of(self, rank: int) -> tuple[Node, NodeStatus]:
-        return next(each for each in zip(self.sites, self.sights, strict=True) if rank in each[0].ranks)
+    @property
+    def _lost_node(self) -> Node | None:
+        return next((node for node in self.nodes if node.lost is not None), None)
 
-    def _tell(self, number: signal.Signals) -> None:
-        for site in self.sites:
-            site.tell(number)
+    def _signal(self, number: signal.Signals) -> None:
+        for node in self.nodes:
+            node.signal(number)
 
-    def _pass_signals_on(self) -> None:
-        """Tell every rank what this process was told; a terminal's Ctrl-C has reached them already, with no harm."""
+    def _forward_signals(self) -> None:
+        """Forward this process's signals to every rank; after a terminal's Ctrl-C they get a second one, harmlessly."""
         name, count = self.stop.first, sum(self.stop.counts.values())
-        if name is None or count == self.told:
+        if name is None or count == self.num_signals:
             return
-        if self.told == 0 and self.learned:
-            self.view.on_line(heard(name))
-        self.told = count
-        insists = self.stop.counts["SIGINT"] > 1
-        self._end_in(STOP_S if self.learned and not insists else 0)
-        self._tell(signal.Signals[name])
+        if self.num_signals == 0 and self.has_learned:
+            self.reporter.on_line(heard(name))
+        self.num_signals = count
+        self._end_in(STOP_S if self.has_learned and self.stop.counts["SIGINT"] < 2 else 0)  # noqa: PLR2004
+        self._signal(signal.Signals[name])
 
-    def _look_after_orphans(self) -> None:
-        """Let ranks that torchrunx has given up, because an agent died, save what they have learned."""
-        if self.dead_agent is None:
-            pairs = zip(self.sites, self.sights, strict=True)
-            self.dead_agent = next(
-                ((site.name, sight.agent) for site, sight in pairs if sight.agent and sight.alive), None
-            )
-        if self.orphaned or not self._alive or (self.thread.is_alive() and self.dead_agent is None):
+    def _stop_orphans(self) -> None:
+        """Let all ranks save and end once a launcher has ended before its ranks, as when its agent was killed."""
+        dead = [(node.name, each.launcher) for node, each in self._pairs if each.launcher is not None and each.alive]
+        if not dead or self.orphaned_by is not None or not self._alive:
             return
-        self.orphaned = True
-        self._tell(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
+        self.orphaned_by = dead[0]
+        self._signal(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
         self._end_in(STOP_S)
 
-    def _someone_failed(self) -> bool:
-        """Whether a rank has left a note of failure, or is gone without any, or a machine was lost."""
-        notes = self._notes
-        failed = any(note.ending == "failed" and not was_requested(note) for note in notes.values())
-        return failed or bool(self.ended.keys() - notes.keys()) or self._lost_site is not None
+    def _has_failure(self) -> bool:
+        """Whether a rank has left an exit record of failure, or has ended without any, or a node was lost."""
+        records = self._exit_records
+        failed = any(record.ending == "failed" and not was_requested(record) for record in records.values())
+        return failed or bool(self.ended.keys() - records.keys()) or self._lost_node is not None
 
-    def _an_agent_is_gone(self) -> bool:
-        """Whether an agent of torchrunx has ended. torchrunx would notice too, but may still be being imported."""
-        return any(sight.agent is not None for sight in self.sights)
-
-    def _someone_is_stuck(self) -> bool:
-        """Whether a rank has got stuck that cannot say so itself, or all of them wait for each other."""
-        beats: list[Beat] = [beat for sight in self.sights for beat in sight.beats]
+    def _has_stuck_rank(self) -> bool:
+        """Whether a rank hangs that cannot report it itself, or all of them wait for each other."""
+        beats = [beat for status in self.statuses for beat in status.beats]
         missing = sorted(self._alive - {beat.rank for beat in beats})
-        watched = self.lookout.look()
-        self.stuck = self.stuck or find_stuck_rank(self.job.run, beats, watched, missing)
+        watched = self.pauses.look()
+        self.stuck = self.stuck or find_stuck_rank(self.spec.run, beats, watched, missing)
         return self.stuck is not None
 
     def _clean_up(self) -> None:
-        """End the ranks, see torchrunx out, and end what is left of this launch, such as its agents."""
-        self._tell(signal.SIGKILL)
-        hurried = self.stop.counts["SIGINT"] > 1 or (self._unseen and self._an_agent_is_gone())
-        patience = time.monotonic() + (0 if hurried else GRACE_S)
-        while (self.thread.is_alive() or any(site.is_busy() for site in self.sites)) and time.monotonic() < patience:
-            self.thread.join(POLL_S)
-        for site in self.sites:
-            site.finish()
-        for site in self.sites:
-            site.close()
-        if self.thread.ident is not None:
-            self.thread.join(1)
+        """End the ranks, wait for the launchers, and end what is left of this launch, such as agents."""
+        self._signal(signal.SIGKILL)
+        hurry = self.stop.counts["SIGINT"] > 1 or self._cannot_start
+        patience = self.clock() + (0 if hurry else FAILURE_GRACE_S)
+        while any(node.is_busy() for node in self.nodes) and self.clock() < patience:
+            time.sleep(POLL_S)
+        for node in self.nodes:
+            node.stop()
+        for node in self.nodes:
+            node.close()
 
     def _outcome(self) -> list[WorkerReport]:
-        """Decide from the notes what the launch came to."""
-        notes = self._notes
-        if all(rank in notes and notes[rank].ending == "done" for rank in self.ranks):
-            return [WorkerReport(**notes[rank].report) for rank in self.ranks]
-        # What is left without a launcher, or without a machine, is told to save and end: that is no cause.
-        unasked = self.orphaned or (self._lost_site is not None and self.stop.first is None)
-        cause = first_failure(note for note in notes.values() if not (unasked and was_requested(note)))
+        """Decide the outcome of the launch."""
+        records = self._exit_records
+        ranks = range(self.spec.world_size)
+        if all(rank in records and records[rank].ending == "done" for rank in ranks):
+            return [WorkerReport(**records[rank].report) for rank in ranks]
+        # Ranks without a launcher, or without a node, were stopped by this process: that is no cause.
+        by_itself = self.orphaned_by or (self._lost_node is not None and self.stop.first is None)
+        cause = first_failure(record for record in records.values() if not (by_itself and was_requested(record)))
         if cause is not None:
             raise failure_of(cause)
         if self.stuck is not None:
             raise self.stuck
         if self.stop.first is not None:
-            raise ended_at_once(self.stop.first, self.job.run)
-        if self._lost_site is not None:
-            raise self._lost_machine(self._lost_site)
-        lost = next((rank for rank in self.ended if rank not in notes), None)
+            raise ended_at_once(self.stop.first, self.spec.run)
+        for node, status in self._pairs:
+            if node.lost is not None:
+                raise self._lost_node_error(node, status)
+        lost = next((rank for rank in self.ended if rank not in records), None)
         if lost is not None:
-            raise self._lost(lost)
-        raise self._abandoned() if self.orphaned else self._never_started()
+            raise self._lost_rank_error(lost)
+        raise self._orphaned_error(*self.orphaned_by) if self.orphaned_by else self._start_error()
 
-    def _lost(self, rank: int) -> ShoalError:
-        """Return the error of a rank that is gone without a note: the first of them, which took the others along."""
-        site, sight = self._site_of(rank)
-        how = self.ended[rank] or self._torchrunx_words() or "killed or crashed without a word"
-        hint = sight.memory if "SIGKILL" in how else ""
-        file = f" Its last words are in {self.kept_logs[rank]}." if self.kept_logs else ""
-        more = f"{stacks_of(self.job.run, rank)}{file} {resume_hint(self.job.run)}"
-        place = f"{sight.places[rank]}{_while_saving(self.job.run)}"
-        message = f"Lost rank {rank} on {site.name} in {place}: {how}{hint}.{more}"
+    def _lost_rank_error(self, rank: int) -> ShoalError:
+        """Return the error of the first rank that ended without an exit record."""
+        node, status = next(pair for pair in self._pairs if rank in pair[0].ranks)
+        how = self.ended[rank] or status.launcher or "killed or crashed without a word"
+        oom = status.oom if "SIGKILL" in how else ""
+        run = self.spec.run
+        file = f" Its last words are in {self.spec.log_file(rank)}." if self.spec.log_dir else ""
+        more = f"{stacks_of(run, rank)}{file} {resume_hint(run)}"
+        place = f"{status.places[rank]}{_while_saving(run)}"
+        message = f"Lost rank {rank} on {node.name} in {place}: {how}{oom}.{more}"
         return WorkerLostError(message, rank=rank)
 
-    def _lost_machine(self, site: Node) -> ShoalError:
-        """Return the error of a machine that is out of reach."""
-        _, sight = self._site_of(site.ranks[0])
-        ranks = ", ".join(map(str, site.ranks))
-        places = {beat.place for beat in sight.beats} or {"startup"}
+    def _lost_node_error(self, node: Node, status: NodeStatus) -> ShoalError:
+        """Return the error of a node that is out of reach."""
+        ranks = ", ".join(map(str, node.ranks))
+        places = {beat.place for beat in status.beats} or {"startup"}
         message = (
-            f"Lost host {site.name} (rank {ranks}) in {' and '.join(sorted(places))}: {site.lost}. "
-            f"{resume_hint(self.job.run)}"
+            f"Lost host {node.name} (rank {ranks}) in {' and '.join(sorted(places))}: {node.lost}. "
+            f"{resume_hint(self.spec.run)}"
         )
-        return WorkerLostError(message, host=site.name)
+        return WorkerLostError(message, host=node.name)
 
-    def _abandoned(self) -> ShoalError:
+    def _orphaned_error(self, name: str, how: str) -> ShoalError:
         """Return the error of ranks that were well, but whose launcher was lost."""
-        name, how = self.dead_agent or (self.sites[0].name, self._torchrunx_words())
-        message = f"Lost torchrunx's agent on {name}, which keeps the workers ({how}). {resume_hint(self.job.run)}"
+        message = f"Lost torchrunx's agent on {name}, which keeps the workers ({how}). {resume_hint(self.spec.run)}"
         return WorkerLostError(message)
 
-    def _never_started(self) -> ShoalError:
-        """Return the error of ranks that showed no sign of life, with the last thing that torchrunx's agent said."""
+    def _start_error(self) -> ShoalError:
+        """Return the error of ranks that showed no sign of life, with the end of the agent's output."""
+        unseen = [(node, status) for node, status in self._pairs if status.unseen] or self._pairs[:1]
         ranks = ", ".join(map(str, self._unseen)) or "unknown"
-        names = " and ".join(site.name for site, sight in zip(self.sites, self.sights, strict=True) if sight.unseen)
-        said = "\n".join(sight.agent_said for sight in self.sights if sight.agent_said)
-        why = self._torchrunx_words() or "it was silent"
-        message = f"Rank {ranks} on {names or self.sites[0].name} did not start: {why}."
-        return WorkerLostError(message, details=said)
-
-    def _torchrunx_words(self) -> str:
-        """Return the first line of what torchrunx raised, or would have: how its agent ended. Empty without either."""
-        error = self.launch_error
-        if error is None:
-            return next((sight.agent for sight in self.sights if sight.agent is not None), "")
-        lines = str(error).strip().splitlines()
-        return lines[0].rstrip(".") if lines else type(error).__name__
+        names = " and ".join(node.name for node, _ in unseen)
+        why = next((status.launcher for _, status in unseen if status.launcher), "it was silent")
+        message = f"Rank {ranks} on {names} did not start: {why}."
+        return WorkerLostError(message, details="\n".join(filter(None, (each.agent_output for _, each in unseen))))
 
 
 def _while_saving(run: RunDir) -> str:
-    """Say which checkpoint was being written, beside what the ranks did, if one was."""
+    """Return which checkpoint was being written, as a clause, or an empty string."""
     unfinished = sorted(run.checkpoints_dir.glob(run.unfinished_dir(0).name.replace("000000", "*")))
     return f" while checkpoint {unfinished[-1].name.rpartition('-')[2]} was being written" if unfinished else ""

@@ -1,7 +1,7 @@
-"""torchrunx's agent, which keeps the workers of one machine, as `shoal.launch.torchrunx_patch` starts it.
+"""torchrunx's agent, which keeps the workers of one node, as `shoal.launch.torchrunx_patch` starts it.
 
-Run as `python -m shoal.launch.torchrunx_agent NUMBER AGENTS [fork]`. Spawned workers import this module too,
-under another name, so all is inside `main`.
+Run as `python -m shoal.launch.torchrunx_agent [fork]`. Spawned workers import this module too, under another name, so
+all code is inside `main`.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from types import SimpleNamespace
 
 
 def main() -> None:
-    """Be the agent, until all workers have ended or the launching process has."""
+    """Run the agent until all workers have ended, or the launching process has."""
     from shoal.launch.signals import STOPPING
 
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # A scheduler's warning to every process is for the workers.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # Blocked in the thread that has started this process.
     import torchrunx.agent
 
-    from shoal.launch.torchrunx_patch import FORK, LINE, LOCAL, enter_worker, group_over, ignore, replaced
+    from shoal.launch import torchrunx_patch as patch
 
-    number, agents = map(int, sys.argv[1:3])
-    forks = FORK in sys.argv
+    forks = patch.FORK in sys.argv
     if forks:  # What every worker needs is imported once, here.
         importlib.import_module("shoal.envs.vec_env")
         importlib.import_module("shoal.learn.runner")
     start = partial(torchrunx.agent.dist_mp.start_processes, start_method="fork" if forks else "spawn")
-    end = int(os.environ.pop(LINE))
-    os.set_inheritable(end, False)  # noqa: FBT003  No worker must hold it: its closing tells of this process's end.
-    line = Connection(end)
+    descriptor = int(os.environ.pop(patch.AGENT_SOCKET))
+    os.set_inheritable(descriptor, False)  # noqa: FBT003  No worker must hold it: its closing signals this process's end.
+    launcher = Connection(descriptor)
 
-    def enter(arguments: bytes) -> object:
-        line.close()  # A fork holds whatever its parent holds.
-        return enter_worker(arguments)
+    def run_forked_worker(arguments: bytes) -> object:
+        launcher.close()  # A fork holds whatever its parent holds.
+        return patch.run_torchrunx_worker(arguments)
 
-    with replaced(
+    with patch.replaced(
         torchrunx.agent,
-        LauncherAgentGroup=group_over(line, lambda: "the launching process has ended"),
-        log_records_to_socket=ignore,
-        redirect_stdio_to_logger=ignore,
-        socket=LOCAL,
-        worker_entrypoint=enter if forks else enter_worker,
+        LauncherAgentGroup=patch.socketpair_group(launcher, lambda: "the launching process has ended"),
+        log_records_to_socket=patch.ignore,
+        redirect_stdio_to_logger=patch.ignore,
+        socket=patch.LOOPBACK,
+        worker_entrypoint=run_forked_worker if forks else patch.run_torchrunx_worker,
         dist_mp=SimpleNamespace(**vars(torchrunx.agent.dist_mp) | {"start_processes": start}),
     ):
         torchrunx.agent.main(
             launcher_hostname="",
             launcher_port=0,
-            world_size=agents + 1,
-            rank=number + 1,
+            world_size=2,
+            rank=1,
             logger_hostname="",
             logger_port=0,
             hostname="",

@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 
 USUAL_TMPDIR = "SHOAL_USUAL_TMPDIR"
 """Carries the user's own TMPDIR, which may be empty, past torchrunx's agent."""
-PLACE = "SHOAL_PLACE"
-"""On several machines: what is true of this one, as JSON. Directories and devices that stand in for the job's own
-(`job`), variables for gloo and NCCL (`network`), and where all ranks meet (`meeting`)."""
 
 
-def enter(job_json: str) -> None:
+def enter(worker_spec: str) -> None:
     """Be one rank of a spawned job, leave a note in the run directory, and come back only after success.
 
     A rank that failed leaves its process at once: torchrunx would keep one that raises alive until its peers' own
@@ -40,33 +37,33 @@ def enter(job_json: str) -> None:
     from shoal.launch.exit_records import ExitRecord, write_exit_record
     from shoal.launch.processes import show_sign_of_life
     from shoal.launch.signals import STOPPING, stop_requests
-    from shoal.launch.tcp_rendezvous import open_meeting
+    from shoal.launch.tcp_rendezvous import open_tcp_rendezvous
     from shoal.launch.watchdog import watched
     from shoal.logs import configure_logging
     from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
-    from shoal.plan.spec import WorkerSpec
+    from shoal.plan.spec import NodeSpec, WorkerSpec
     from shoal.worker import run_worker
 
-    # torchrunx sets these for each worker; a wrong one is a bug, not something a user typed.
-    rank = Rank(
-        rank=int(os.environ["RANK"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-    )
     # Read as plain data first: to make a `WorkerSpec` of it imports the task, which may be a user's file that fails.
-    here = json.loads(os.environ.get(PLACE, "{}"))
-    told = json.loads(job_json) | here.get("job", {})
-    run, scratch = RunDir(Path(told["run_dir"])), Path(told["scratch"])
-    limits = Limits.of(told["config"]["startup_timeout"], told["config"]["stall_timeout"])
+    plain = json.loads(worker_spec)
+    node = NodeSpec.from_plain(plain)
+    local_rank = int(os.environ["LOCAL_RANK"])  # Set by torchrunx, whose launcher knows this node only.
+    rank = Rank(
+        rank=node.ranks[local_rank],
+        local_rank=local_rank,
+        world_size=node.world_size,
+        local_world_size=len(node.ranks),
+    )
+    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size)}
+    run, scratch = node.run, Path(node.scratch or "")
+    limits = Limits.of(plain["config"]["startup_timeout"], plain["config"]["stall_timeout"])
     place = "startup"
 
     def open_store() -> Store:
         from torch.distributed import FileStore
 
-        if here.get("meeting"):
-            return open_meeting(scratch, rank, here["meeting"])
+        if node.rendezvous is not None:
+            return open_tcp_rendezvous(scratch, rank, node.rendezvous)
         return FileStore(str(scratch / "rendezvous"), rank.world_size)
 
     with stop_requests(insist=False) as stop:
@@ -75,7 +72,7 @@ def enter(job_json: str) -> None:
         )  # The launching process has blocked them for all it starts.
         try:
             _restore_tmpdir()
-            _write_output_to(Path(told["log_files"][rank.local_rank]))
+            _write_output_to(node.log_file(rank.rank))
             show_sign_of_life(scratch, rank)
             configure_logging(rank=rank.rank)
             # Its heartbeat is read by the launching process, which is on this machine as the scratch directory is.
@@ -83,8 +80,8 @@ def enter(job_json: str) -> None:
                 run, rank, limits, give_up=lambda error: _leave(error, rank, run, scratch, ""), scratch=scratch
             ) as beat:
                 try:
-                    job, network = WorkerSpec.from_json(json.dumps(told)), here.get("network")
-                    done = run_worker(job, rank, stop=stop, store=open_store, beat=beat, network=network)
+                    spec, network = WorkerSpec.from_json(worker_spec), node.nodes[0].network
+                    done = run_worker(spec, rank, stop=stop, store=open_store, beat=beat, network=network)
                 finally:
                     place = beat.place()
                 report = done.report

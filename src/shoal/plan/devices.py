@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError, did_you_mean
@@ -29,12 +29,12 @@ _ORDER_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDevices:
-    """The workers of this machine, each with its device."""
+    """The workers of one node, each with its device."""
 
     devices: tuple[str, ...]
-    """torch device of each worker, by local rank: ``cuda:0``, or ``cpu``."""
-    backend: Literal["nccl", "gloo"] | None
-    """Backend of their process group. None for a single worker."""
+    """Device of each worker as torch writes it, by local rank: ``cuda:0``, or ``cpu``."""
+    supports_nccl: bool
+    """Whether each worker has a whole GPU of its own, as NCCL needs."""
     notes: tuple[str, ...] = ()
     """Sentences about decisions that the user did not request."""
 
@@ -130,29 +130,28 @@ def plan_bound_workers(gpu_ids: GpuIds, workers: int, gpus: VisibleGpus) -> Work
         UsageError: The request cannot be met.
     """
     own = plan_workers(gpu_ids, 1, gpus)
-    (device,) = own.devices
-    whole = any(f"cuda:{gpu.index}" == device and not gpu.is_mig for gpu in gpus)
-    return WorkerDevices(devices=(device,) * workers, backend="nccl" if whole else "gloo", notes=own.notes)
+    return replace(own, devices=own.devices * workers)
 
 
 def _on_cpu(workers: int, *notes: str) -> WorkerDevices:
-    return WorkerDevices(devices=("cpu",) * workers, backend="gloo" if workers > 1 else None, notes=notes)
+    return WorkerDevices(devices=("cpu",) * workers, supports_nccl=False, notes=notes)
 
 
 def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> WorkerDevices:
-    """Assign the GPUs in turn, and choose the backend."""
+    """Deal the GPUs to the workers in turn."""
+    shared, has_mig = workers > len(indices), any(gpus.gpus[index].is_mig for index in indices)
     why_gloo = None
-    if workers > len(indices):
-        shared = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
-        why_gloo = f"{shared} and talk through gloo: NCCL refuses two ranks on one GPU."
-    elif workers > 1 and any(gpus.gpus[index].is_mig for index in indices):
+    if shared:
+        sharing = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
+        why_gloo = f"{sharing} and talk through gloo: NCCL refuses two ranks on one GPU."
+    elif workers > 1 and has_mig:
         # To NCCL two slices of one GPU are one GPU, and its support for slices of several is experimental.
         why_gloo = f"{workers} workers use MIG devices and talk through gloo: NCCL takes whole GPUs only."
     notes = (_missing_gpus(gpus), _ORDER_NOTE if gpus.order_is_uncertain else None, why_gloo)
     return WorkerDevices(
         devices=tuple(f"cuda:{indices[worker % len(indices)]}" for worker in range(workers)),
-        backend=None if workers == 1 else "gloo" if why_gloo else "nccl",
-        notes=tuple(note for note in notes if note),
+        supports_nccl=not shared and not has_mig,
+        notes=tuple(filter(None, notes)),
     )
 
 

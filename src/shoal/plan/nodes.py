@@ -1,6 +1,6 @@
-"""Which workers run on which of several machines, and at which address they meet.
+"""Which workers run on which node, how they communicate, and at which address they meet: pure decisions.
 
-What is true of a machine was found out there (`shoal.launch.host_probe`); here it is only judged.
+The facts about other nodes come from `shoal.launch.host_probe`.
 """
 
 from __future__ import annotations
@@ -11,148 +11,148 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from shoal.errors import UsageError
 from shoal.machine.gpus import Gpu, VisibleGpus
-from shoal.plan.devices import GpuIds, WorkerDevices, plan_workers
+from shoal.plan.devices import GpuIds, plan_workers
 from shoal.plan.environment_parity import Fingerprint
+from shoal.timing import CLOCK_OFFSET_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-CLOCK_S = 5.0
-"""Clocks that differ by more are told of [s]: files and log lines of two machines cannot be compared by their times."""
+    from shoal.plan.devices import WorkerDevices
+
+LOCALHOST = "localhost"
+"""The name of this machine where it is the only node; rank files are named after it."""
+
+
+def choose_backend(supports_nccl: Iterable[bool], world_size: int) -> Literal["nccl", "gloo"] | None:
+    """Return the backend of a process group: NCCL where every node (or rank) supports it; None for one rank."""
+    if world_size == 1:
+        return None
+    return "nccl" if all(supports_nccl) else "gloo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What is true of one machine, told by itself."""
+    """What `shoal.launch.node_agent` reports of a node."""
 
     host: str
-    """What was typed, and what ssh knows it by."""
+    """The name that was passed to `--hosts`."""
     name: str
-    """What it calls itself."""
+    """The node's own host name."""
     gpus: VisibleGpus
-    cores: int
-    """Cores that a login there may use."""
     addresses: Mapping[str, tuple[str, ...]]
     """Its addresses, by interface."""
     reached_at: str | None
     """The address at which ssh has reached it."""
-    ahead: float
+    clock_offset: float
     """How far its clock is ahead of the launching process's [s]."""
     shares_runs: bool
     """Whether it sees the directory in which the launching process makes runs."""
     fingerprint: Fingerprint
 
     @classmethod
-    def from_plain(cls, host: str, told: Mapping[str, Any], *, ahead: float) -> Self:
-        """Return what a machine has told as plain values."""
-        gpus = dict(told["gpus"])
-        gpus["gpus"] = tuple(Gpu(**gpu) for gpu in gpus["gpus"])
+    def from_plain(cls, host: str, data: Mapping[str, Any], *, clock_offset: float) -> Self:
+        """Return the facts from the plain values that a node agent sends."""
+        gpus = data["gpus"] | {"gpus": tuple(Gpu(**gpu) for gpu in data["gpus"]["gpus"])}
         return cls(
             host=host,
-            name=told["name"],
+            name=data["name"],
             gpus=VisibleGpus(**gpus),
-            cores=told["cores"],
-            addresses={name: tuple(each) for name, each in told["addresses"].items()},
-            reached_at=told["reached_at"],
-            ahead=ahead,
-            shares_runs=told["shares_runs"],
-            fingerprint=replace(Fingerprint(**told["fingerprint"]), host=host),
+            addresses={name: tuple(each) for name, each in data["addresses"].items()},
+            reached_at=data["reached_at"],
+            clock_offset=clock_offset,
+            shares_runs=data["shares_runs"],
+            fingerprint=replace(Fingerprint(**data["fingerprint"]), host=host),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """One machine's part in a training."""
+    """The workers of one node."""
 
-    host: str
-    """What was typed, and what ssh knows it by."""
-    name: str
-    """What it calls itself."""
+    host: str = LOCALHOST
+    """The name that was passed to `--hosts`, by which ssh knows it."""
     devices: tuple[str, ...]
-    """Device of each of its workers, by local rank."""
-    uuids: tuple[str, ...]
+    """Device of each worker, by local rank."""
+    uuids: tuple[str, ...] = ()
     """UUID of the GPU of each worker, by local rank, or `cpu`."""
+    supports_nccl: bool = False
+    """Whether each worker has a whole GPU of its own, as NCCL needs."""
     network: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables by which gloo and NCCL take the interface that leads to the others."""
+    """Variables by which gloo and NCCL take the interface that leads to the other nodes."""
     shares_runs: bool = True
     """Whether it sees the run's directory."""
 
     @classmethod
-    def from_plain(cls, told: Mapping[str, Any]) -> Self:
-        """Return what JSON has carried."""
-        return replace(cls(**told), devices=tuple(told["devices"]), uuids=tuple(told["uuids"]))
+    def of(cls, workers: WorkerDevices, gpus: VisibleGpus, **fields: Any) -> Self:  # noqa: ANN401  Other fields.
+        """Return the plan of a node with these workers."""
+        uuids = gpus.uuids(workers.devices)
+        return cls(devices=workers.devices, uuids=uuids, supports_nccl=workers.supports_nccl, **fields)
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Self:
+        """Return a plan from JSON values."""
+        return replace(cls(**data), devices=tuple(data["devices"]), uuids=tuple(data["uuids"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The machines of a training, and what was found out about all of them."""
+    """The nodes of a training."""
 
-    machines: tuple[NodePlan, ...] = ()
-    """Empty where there is this machine alone."""
-    meeting: str | None = None
-    """The address at which the ranks of several machines meet."""
-    backend: Literal["nccl", "gloo"] = "gloo"
-    """How all of them talk."""
+    nodes: tuple[NodePlan, ...] = ()
+    rendezvous: str | None = None
+    """The address at which the ranks of several nodes meet."""
     notes: tuple[str, ...] = ()
     """Sentences that the user should read."""
 
-    @property
-    def workers(self) -> WorkerDevices:
-        """The workers of all machines, each with its device."""
-        devices = tuple(device for machine in self.machines for device in machine.devices)
-        return WorkerDevices(devices=devices, backend=self.backend if len(devices) > 1 else None, notes=self.notes)
-
 
 def plan_devices(
-    gpu_ids: GpuIds, nproc_per_node: int | None, machines: Sequence[NodeFacts]
-) -> tuple[list[tuple[str, ...]], Literal["nccl", "gloo"], list[str]]:
-    """Return the devices of the workers of each machine, how all of them talk, and what the user should read.
+    gpu_ids: GpuIds, nproc_per_node: int | None, nodes: Sequence[NodeFacts]
+) -> tuple[list[WorkerDevices], list[str]]:
+    """Return the workers of each node, and sentences that the user should read.
 
     Raises:
-        UsageError: A machine does not have what was asked for, or only some of them have GPUs.
+        UsageError: A node does not have what was asked for, or only some of them have GPUs.
     """
-    _refuse_twice(machines)
-    devices: list[tuple[str, ...]] = []
+    _refuse_duplicates(nodes)
+    planned: list[WorkerDevices] = []
     notes: list[str] = []
-    whole = True
-    for machine in machines:
+    for node in nodes:
         try:
-            workers = plan_workers(gpu_ids, nproc_per_node, machine.gpus)
+            workers = plan_workers(gpu_ids, nproc_per_node, node.gpus)
         except UsageError as error:
-            message = f"Host {machine.host} cannot do it: {error}"
+            message = f"Host {node.host} cannot do it: {error}"
             raise UsageError(message) from error
-        devices.append(workers.devices)
-        notes.extend(f"Host {machine.host}: {note}" for note in workers.notes)
-        used = [gpu for gpu in machine.gpus if f"cuda:{gpu.index}" in workers.devices]
-        whole &= workers.backend != "gloo" and bool(used) and not any(gpu.is_mig for gpu in used)
-    _refuse_mixture(machines, devices)
+        planned.append(workers)
+        notes.extend(f"Host {node.host}: {note}" for note in workers.notes)
+    _refuse_mixture(nodes, planned)
     notes.extend(
-        f"Host {machine.host}: its clock is {abs(machine.ahead):.0f} s {'fast' if machine.ahead > 0 else 'slow'}, so "
-        "are the times in what it writes."
-        for machine in machines
-        if abs(machine.ahead) > CLOCK_S
+        f"Host {node.host}: its clock is {abs(node.clock_offset):.0f} s "
+        f"{'fast' if node.clock_offset > 0 else 'slow'}, so are the times in what it writes."
+        for node in nodes
+        if abs(node.clock_offset) > CLOCK_OFFSET_S
     )
-    return devices, "nccl" if whole else "gloo", notes
+    return planned, notes
 
 
-def _refuse_twice(machines: Sequence[NodeFacts]) -> None:
-    """Refuse a machine under two names, whose workers would share its GPUs without knowing it."""
+def _refuse_duplicates(nodes: Sequence[NodeFacts]) -> None:
+    """Refuse one machine under two names, whose workers would share its GPUs without knowing it."""
     seen: list[NodeFacts] = []
-    for machine in machines:
-        twin = next((each for each in seen if (each.name, each.addresses) == (machine.name, machine.addresses)), None)
-        if twin is not None:
+    for node in nodes:
+        same = next((each for each in seen if (each.name, each.addresses) == (node.name, node.addresses)), None)
+        if same is not None:
             message = (
-                f"Host {twin.host} and {machine.host} are the same machine, {machine.name}: name it once; "
+                f"Host {same.host} and {node.host} are the same machine, {node.name}: name it once; "
                 "--nproc-per-node adds workers."
             )
             raise UsageError(message)
-        seen.append(machine)
+        seen.append(node)
 
 
-def _refuse_mixture(machines: Sequence[NodeFacts], devices: Sequence[tuple[str, ...]]) -> None:
-    on_cpu = [machine.host for machine, own in zip(machines, devices, strict=True) if own[0] == "cpu"]
-    if on_cpu and len(on_cpu) < len(machines):
-        others = ", ".join(machine.host for machine in machines if machine.host not in on_cpu)
+def _refuse_mixture(nodes: Sequence[NodeFacts], planned: Sequence[WorkerDevices]) -> None:
+    on_cpu = [node.host for node, workers in zip(nodes, planned, strict=True) if workers.devices[0] == "cpu"]
+    if on_cpu and len(on_cpu) < len(nodes):
+        others = ", ".join(node.host for node in nodes if node.host not in on_cpu)
         message = (
             f"Host {', '.join(on_cpu)} would train on the CPU, and {others} on GPUs, and the slowest sets the pace: "
             "pass --gpu-ids None to use the CPU on all, or leave out those without a GPU."
@@ -160,33 +160,32 @@ def _refuse_mixture(machines: Sequence[NodeFacts], devices: Sequence[tuple[str, 
         raise UsageError(message)
 
 
-def meeting_addresses(machine: NodeFacts, interface: str | None) -> list[str]:
-    """Return the addresses of a machine at which the others may find it, the likeliest first.
+def rendezvous_candidates(node: NodeFacts, interface: str | None) -> list[str]:
+    """Return the addresses of a node at which others may reach it, the likeliest first.
 
     Args:
-        machine: The one that has rank 0.
-        interface: What `--interface` asks for.
+        node: The one that has rank 0.
+        interface: The value of `--interface`.
 
     Raises:
         UsageError: It has no such interface.
     """
-    known = {name: each for name, each in machine.addresses.items() if any(map(_leads_elsewhere, each))}
+    known = {name: usable for name, each in node.addresses.items() if (usable := list(filter(_is_routable, each)))}
     if interface is not None and interface not in known:
         message = (
-            f"--interface {interface} was asked for, but host {machine.host} has no such interface that is up and has "
+            f"--interface {interface} was asked for, but host {node.host} has no such interface that is up and has "
             f"an address: pass one of {', '.join(sorted(known)) or 'those that it should have'}."
         )
         raise UsageError(message)
     found = [
-        (machine.reached_at not in addresses, ":" in address, address)  # gloo, too, prefers the older protocol.
+        (node.reached_at not in node.addresses[name], ":" in address, address)  # gloo, too, prefers IPv4.
         for name, addresses in known.items()
         if interface in (None, name)
         for address in addresses
-        if _leads_elsewhere(address)
     ]
     return [address for *_, address in sorted(found, key=lambda each: each[:2])]
 
 
-def _leads_elsewhere(address: str) -> bool:
+def _is_routable(address: str) -> bool:
     known = ipaddress.ip_address(address)
     return not (known.is_loopback or known.is_link_local)

@@ -1,6 +1,6 @@
-"""From what was asked to what will happen: door, devices, batch sizes, directories, and the checkpoint to start from.
+"""The plan of a training: launch mode, nodes and devices, batch sizes, directories, and the checkpoint to start from.
 
-Everything that can be refused is refused here, before a process is started or a file is written.
+What cannot be done is refused here, before a process is started or a file is written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from shoal.machine.host import why_unwritable
 from shoal.machine.network import through
 from shoal.plan.devices import parse_gpu_ids, plan_bound_workers, plan_workers
 from shoal.plan.launchers import launcher_of
-from shoal.plan.nodes import Nodes
+from shoal.plan.nodes import NodePlan, Nodes, choose_backend
 from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import (
     RunDir,
     experiment_dir,
-    rank_log_name,
     refuse_links,
     torchrunx_log_dir,
     validate_run_name,
@@ -38,14 +37,10 @@ if TYPE_CHECKING:
     from shoal.machine.gpus import VisibleGpus
     from shoal.plan.devices import GpuIds
     from shoal.plan.launchers import Launcher
-    from shoal.plan.nodes import NodePlan
     from shoal.plan.ranks import Rank
     from shoal.tasks.registry import TaskSpec
 
 LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
-
-HOST = "localhost"
-"""The name under which torchrunx knows this machine when it is the only one; rank files are named after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +50,36 @@ class TrainPlan:
     config: TrainConfig
     spec: TaskSpec
     launch_mode: LaunchMode
-    devices: tuple[str, ...]
-    """Device of each worker on this machine, by local rank; with `--hosts`, of each worker by its rank."""
-    backend: str | None
+    nodes: tuple[NodePlan, ...]
+    """The nodes whose workers this process plans, never empty: those of `--hosts`, otherwise this machine alone."""
+    rendezvous: str | None = None
+    """The address at which the ranks of several nodes of `--hosts` meet."""
     world_size: int
     num_envs: int
     """Environments on each worker."""
     rank: Rank | None
-    """This process's place, behind the *joined* door."""
+    """This process's rank, in the mode *joined*."""
     continued: RunDir | None
-    """The run that goes on; None when a new one begins."""
+    """The run that is continued; None for a new one."""
     start: Start | None
     start_iteration: int
     notes: tuple[str, ...]
     """Sentences that the user should read before training starts."""
-    machines: tuple[NodePlan, ...] = ()
-    """The machines of `--hosts`; `devices` are then those of all of them."""
-    meeting: str | None = None
-    """The address at which the ranks of several machines meet."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device of each worker of `nodes`, in the order of their ranks."""
+        return tuple(device for node in self.nodes for device in node.devices)
+
+    @property
+    def backend(self) -> Literal["nccl", "gloo"] | None:
+        """Backend of the process group; None for a single worker."""
+        return choose_backend((node.supports_nccl for node in self.nodes), self.world_size)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the workers run on the nodes of `--hosts`."""
+        return bool(self.config.hosts)
 
     @property
     def samples_per_iteration(self) -> int:
@@ -81,7 +88,7 @@ class TrainPlan:
 
     @property
     def mini_batch_size(self) -> int:
-        """Environment steps that one worker makes one gradient of. rsl_rl rounds down and drops the rest."""
+        """Environment steps of one worker in one gradient. rsl_rl rounds down and drops the rest."""
         agent = self.config.agent
         return self.num_envs * agent.num_steps_per_env // agent.algorithm.num_mini_batches
 
@@ -89,28 +96,18 @@ class TrainPlan:
         """Return the directory that gets one directory of rank files for each launch, or None when they are off."""
         return torchrunx_log_dir(environ, self.config.torchrunx_log_dir, run) if self.launch_mode == "spawned" else None
 
-    def job(self, run: RunDir, log_dir: Path | None = None) -> WorkerSpec:
-        """Return what each worker needs to know. Rank files go to `log_dir`, if there is one."""
-        workers = (
-            [(HOST, number) for number in range(len(self.devices))]
-            if not self.machines
-            else [
-                (machine.host.replace("/", "_"), number)
-                for machine in self.machines
-                for number in range(len(machine.devices))
-            ]
-        )
-        logs = [str((log_dir / rank_log_name(*worker)).absolute()) for worker in workers] if log_dir else []
+    def worker_spec(self, run: RunDir, log_dir: Path | None = None) -> WorkerSpec:
+        """Return what the workers need to know. Rank files go to `log_dir`, if there is one."""
         return WorkerSpec(
             config=self.config,
             run_dir=str(run.path.absolute()),
-            devices=self.devices,
+            nodes=self.nodes,
+            world_size=self.world_size,
+            rendezvous=self.rendezvous,
+            log_dir=str(log_dir.absolute()) if log_dir else None,
             backend=self.backend,
             num_envs=self.num_envs,
             start=self.start,
-            log_files=tuple(logs),
-            machines=self.machines,
-            meeting=self.meeting,
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -119,7 +116,7 @@ class TrainPlan:
             "task": self.config.task,
             "launch_mode": self.launch_mode,
             "devices": list(self.devices),
-            **self._machines_to_plain(),
+            **self._remote_nodes_to_plain(),
             "backend": self.backend,
             "world_size": self.world_size,
             **self._rates_to_plain(),
@@ -142,16 +139,14 @@ class TrainPlan:
         physics_hz = 1 / physics_dt
         return {"physics_hz": round(physics_hz, 3), "control_hz": round(physics_hz / getattr(env, "decimation", 1), 3)}
 
-    def _machines_to_plain(self) -> dict[str, Any]:
-        """Return what there is to tell of several machines."""
-        if not self.machines:
+    def _remote_nodes_to_plain(self) -> dict[str, Any]:
+        """Return the nodes of `--hosts`."""
+        if not self.is_remote:
             return {}
         return {
-            "machines": [f"{machine.host}: {', '.join(machine.devices)}" for machine in self.machines],
-            "interfaces": [
-                f"{machine.host}: {machine.network.get('GLOO_SOCKET_IFNAME', '-')}" for machine in self.machines
-            ],
-            "meeting": self.meeting,
+            "machines": [f"{node.host}: {', '.join(node.devices)}" for node in self.nodes],
+            "interfaces": [f"{node.host}: {node.network.get('GLOO_SOCKET_IFNAME', '-')}" for node in self.nodes],
+            "rendezvous": self.rendezvous,
         }
 
 
@@ -164,10 +159,10 @@ def plan_training(
     """Decide everything about one training.
 
     Args:
-        config: What was asked.
+        config: The configuration.
         environ: Environment variables.
-        gpus: What is visible.
-        probe_hosts: With `--hosts`, finds out about the machines; called when all else has been found possible.
+        gpus: The visible GPUs.
+        probe_hosts: With `--hosts`, probes and plans the nodes.
 
     Raises:
         UsageError: What was asked cannot be done.
@@ -178,20 +173,23 @@ def plan_training(
     leads = not config.node_rank if rank is None else rank.rank == 0
     if rank is not None and config.interface is not None:
         through(config.interface)
-    gpu_ids, number = _asked_workers(config, rank, launcher_of(environ))
-    machines = probe_hosts() if probe_hosts is not None else Nodes()
-    if rank is not None and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
-        workers = plan_bound_workers(gpu_ids, rank.local_world_size, gpus)
+    gpu_ids, number = _requested_workers(config, rank, launcher_of(environ))
+    if probe_hosts is not None:
+        found = probe_hosts()
     else:
-        workers = machines.workers if machines.machines else plan_workers(gpu_ids, number, gpus)
-    nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
-    world_size = rank.world_size if rank else nodes * len(workers.devices)
-    _refuse_restarts_in_vain(config, launcher_of(environ), world_size)
+        if rank and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), rank.local_world_size):
+            workers = plan_bound_workers(gpu_ids, rank.local_world_size, gpus)
+        else:
+            workers = plan_workers(gpu_ids, number, gpus)
+        found = Nodes(nodes=(NodePlan.of(workers, gpus),), notes=workers.notes)
+    num_nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
+    world_size = rank.world_size if rank else num_nodes * sum(len(node.devices) for node in found.nodes)
+    _refuse_useless_restarts(config, launcher_of(environ), world_size)
     num_envs = _envs_per_worker(config, world_size)
     _refuse_empty_mini_batches(config, num_envs)
     if isinstance(config.env, MujocoConfig):
-        config.env.engine_on(workers.devices[0])
-    # Where a run goes on, and from what, rank 0 tells the others, whose disks may be their own.
+        config.env.engine_on(found.nodes[0].devices[0])
+    # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
     env_notes = spec.check_env(config.env)
     if continued is None:
@@ -200,15 +198,16 @@ def plan_training(
         refuse_links(continued)
         refuse_unwritable("--resume", continued.path)
     stale = stale_rank_note(environ)
-    spawned = world_size > 1 or config.max_restarts or machines.machines
-    launch_mode: LaunchMode = "joined" if rank else "elastic" if nodes > 1 else "spawned" if spawned else "in process"
+    spawned = world_size > 1 or config.max_restarts or config.hosts
+    launch_mode: LaunchMode = (
+        "joined" if rank else "elastic" if num_nodes > 1 else "spawned" if spawned else "in process"
+    )
     plan = TrainPlan(
         config=config,
         spec=spec,
         launch_mode=launch_mode,
-        devices=workers.devices,
-        # One worker here may still be one of several machines.
-        backend=workers.backend or _backend(workers.devices, gpus) if world_size > 1 else None,
+        nodes=found.nodes,
+        rendezvous=found.rendezvous,
         world_size=world_size,
         num_envs=num_envs,
         rank=rank,
@@ -216,15 +215,13 @@ def plan_training(
         start=start,
         start_iteration=iteration,
         notes=(
-            *workers.notes,
+            *found.notes,
             *([stale] if stale else []),
             *([spec.note] if spec.note else []),
             *env_notes,
             *passed_over,
             *changes_since(config, start, world_size, num_envs),
         ),
-        machines=machines.machines,
-        meeting=machines.meeting,
     )
     log_base = plan.log_base(RunDir(Path(config.log_root)), environ)
     if log_base is not None:
@@ -234,8 +231,8 @@ def plan_training(
     return replace(plan, config=replace(config, task=_absolute(config.task)))
 
 
-def _asked_workers(config: TrainConfig, rank: Rank | None, launcher: Launcher | None) -> tuple[GpuIds, int | None]:
-    """Return GPUs and number of workers on this machine: behind *joined* the launcher has decided the number."""
+def _requested_workers(config: TrainConfig, rank: Rank | None, launcher: Launcher | None) -> tuple[GpuIds, int | None]:
+    """Return the GPUs and the number of workers of this node; in the mode *joined* the launcher has set the number."""
     flag = "--hosts" if config.hosts else "--nnodes" if config.nnodes else None
     if rank is not None and flag:
         message = (
@@ -243,7 +240,7 @@ def _asked_workers(config: TrainConfig, rank: Rank | None, launcher: Launcher | 
             f"without {launcher}, or leave it out."
         )
         raise UsageError(message)
-    gpu_ids = asked_gpus(config)
+    gpu_ids = requested_gpus(config)
     if rank is None:
         return gpu_ids, config.nproc_per_node
     if config.nproc_per_node not in (None, rank.local_world_size):
@@ -255,16 +252,16 @@ def _asked_workers(config: TrainConfig, rank: Rank | None, launcher: Launcher | 
     return gpu_ids, rank.local_world_size
 
 
-def asked_gpus(config: TrainConfig) -> GpuIds:
-    """Return the GPUs that are asked for on each machine."""
+def requested_gpus(config: TrainConfig) -> GpuIds:
+    """Return the GPUs that `--gpu-ids` requests on each node."""
     return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
-def _refuse_restarts_in_vain(config: TrainConfig, launcher: Launcher | None, world_size: int) -> None:
-    """Refuse flags about restarts that could do nothing.
+def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, world_size: int) -> None:
+    """Refuse restart flags that have no effect.
 
     Raises:
-        UsageError: Another launcher restarts, there are no restarts, or fewer workers than are asked for at least.
+        UsageError: Another launcher restarts, restarts are off, or `--min-workers` exceeds the number of workers.
     """
     if launcher == "torchrun" and config.max_restarts:
         message = (
@@ -294,11 +291,6 @@ def _refuse_restarts_in_vain(config: TrainConfig, launcher: Launcher | None, wor
         raise UsageError(message)
 
 
-def _backend(devices: tuple[str, ...], gpus: VisibleGpus) -> str:
-    """Return how a worker talks that is alone on this machine: NCCL needs a whole GPU."""
-    return "nccl" if any(f"cuda:{gpu.index}" in devices and not gpu.is_mig for gpu in gpus.gpus) else "gloo"
-
-
 def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
     """Return the environments on each worker.
 
@@ -319,16 +311,16 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
 
 
 def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
-    """Refuse mini-batches that would hold nothing. rsl_rl rounds their size down, to zero without a word.
+    """Refuse empty mini-batches. rsl_rl rounds their size down, even to zero.
 
     Raises:
         UsageError: There are more of them than there are samples, or sequences for a recurrent network.
     """
     agent = config.agent
-    asked = agent.algorithm.num_mini_batches
+    requested = agent.algorithm.num_mini_batches
     recurrent = "RNNModel" in (agent.actor.class_name, agent.critic.class_name)
     samples = num_envs if recurrent else num_envs * agent.num_steps_per_env
-    if asked <= samples:
+    if requested <= samples:
         return
     envs = "1 environment" if num_envs == 1 else f"{num_envs} environments"
     why = (
@@ -337,21 +329,17 @@ def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
         else f"{agent.num_steps_per_env} steps of {envs}"
     )
     message = (
-        f"--agent.algorithm.num-mini-batches {asked} was asked for, but a worker collects only {why}: pass "
+        f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
         f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
     )
     raise UsageError(message)
 
 
 def refuse_unwritable(flag: str, directory: Path) -> None:
-    """Refuse a directory that could not be made or written, as far as looking at it tells.
-
-    Raises:
-        UsageError: Names the flag that chose it.
-    """
-    trouble = why_unwritable(directory)
-    if trouble is not None:
-        nearest, why = trouble
+    """Raise UsageError, with the flag that names it, for a directory that cannot be made or written."""
+    found = why_unwritable(directory)
+    if found is not None:
+        nearest, why = found
         message = f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to."
         raise UsageError(message)
 
