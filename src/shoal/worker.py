@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
-from shoal.launch.signals import ERRORS, StopRequests
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good
 from shoal.provenance import git_state, now, versions
+from shoal.signals import ERRORS, StopRequests
 from shoal.tasks import registry
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Who is blamed when nothing goes on: by hand-written heartbeats, and by real processes that get stuck."""
+"""Hang detection: by hand-written heartbeats, and by real processes that get stuck."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from support.commands import wait_until
 from shoal.heartbeat import Beat, beat_file, read_beat
 from shoal.launch.exit_records import read_exit_records
 from shoal.launch.hang_detector import (
-    GRACE_S,
     PauseDetector,
     deadlock_error,
-    end_stuck,
     find_stalled,
     is_deadlock,
     is_that_process,
+    kill_stuck,
     stack_file,
     stall_error,
 )
+from shoal.timing import HANG_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def culprit(*beats: Beat, watched: float = LONG) -> int | None:
 
 
 def test_nobody_is_blamed_within_the_limit() -> None:
-    assert culprit(beat(0, "collective", 59), beat(1, "rollout", 60 + GRACE_S)) is None
+    assert culprit(beat(0, "collective", 59), beat(1, "rollout", 60 + HANG_GRACE_S)) is None
 
 
 def test_the_one_that_works_is_blamed_and_not_those_that_wait_for_it() -> None:
@@ -144,6 +144,7 @@ RANK = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
 from shoal.heartbeat import Limits
+from shoal.launch.status_store import StatusStore
 from shoal.launch.watchdog import watched
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
@@ -156,7 +157,8 @@ def never_come_back():
     threading.Event().wait()
 
 rank = Rank(rank=int(sys.argv[2]), local_rank=0, world_size=2, local_world_size=2)
-with watched(RunDir(Path(sys.argv[1])), rank, Limits(startup=60, steady=float(sys.argv[3])), give_up=give_up) as beat:
+run, limits = RunDir(Path(sys.argv[1])), Limits(startup=60, steady=float(sys.argv[3]))
+with watched(run, rank, limits, statuses=StatusStore(run, rank), abort=give_up) as beat:
     beat.begin_iteration(1)
     beat.begin_iteration(2)
     beat.enter("rollout")
@@ -200,7 +202,7 @@ def test_a_rank_that_sleeps_dumps_its_stacks_leaves_a_note_and_ends(run: RunDir)
     stacks = stack_file(run, 1).read_text(encoding="utf-8")
     assert stacks.startswith("Rank 1: no progress for ")
     assert "in never_come_back" in stacks
-    note = read_exit_records(run, 2)[1]
+    note = read_exit_records(run)[1]
     assert (note.exit_code, note.error) == (75, said)
 
 
@@ -227,7 +229,7 @@ def test_a_rank_that_waits_does_not_end_itself_but_names_and_ends_the_one_that_i
         assert stopped.wait(timeout=10) == -signal.SIGKILL
     assert said.startswith("Rank 1 on ")
     assert "its process is stopped" in said
-    assert read_exit_records(run, 2)[0].error == said
+    assert read_exit_records(run)[0].error == said
 
 
 def test_ranks_that_wait_for_each_other_end_without_blame(run: RunDir) -> None:
@@ -260,7 +262,7 @@ def test_only_the_very_process_of_a_heartbeat_is_killed(run: RunDir) -> None:
         namesake = beat(1, "rollout", 0, pid=read.pid, started=read.started + 1, host=read.host)
         far_away = beat(1, "rollout", 0, pid=read.pid, started=read.started)
         for other in (namesake, far_away):
-            end_stuck(other)
+            kill_stuck(other)
         assert process.poll() is None
-        end_stuck(read)
+        kill_stuck(read)
         assert process.wait(timeout=10) == -signal.SIGKILL

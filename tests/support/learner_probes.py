@@ -21,7 +21,6 @@ from support.tiny_env import TinyEnv
 from torch.distributed import FileStore
 
 from shoal.errors import ShoalError
-from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.distance import measure_distance
 from shoal.learn.groups import World, process_group
@@ -31,6 +30,7 @@ from shoal.plan.checkpoints import newest_good
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import run_worker
 

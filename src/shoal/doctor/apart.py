@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from shoal.checks.findings import note, ok, problem
 from shoal.doctor.children import START_S
@@ -54,8 +54,13 @@ class _Rows:
     def on_line(self, line: str) -> None:
         del line
 
-    def leave(self, error: ShoalError) -> NoReturn:
-        raise error
+    def close(self) -> None:
+        pass
+
+
+def _never(error: ShoalError) -> None:
+    """No rank runs in this process, so nothing aborts it."""
+    raise error
 
 
 def examine_machines(config: DoctorConfig, environ: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Finding]:
@@ -123,7 +128,7 @@ def _measure(plan: TrainPlan, environ: Mapping[str, str], *, named: bool) -> Ite
     """Train for a moment, and judge what the ranks have measured."""
     kept = _Rows()
     view: ProgressReporter = kept
-    mode = launch_mode_of(plan)
+    mode = launch_mode_of(plan, abort=_never)
     with (
         tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
         without(stale_rank_variables(environ)),

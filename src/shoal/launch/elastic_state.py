@@ -1,6 +1,6 @@
-"""What a rank behind the *nodes* door knows of the attempts before: which run goes on, and what no attempt can mend.
+"""State of an elastic launch that its workers keep between attempts: the run, and a failure that would come again.
 
-Its launcher keeps a directory for it, which lives as long as the launcher does.
+It lies in a directory of each node, which lives as long as the node's launcher.
 """
 
 from __future__ import annotations
@@ -13,46 +13,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import TrainingFailedError, UsageError
+from shoal.files import write_whole
 from shoal.launch.exit_records import ExitRecord, failure_of
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-DIRECTORY = "SHOAL_ATTEMPTS"
-"""Names that directory in a worker's environment."""
-
-_RUN = "run"
-_FINAL = "final"
+STATE_DIR = "SHOAL_ATTEMPTS"
+"""Environment variable of workers with that directory."""
 
 
-def attempts(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return that directory; None where no such launcher started this process."""
-    return Path(environ[DIRECTORY]) if environ.get(DIRECTORY) else None
+def state_dir() -> Path | None:
+    """Return that directory; None in a process that no elastic launcher has started."""
+    return Path(os.environ[STATE_DIR]) if os.environ.get(STATE_DIR) else None
 
 
-def remember_run(run: RunDir) -> None:
-    """Let later attempts go on with `run`."""
-    directory = attempts()
+def save_run(run: RunDir) -> None:
+    """Let later attempts continue `run`."""
+    directory = state_dir()
     if directory is not None:
-        _write(directory / _RUN, str(run.path))
+        write_whole(directory / "run", str(run.path))
 
 
-def known_run(directory: Path | None) -> RunDir | None:
-    """Return the run of the attempts before, if they came so far."""
-    file = directory / _RUN if directory is not None else None
+def saved_run(directory: Path | None) -> RunDir | None:
+    """Return the run of earlier attempts; None before there is one."""
+    file = directory / "run" if directory is not None else None
     return RunDir(Path(file.read_text(encoding="utf-8"))) if file is not None and file.exists() else None
 
 
 @contextmanager
-def lasting_failures() -> Iterator[None]:
-    """Let later attempts end at once when the body fails in a way that would come again: an exception, or a refusal.
+def final_failures() -> Iterator[None]:
+    """Keep a failure of the body that would come again, an exception or a refusal, for later attempts.
 
     Raises:
-        ShoalError: An attempt before has failed so.
+        ShoalError: An earlier attempt has failed so.
     """
-    directory = attempts()
+    directory = state_dir()
     final = final_failure(directory)
     if final is not None:
         raise failure_of(final)
@@ -60,23 +58,12 @@ def lasting_failures() -> Iterator[None]:
         yield
     except (TrainingFailedError, UsageError) as error:
         if directory is not None:
-            note = ExitRecord.of_error(error, _this_rank())
-            _write(directory / _FINAL, json.dumps(asdict(note)))
+            rank = joined_rank() or Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+            write_whole(directory / "final", json.dumps(asdict(ExitRecord.of_error(error, rank))))
         raise
 
 
-def _write(file: Path, text: str) -> None:
-    """Write a file whole at once: several ranks may."""
-    unfinished = file.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.rename(file)
-
-
-def _this_rank() -> Rank:
-    return joined_rank() or Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
-
-
 def final_failure(directory: Path | None) -> ExitRecord | None:
-    """Return the failure that no attempt can mend, if there was one."""
-    file = directory / _FINAL if directory is not None else None
+    """Return the failure that ends all attempts; None without one."""
+    file = directory / "final" if directory is not None else None
     return ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) if file is not None and file.exists() else None

@@ -1,8 +1,7 @@
-"""Ranks that were started on several machines make sure of each other before anything is made.
+"""Handshake of ranks that were started on several nodes, before anything is made.
 
-Each tells, through the store in which they meet, what its machine runs and was asked, or why it refuses. So a machine
-with another version, another command or no GPU ends all of them at once, with the same words, and one that is late is
-named.
+Each rank publishes in the store what its node runs and was asked, or why it refuses. A node with another version,
+another command or no GPU ends all ranks at once, with the same message, and a late rank is named.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.rendezvous import Rendezvous, acknowledge
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.ranks import joined_rank
+from shoal.timing import REFUSAL_S, RENDEZVOUS_POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,75 +30,61 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
-"""What each machine may be asked in its own way. The run is where rank 0 was told."""
-_POLL_S = 0.1
-_DECLINE_S = 5.0
-"""How long a rank that refuses looks for the others to tell them, where rank 0 keeps the store [s]."""
+"""Fields that each node may be asked in its own way."""
 
 
-def arrive(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
-    """Tell the others that this rank is there, and wait until all are.
-
-    Args:
-        store: In which the ranks have met.
-        rank: This process's place.
-        plan: What it would do.
+def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
+    """Publish what this rank would do, wait for all ranks, and compare.
 
     Returns:
-        How all of them talk: `gloo` where one of them cannot through NCCL.
+        The backend of the process group: `gloo` if one rank cannot use NCCL.
 
     Raises:
-        UsageError: A rank refuses, or its machine is not like rank 0's.
+        UsageError: A rank refuses, or its node is not like rank 0's.
         WorkerLostError: A rank does not come.
     """
-    packages, files = code_of(plan.config.task)
+    config = plan.config
+    packages, files = code_of(config.task)
     own = {
         "host": platform.node(),
         "backend": plan.backend,
-        "config": _told(plan),
+        # A continued run has its configuration where rank 0 is.
+        "config": None if config.resume is not None else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
     store.set(_key(rank.rank), json.dumps(own))
-    told = _wait_for_all(store, rank, plan.config.startup_timeout)
-    for number, each in enumerate(told):
+    published = _wait_for_all(store, rank, config.startup_timeout)
+    for number, each in enumerate(published):
         if "refusal" in each:
             message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
             raise UsageError(message)
-    _refuse_other_words(told)
-    first, *others = [Fingerprint(**each["code"]) for each in told if each["code"]]
+    _refuse_other_commands(published)
+    first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
     refuse_differences(first, others)
-    return "gloo" if any(each["backend"] == "gloo" for each in told) else "nccl"
+    return "gloo" if any(each["backend"] == "gloo" for each in published) else "nccl"
 
 
-def decline(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
-    """Tell the ranks on other machines, if there are any, that this one refuses: they would wait for it."""
+def publish_refusal(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
+    """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
     rank = joined_rank(environ)
     if rank is not None and rank.local_world_size < rank.world_size:
         refusal = {"host": platform.node(), "refusal": str(error)}
-        with suppress(ShoalError, RuntimeError):  # Nobody to be told has come, or not yet.
-            meeting = Rendezvous.of(rank, log_root, environ)
-            store = meeting.open(rank, _DECLINE_S)
+        with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
+            rendezvous = Rendezvous.of(rank, log_root, environ)
+            store = rendezvous.open(rank, REFUSAL_S)
             store.set(_key(rank.rank), json.dumps(refusal))
-            acknowledge(store, rank, "arrivals")
-            meeting.forget_secret(rank)
-
-
-def _told(plan: TrainPlan) -> dict[str, Any] | None:
-    """Return what must be asked alike on all machines. A run that goes on has its configuration where rank 0 is."""
-    if plan.config.resume is not None:
-        return None
-    return {name: value for name, value in to_plain(plan.config).items() if name not in _MAY_DIFFER}
+            acknowledge(store, rank, "handshake")
+            rendezvous.forget_secret(rank)
 
 
 def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
-    """Return what each rank has told, by rank."""
-    patience = startup_timeout or math.inf
+    """Return what each rank has published, by rank."""
     missing = list(range(rank.world_size))
     begun = time.monotonic()
     while missing := [number for number in missing if not store.check([_key(number)])]:
         waited = time.monotonic() - begun
-        if waited < patience:
-            time.sleep(_POLL_S)
+        if waited < (startup_timeout or math.inf):
+            time.sleep(RENDEZVOUS_POLL_S)
             continue
         late = ", ".join(map(str, missing))
         message = (
@@ -106,37 +92,38 @@ def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> lis
             "and was started, and start all of them again. --startup-timeout waits longer."
         )
         raise WorkerLostError(message)
-    told = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
-    acknowledge(store, rank, "arrivals")
-    return told
+    published = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+    acknowledge(store, rank, "handshake")
+    return published
 
 
-def _refuse_other_words(told: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse ranks that were asked something else than rank 0.
+def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse ranks whose configuration is not rank 0's.
 
     Raises:
-        UsageError: Some were; with each name, and both values.
+        UsageError: With the name and both values of each difference.
     """
-    first = _flat(told[0]["config"])
-    for number, each in enumerate(told if first else ()):
-        other = _flat(each["config"]) or first
+    first = published[0]["config"]
+    for number, each in enumerate(published if first else ()):
+        other = each["config"] or first
         names = [name for name in first | other if first.get(name) != other.get(name)]
         if names:
             details = "\n".join(f"{name}: {other.get(name)!r} there, {first.get(name)!r} on rank 0" for name in names)
             message = (
-                f"Rank {number} on {each['host']} was asked something else than rank 0 on {told[0]['host']}, as listed "
-                "above: type the same command on all machines."
+                f"Rank {number} on {each['host']} was asked something else than rank 0 on {published[0]['host']}, as "
+                "listed above: type the same command on all machines."
             )
             raise UsageError(message, details=details)
 
 
-def _flat(config: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
-    """Return nested values by their dotted names."""
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values that must be equal on all nodes, by their dotted names."""
     flat: dict[str, Any] = {}
-    for name, value in (config or {}).items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    for name, value in config.items():
+        if prefix or name not in _MAY_DIFFER:
+            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
 
 
 def _key(rank: int) -> str:
-    return f"shoal/arrived/{rank}"
+    return f"shoal/handshake/{rank}"

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.launch.exit_records import failure_of, first_failure, resume_hint, was_requested
+from shoal.launch.exit_records import ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, NodeSpec, NodeStatus
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote_node import remote_nodes
-from shoal.launch.signals import STOPPING, ended_at_once, heard
 from shoal.launch.torchrunx_patch import closed_run
 from shoal.launch.worker_entry import enter
+from shoal.signals import STOPPING, stop_announcement
 from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from shoal.launch.exit_records import ExitRecord
     from shoal.launch.node import Node
     from shoal.launch.progress import ProgressReporter
-    from shoal.launch.signals import StopRequests
     from shoal.plan.rundir import RunDir
     from shoal.plan.spec import WorkerSpec
+    from shoal.signals import StopRequests
 
 POLL_S = 0.1
 """Time between two looks at the workers [s]. A rank that ends is noticed at once."""
@@ -201,7 +201,7 @@ class _Launch:
         if name is None or count == self.told:
             return
         if self.told == 0 and self.learned:
-            self.view.on_line(heard(name))
+            self.view.on_line(stop_announcement(name))
         self.told = count
         insists = self.stop.counts["SIGINT"] > 1
         self._end_in(STOP_S if self.learned and not insists else 0)
