@@ -39,9 +39,9 @@ WAITING = frozenset({"queue", "collective"})
 """Phases in which a rank only waits for others, and is never the cause of a hang."""
 
 _NUMBERS = {name: number for number, name in enumerate(PHASES)}
-_RECORD = struct.Struct("<QBIQddddIQ64sQ")
-"""Sequence number, phase, iteration, marks, times of the latest progress and of this write, wall time, limit, process
-id and start, host, and the sequence number again: a reader that finds two different ones has met a write."""
+_RECORD = struct.Struct("<QBIQdddIQQ")
+"""Sequence number, phase, iteration, marks, times of the latest progress and of this write, limit, process id and
+start, and the sequence number again: a reader that finds two different ones has met a write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,9 @@ class Heartbeat:
     """Writer of this process's heartbeat. Times are monotonic, which all processes of a machine share."""
 
     def __init__(self, file: Path | None = None, limits: Limits | None = None) -> None:
-        """Begin in `startup`.
-
-        Args:
-            file: Where other processes read it; None keeps it to this process.
-            limits: How long the rank may go without progress.
-        """
+        """Begin in `startup`. Without `file`, other processes cannot read it."""
         self.limits = limits or Limits()
-        self._pid, self._started, self._host = os.getpid(), started_at(os.getpid()), _host().encode()[:64]
+        self._pid, self._started = os.getpid(), started_at(os.getpid())
         self._descriptor = None
         if file is not None:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -178,7 +173,7 @@ class Heartbeat:
             limit=self.limit,
             pid=self._pid,
             started=self._started,
-            host=_host(),
+            host=platform.node(),
         )
 
     def pulse(self, *, waits: bool = False) -> None:
@@ -188,14 +183,14 @@ class Heartbeat:
         phase = _NUMBERS[self._shown_phase(waits=waits)]
         with self._lock, contextlib.suppress(OSError):  # A full disk must not end the rank.
             self._sequence = number = self._sequence + 1
-            state = phase, self.iteration, self.marks, self.progressed, time.monotonic(), time.time(), self.limit
-            os.pwrite(self._descriptor, _RECORD.pack(number, *state, self._pid, self._started, self._host, number), 0)
+            state = phase, self.iteration, self.marks, self.progressed, time.monotonic(), self.limit
+            os.pwrite(self._descriptor, _RECORD.pack(number, *state, self._pid, self._started, number), 0)
 
     def _shown_phase(self, *, waits: bool) -> str:
         return "collective" if waits and self.phase not in WAITING else self.phase
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -206,38 +201,25 @@ class Heartbeat:
 
 
 def read_beat(directory: Path, rank: int) -> Beat | None:
-    """Return the heartbeat of a rank; None without a valid one."""
-    file = beat_file(directory, rank)
+    """Return the heartbeat that a rank of this machine has written; None without a valid one."""
     for _ in range(3):  # A read may meet a write.
         try:
-            data = file.read_bytes()
-        except OSError:
+            data = beat_file(directory, rank).read_bytes()
+            first, phase, iteration, marks, progressed, written, limit, pid, started, last = _RECORD.unpack_from(data)
+        except (OSError, struct.error):
             return None
-        if len(data) < _RECORD.size:
-            return None
-        first, phase, iteration, marks, progressed, written, wall, limit, pid, started, host, last = (
-            _RECORD.unpack_from(data)
-        )
         if 0 < first == last and phase < len(PHASES):
-            break
-    else:
-        return None
-    name = host.rstrip(b"\0").decode(errors="replace")
-    # Machines have monotonic clocks of their own. Their wall clocks agree to a second or so, which is enough here.
-    now = time.monotonic() if name == _host() else written + max(0.0, time.time() - wall)
-    return Beat(
-        rank=rank,
-        phase=PHASES[phase],
-        iteration=iteration,
-        marks=marks,
-        idle=max(0.0, now - progressed),
-        silent=max(0.0, now - written),
-        limit=limit,
-        pid=pid,
-        started=started,
-        host=name,
-    )
-
-
-def _host() -> str:
-    return platform.node()[:63]
+            now = time.monotonic()
+            return Beat(
+                rank=rank,
+                phase=PHASES[phase],
+                iteration=iteration,
+                marks=marks,
+                idle=max(0.0, now - progressed),
+                silent=max(0.0, now - written),
+                limit=limit,
+                pid=pid,
+                started=started,
+                host=platform.node(),
+            )
+    return None

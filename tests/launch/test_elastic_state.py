@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shoal.errors import TrainingFailedError
-from shoal.launch.elastic_state import STATE_DIR, final_failure, final_failures
+from shoal.launch.elastic import final_failure, final_failures
+from shoal.plan.launchers import STATE_DIR
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

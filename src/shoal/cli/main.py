@@ -19,9 +19,8 @@ from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
-from shoal.launch.elastic_state import final_failures, saved_run, state_dir
 from shoal.logs import configure_logging
-from shoal.plan.launchers import launcher_of
+from shoal.plan.launchers import launcher_of, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +51,7 @@ def _shoal(words: Sequence[str]) -> None:
 
 def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
+    from shoal.launch.elastic import final_failures
 
     with final_failures():
         _start(parse_train(words))
@@ -67,6 +67,7 @@ def _start(config: TrainConfig) -> None:
     """Plan, say what the user should know, and train."""
     from shoal.commands.train import make_plan
     from shoal.commands.train import train as train_story
+    from shoal.launch.elastic import run_elastic, saved_run
 
     plan = make_plan(config, saved_run(state_dir()))
     speaks = plan.rank is None or plan.rank.rank == 0
@@ -78,8 +79,6 @@ def _start(config: TrainConfig) -> None:
         return
     release_output()
     if plan.launch_mode == "elastic":
-        from shoal.launch.elastic import run_elastic
-
         run_elastic(plan, lambda error: _leave(error.exit_code, error))  # The worker with rank 0 prints.
         return
     try:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from shoal.checks.preflight import preflight
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.elastic import publish_elastic_refusal
-from shoal.launch.elastic_state import save_run
-from shoal.launch.handshake import publish_refusal
+from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import RunRecord, lock_run, make_log_dir, make_run_dir
 from shoal.plan.checkpoints import newest_good

@@ -1,12 +1,13 @@
 """The launch mode *elastic*: this command was typed on each of several nodes, and starts this node's workers.
 
 torch's elastic launcher, called in this process, meets the others at node 0, starts the workers as *joined* ranks, and
-starts all of them again when one is lost or a node joins. Its scratch directory holds the workers' configuration and
-what they keep between attempts (`shoal.launch.elastic_state`).
+starts all of them again when one is lost or a node joins. Its scratch directory, on each node, holds the workers'
+configuration, and what they keep between attempts: the run, and a failure that would come again.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -15,9 +16,10 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
-from dataclasses import fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -26,15 +28,16 @@ from shoal import PYTHON
 from shoal.config.machines import number_of_nodes
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import UsageError, WorkerLostError
-from shoal.launch.elastic_state import STATE_DIR, final_failure, saved_run
-from shoal.launch.exit_records import ended_at_once, failure_of, first_failure, read_exit_records
+from shoal.errors import TrainingFailedError, UsageError, WorkerLostError
+from shoal.files import write_whole
+from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, read_exit_records
 from shoal.launch.reaper import MARK, reaped_scratch
 from shoal.launch.rendezvous import acknowledge
 from shoal.launch.signed_store import SignedStore
 from shoal.machine.network import addresses_by_interface, answers, route_to
-from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import Rank
+from shoal.plan.launchers import STATE_DIR, launcher_of, state_dir
+from shoal.plan.ranks import Rank, joined_rank
+from shoal.plan.rundir import RunDir
 from shoal.signals import ERRORS
 from shoal.timing import (
     ELASTIC_MARGIN_S,
@@ -46,12 +49,10 @@ from shoal.timing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from shoal.config import TrainConfig
     from shoal.errors import ShoalError
-    from shoal.launch.exit_records import ExitRecord
     from shoal.plan.training import TrainPlan
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -305,3 +306,45 @@ def _launch_config(plan: TrainPlan) -> Any:  # noqa: ANN401  torch is imported l
     newer = {"signals_to_handle": ",".join(["SIGQUIT", *ERRORS]), "shutdown_timeout": ELASTIC_STOP_S}
     known = {each.name for each in fields(LaunchConfig)}
     return LaunchConfig(**settings, **{name: value for name, value in newer.items() if name in known})
+
+
+# State that workers keep between attempts ----------------------------------------------------------------------------
+
+
+def save_run(run: RunDir) -> None:
+    """Let later attempts continue `run`."""
+    directory = state_dir()
+    if directory is not None:
+        write_whole(directory / "run", str(run.path))
+
+
+def saved_run(directory: Path | None) -> RunDir | None:
+    """Return the run of earlier attempts; None before there is one."""
+    file = directory / "run" if directory is not None else None
+    return RunDir(Path(file.read_text(encoding="utf-8"))) if file is not None and file.exists() else None
+
+
+@contextmanager
+def final_failures() -> Iterator[None]:
+    """Keep a failure of the body that would come again, an exception or a refusal, for later attempts.
+
+    Raises:
+        ShoalError: An earlier attempt has failed so.
+    """
+    directory = state_dir()
+    final = final_failure(directory)
+    if final is not None:
+        raise failure_of(final)
+    try:
+        yield
+    except (TrainingFailedError, UsageError) as error:
+        if directory is not None:
+            rank = joined_rank() or Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+            write_whole(directory / "final", json.dumps(asdict(ExitRecord.of_error(error, rank))))
+        raise
+
+
+def final_failure(directory: Path | None) -> ExitRecord | None:
+    """Return the failure that ends all attempts; None without one."""
+    file = directory / "final" if directory is not None else None
+    return ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) if file is not None and file.exists() else None

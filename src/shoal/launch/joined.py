@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.heartbeat import Limits
-from shoal.launch.elastic_state import state_dir
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
 from shoal.launch.rank import run_rank
@@ -28,7 +27,7 @@ from shoal.launch.reaper import SAVE_S
 from shoal.launch.rendezvous import acknowledge, find_network
 from shoal.launch.run_record import record_end
 from shoal.launch.status_store import StatusStore, TcpStatusStore
-from shoal.plan.launchers import launcher_of
+from shoal.plan.launchers import launcher_of, state_dir
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S

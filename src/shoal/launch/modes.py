@@ -46,9 +46,8 @@ def launch_mode_of(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> Laun
     """
     _let_idle_threads_sleep()
     if plan.rank is not None:
-        from shoal.launch.handshake import shake_hands
         from shoal.launch.joined import end_with_parent, run_joined, share_run_dir
-        from shoal.launch.rendezvous import Rendezvous
+        from shoal.launch.rendezvous import Rendezvous, shake_hands
 
         end_with_parent()  # Before anything is waited for.
         rendezvous = Rendezvous.of(plan.rank, plan.config.log_root)

@@ -1,38 +1,52 @@
-"""Rendezvous of ranks that other programs have started: the store that they share, and the network between them."""
+"""Rendezvous of ranks that another launcher has started: their store, their handshake, and the network between them.
+
+Before anything is made, each rank publishes in the store what its node runs and was asked, or why it refuses. A node
+with another version, another command or no GPU ends all ranks at once, with the same message; a late rank is named.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import platform
 import queue
 import socket
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.errors import UsageError, WorkerLostError
+from shoal.config.plain import to_plain
+from shoal.config.train import NOT_REPEATED
+from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.signed_store import SECRET, SignedStore, join_directory, leave_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
+from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launchers import launcher_of
+from shoal.plan.ranks import joined_rank
 from shoal.plan.srun import read_task
-from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
+from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch.distributed import Store
 
     from shoal.plan.ranks import Rank
+    from shoal.plan.training import TrainPlan
 
 _ANSWER = timedelta(seconds=STORE_ANSWER_S)
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
 _QUEUE = 1024
 _REMOTE = "shoal/remote_address"
 """Key of an address of a node that does not hold the store."""
+_MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
+"""Fields that each node may be asked in its own way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +200,102 @@ def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
     with suppress(RuntimeError):  # A rank that has ended needs to read no more.
         store.set(f"shoal/read/{what}/{rank.rank}", "")
         store.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` does not wait for an answer.
+
+
+def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
+    """Publish what this rank would do, wait for all ranks, and compare.
+
+    Returns:
+        The backend of the process group: `gloo` if one rank cannot use NCCL.
+
+    Raises:
+        UsageError: A rank refuses, or its node is not like rank 0's.
+        WorkerLostError: A rank does not come.
+    """
+    config = plan.config
+    packages, files = code_of(config.task)
+    own = {
+        "host": platform.node(),
+        "backend": plan.backend,
+        # A continued run has its configuration where rank 0 is.
+        "config": None if config.resume is not None else _flat(to_plain(config)),
+        "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
+    }
+    store.set(_key(rank.rank), json.dumps(own))
+    published = _wait_for_all(store, rank, config.startup_timeout)
+    for number, each in enumerate(published):
+        if "refusal" in each:
+            message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
+            raise UsageError(message)
+    _refuse_other_commands(published)
+    first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
+    refuse_differences(first, others)
+    return "gloo" if any(each["backend"] == "gloo" for each in published) else "nccl"
+
+
+def publish_refusal(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
+    """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
+    rank = joined_rank(environ)
+    if rank is not None and rank.local_world_size < rank.world_size:
+        refusal = {"host": platform.node(), "refusal": str(error)}
+        with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
+            rendezvous = Rendezvous.of(rank, log_root, environ)
+            store = rendezvous.open(rank, REFUSAL_S)
+            store.set(_key(rank.rank), json.dumps(refusal))
+            acknowledge(store, rank, "handshake")
+            rendezvous.forget_secret(rank)
+
+
+def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
+    """Return what each rank has published, by rank."""
+    missing = list(range(rank.world_size))
+    begun = time.monotonic()
+    while missing := [number for number in missing if not store.check([_key(number)])]:
+        waited = time.monotonic() - begun
+        if waited < (startup_timeout or math.inf):
+            time.sleep(RENDEZVOUS_POLL_S)
+            continue
+        late = ", ".join(map(str, missing))
+        message = (
+            f"Rank {late} of {rank.world_size} has not arrived within {waited:.0f} s: see whether its machine is there "
+            "and was started, and start all of them again. --startup-timeout waits longer."
+        )
+        raise WorkerLostError(message)
+    published = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+    acknowledge(store, rank, "handshake")
+    return published
+
+
+def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse ranks whose configuration is not rank 0's.
+
+    Raises:
+        UsageError: With the name and both values of each difference.
+    """
+    first = published[0]["config"]
+    for number, each in enumerate(published if first else ()):
+        other = each["config"] or first
+        names = [name for name in first | other if first.get(name) != other.get(name)]
+        if names:
+            details = "\n".join(f"{name}: {other.get(name)!r} there, {first.get(name)!r} on rank 0" for name in names)
+            message = (
+                f"Rank {number} on {each['host']} was asked something else than rank 0 on {published[0]['host']}, as "
+                "listed above: type the same command on all machines."
+            )
+            raise UsageError(message, details=details)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values that must be equal on all nodes, by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if prefix or name not in _MAY_DIFFER:
+            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _key(rank: int) -> str:
+    return f"shoal/handshake/{rank}"
 
 
 def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
