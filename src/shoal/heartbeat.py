@@ -21,7 +21,6 @@ from shoal.procfs import started_at
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from typing import Self
 
 PHASES = (
     "startup",  # reading the job, importing, building the learner
@@ -42,26 +41,6 @@ _NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _RECORD = struct.Struct("<QBIQdddIQQ")
 """Sequence number, phase, iteration, marks, times of the latest progress and of this write, limit, process id and
 start, and the sequence number again: a reader that finds two different ones has met a write."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Longest time between two progress marks [s]; infinity for no limit."""
-
-    startup: float = math.inf
-    """Until its first iteration is done."""
-    steady: float = math.inf
-    """From then on."""
-
-    @classmethod
-    def of(cls, startup_timeout: float, stall_timeout: float) -> Self:
-        """Return the limits of two flags; 0 means none."""
-        return cls(startup=startup_timeout or math.inf, steady=stall_timeout or math.inf)
-
-    @property
-    def least(self) -> float:
-        """The shorter of the two [s]."""
-        return min(self.startup, self.steady)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +87,8 @@ def beat_file(directory: Path, rank: int) -> Path:
 class Heartbeat:
     """Writer of this process's heartbeat. Times are monotonic, which all processes of a machine share."""
 
-    def __init__(self, file: Path | None = None, limits: Limits | None = None) -> None:
-        """Begin in `startup`. Without `file`, other processes cannot read it."""
-        self.limits = limits or Limits()
+    def __init__(self, file: Path | None = None, startup_timeout: float = 0.0, stall_timeout: float = 0.0) -> None:
+        """Begin in `startup`. Without `file`, other processes cannot read it. A timeout of 0 is none."""
         self._pid, self._started = os.getpid(), started_at(os.getpid())
         self._descriptor = None
         if file is not None:
@@ -119,8 +97,10 @@ class Heartbeat:
                 self._descriptor = os.open(file, flags, 0o644)
         self._lock = threading.Lock()
         self._sequence = 0
-        self.limit = self.limits.startup
+        self.limit = startup_timeout or math.inf
         """Longest time without progress in the present part of the work [s]."""
+        self._steady_limit = stall_timeout or math.inf
+        self.least_limit = min(self.limit, self._steady_limit)
         self.iteration = 0
         """Present iteration, counted from 1; 0 before the first."""
         self.marks = 0
@@ -147,7 +127,7 @@ class Heartbeat:
     def begin_iteration(self, iteration: int) -> None:
         """Begin an iteration, counted from 1. The steady limit holds from this process's second one on."""
         if self.iteration:
-            self.limit = self.limits.steady
+            self.limit = self._steady_limit
         self.iteration = iteration
 
     @property

@@ -143,9 +143,8 @@ LIMIT_S = 0.5
 RANK = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
-from shoal.heartbeat import Limits
 from shoal.launch.status_store import StatusStore
-from shoal.launch.watchdog import watched
+from shoal.launch.watchdog import Watchdog
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 
@@ -157,8 +156,8 @@ def never_come_back():
     threading.Event().wait()
 
 rank = Rank(rank=int(sys.argv[2]), local_rank=0, world_size=2, local_world_size=2)
-run, limits = RunDir(Path(sys.argv[1])), Limits(startup=60, steady=float(sys.argv[3]))
-with watched(run, rank, limits, statuses=StatusStore(run, rank), abort=give_up) as beat:
+statuses = StatusStore(RunDir(Path(sys.argv[1])), rank)
+with Watchdog(rank, statuses, (60, float(sys.argv[3])), give_up) as beat:
     beat.begin_iteration(1)
     beat.begin_iteration(2)
     beat.enter("rollout")

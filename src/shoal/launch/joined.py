@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
-from shoal.heartbeat import Limits
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
 from shoal.launch.rank import run_rank
@@ -115,8 +114,8 @@ def run_joined(  # noqa: PLR0913  The first three are those of every launch mode
         return run_rank(
             lambda: spec,
             rank,
-            Limits.of(spec.config.startup_timeout, spec.config.stall_timeout),
             statuses,
+            (spec.config.startup_timeout, spec.config.stall_timeout),
             stop=stop,
             abort=abort,
             store=lambda: store.raw,

@@ -72,15 +72,14 @@ def _run_in_process(
     spec: WorkerSpec, progress: ProgressReporter, stop: StopRequests, *, abort: Callable[[ShoalError], None]
 ) -> list[WorkerReport]:
     """Run the one worker in this process, without a process group."""
-    from shoal.heartbeat import Limits
     from shoal.launch.rank import run_rank
     from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
 
     rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
-    limits = Limits.of(spec.config.startup_timeout, spec.config.stall_timeout)
+    timeouts = spec.config.startup_timeout, spec.config.stall_timeout
     statuses = StatusStore(spec.run, rank)
-    return run_rank(lambda: spec, rank, limits, statuses, stop=stop, abort=abort, on_row=progress.on_row)
+    return run_rank(lambda: spec, rank, statuses, timeouts, stop=stop, abort=abort, on_row=progress.on_row)
 
 
 def _let_idle_threads_sleep() -> None:

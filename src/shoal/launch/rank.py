@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
-from shoal.launch.watchdog import watched
+from shoal.launch.watchdog import Watchdog
 from shoal.worker import run_worker
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from torch.distributed import Store
 
-    from shoal.heartbeat import Limits
     from shoal.launch.status_store import StatusStore
     from shoal.learn.metrics import Row
     from shoal.plan.ranks import Rank
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     load: Callable[[], WorkerSpec],
     rank: Rank,
-    limits: Limits,
     statuses: StatusStore,
+    timeouts: tuple[float, float],
     *,
     stop: StopRequests,
     abort: Callable[[ShoalError], None],
@@ -44,8 +43,8 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     Args:
         load: Returns the specification. Called under the watchdog: it may import a user's file.
         rank: This process's rank.
-        limits: How long the rank may go without progress.
         statuses: Takes the exit record.
+        timeouts: `--startup-timeout` and `--stall-timeout`.
         stop: Stop signals received.
         abort: Ends this process from the watchdog's thread.
         store: Opens the store of the process group; None for a single worker.
@@ -59,7 +58,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     """
     place = "startup"
     try:
-        with watched(statuses.run, rank, limits, statuses=statuses, abort=abort) as beat:
+        with Watchdog(rank, statuses, timeouts, abort) as beat:
             try:
                 done = run_worker(load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network)
                 beat.enter("collective")

@@ -10,11 +10,10 @@ import contextlib
 import faulthandler
 import math
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.heartbeat import Heartbeat, Limits, beat_file
+from shoal.heartbeat import Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, failure_of
 from shoal.launch.hang_detector import (
     PauseDetector,
@@ -28,60 +27,48 @@ from shoal.launch.hang_detector import (
 from shoal.timing import BEAT_S, DUMP_GRACE_S, HANG_GRACE_S, IDLE_BEFORE_READING_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import TextIO
 
     from shoal.errors import ShoalError, WorkerLostError
     from shoal.heartbeat import Beat
     from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
 
 _BEATS_PER_LIMIT = 5
 
 
-@contextmanager
-def watched(
-    run: RunDir, rank: Rank, limits: Limits, *, statuses: StatusStore, abort: Callable[[ShoalError], None]
-) -> Iterator[Heartbeat]:
-    """Write this rank's heartbeat, and watch it, during the body.
+class Watchdog:
+    """Writes a rank's heartbeat and watches it, as a context manager that yields the heartbeat."""
 
-    Args:
-        run: Where stacks are dumped.
-        rank: This process's rank.
-        limits: How long it may go without progress.
-        statuses: Heartbeats and exit records of all ranks.
-        abort: Ends this process; called in the watchdog's thread.
-    """
-    file = beat_file(statuses.directory, rank.rank)
-    beat = Heartbeat(file, limits)
-    watchdog = _Watchdog(run, rank, beat, statuses, abort)
-    watchdog.start()
-    try:
-        yield beat
-    finally:
-        watchdog.stop()
-        beat.close()
-        with contextlib.suppress(OSError):  # The exit record follows.
-            file.unlink()
-
-
-class _Watchdog:
     def __init__(
-        self, run: RunDir, rank: Rank, beat: Heartbeat, statuses: StatusStore, abort: Callable[[ShoalError], None]
+        self,
+        rank: Rank,
+        statuses: StatusStore,
+        timeouts: tuple[float, float],
+        abort: Callable[[ShoalError], None],
     ) -> None:
-        self._run = run
+        """Start nothing yet.
+
+        Args:
+            rank: This process's rank.
+            statuses: Heartbeats and exit records of all ranks.
+            timeouts: `--startup-timeout` and `--stall-timeout`.
+            abort: Ends this process; called in the watchdog's thread.
+        """
         self._rank = rank
-        self._beat = beat
         self._statuses = statuses
+        self._run = statuses.run
         self._abort = abort
+        self._file = beat_file(statuses.directory, rank.rank)
+        self._beat = Heartbeat(self._file, *timeouts)
         self._pauses = PauseDetector()
         self._ended = threading.Event()
         self._stacks: TextIO | None = None
         self._dumps_crashes = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> Heartbeat:
         with contextlib.suppress(OSError):  # Opened now: later the disk may be full, or the directory gone.
             self._stacks = stack_file(self._run, self._rank.rank).open("w", encoding="utf-8")
         # torchrunx's worker sends crashes to the rank's output, which may be off. A user's own choice is left alone.
@@ -90,9 +77,9 @@ class _Watchdog:
             self._dumps_crashes = True
         self._arm()
         self._thread.start()
+        return self._beat
 
-    def stop(self) -> None:
-        """Stop watching, and leave no empty file."""
+    def __exit__(self, *_exception: object) -> None:
         self._ended.set()
         self._thread.join()
         if self._stacks is not None:
@@ -101,9 +88,12 @@ class _Watchdog:
                 faulthandler.disable()
             self._stacks.close()
             drop_empty_stacks(self._run, [self._rank.rank])
+        self._beat.close()
+        with contextlib.suppress(OSError):  # The exit record follows.
+            self._file.unlink()
 
     def _watch(self) -> None:
-        period = min(BEAT_S, self._beat.limits.least / _BEATS_PER_LIMIT)
+        period = min(BEAT_S, self._beat.least_limit / _BEATS_PER_LIMIT)
         while not self._ended.wait(period):
             limit, marks = self._beat.limit, self._beat.marks
             watched_s = self._pauses.look(marks)
@@ -130,7 +120,7 @@ class _Watchdog:
 
     def _arm(self) -> None:
         """Have faulthandler dump the stacks unless this is called again in time."""
-        limit = self._beat.limits.least
+        limit = self._beat.least_limit
         if self._stacks is not None and limit < math.inf:
             faulthandler.dump_traceback_later(min(limit, 1e7) + DUMP_GRACE_S, file=self._stacks)  # Its longest time.
 

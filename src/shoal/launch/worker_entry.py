@@ -34,7 +34,6 @@ def enter(job_json: str) -> None:
     A rank that failed ends its process at once: torchrunx would keep one that raises alive until its peers' own
     time-outs, and would then report a peer.
     """
-    from shoal.heartbeat import Limits
     from shoal.launch.processes import show_sign_of_life
     from shoal.launch.rank import run_rank
     from shoal.launch.status_store import StatusStore
@@ -56,7 +55,6 @@ def enter(job_json: str) -> None:
     here = json.loads(os.environ.get(PLACE, "{}"))
     plain = json.loads(job_json) | here.get("job", {})
     run, scratch = RunDir(Path(plain["run_dir"])), Path(plain["scratch"])
-    limits = Limits.of(plain["config"]["startup_timeout"], plain["config"]["stall_timeout"])
 
     def load() -> WorkerSpec:
         _restore_tmpdir()
@@ -78,8 +76,8 @@ def enter(job_json: str) -> None:
             run_rank(
                 load,
                 rank,
-                limits,
                 StatusStore(run, rank, scratch),
+                (plain["config"]["startup_timeout"], plain["config"]["stall_timeout"]),
                 stop=stop,
                 abort=_exit_with,
                 store=open_store,
