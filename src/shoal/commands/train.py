@@ -41,11 +41,7 @@ class Outcome:
 
 
 def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
-    """Plan a training on this machine.
-
-    Args:
-        config: What was asked.
-        earlier: The run of an earlier attempt of the elastic mode, to be continued.
+    """Plan a training on this machine. It continues the run of an `earlier` attempt of the elastic mode.
 
     Raises:
         UsageError: It cannot be done, or this machine cannot do it now.

@@ -65,12 +65,9 @@ _REFUSAL = "shoal/refusal"
 def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
     """Run this node's workers, and wait for them.
 
-    Args:
-        plan: The plan of this node.
-        abort: Ends this process from any thread: torch waits for a node 0 that is lost.
+    `abort` ends this process from another thread: torch goes on waiting for a node 0 that is lost.
 
     Raises:
-        UsageError: The nodes cannot meet as asked.
         ShoalError: With the exit code of how it ended here.
     """
     config = plan.config
@@ -81,9 +78,10 @@ def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
         if least == most:  # Otherwise the others may go on without the node that refuses.
             _in_thread(_watch_refusals, config, scratch, abort)
         if config.node_rank:
-            _wait_for_node_0(config)
+            timeout = config.startup_timeout or math.inf
+            if not _wait_for_node_0(config, timeout):  # torch would wait as long for every answer as for the first.
+                raise _not_met(config, f"machine 0 does not answer within {timeout:.0f} s")
             _in_thread(_watch_node_0, config, scratch, abort)
-        _write_worker_config(config, scratch)
         os.environ |= {STATE_DIR: str(scratch), MARK: str(scratch), _OWN_STORE: "1"}
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(ELASTIC_STOP_S))
         try:
@@ -97,11 +95,9 @@ def publish_elastic_refusal(config: TrainConfig, error: UsageError) -> None:
     """Publish why this node refuses: the launchers of the others would wait for it."""
     if config.nnodes is None or config.dry_run or launcher_of(os.environ) is not None:
         return
-    is_first, begun = config.node_rank == 0, time.monotonic()
-    while not is_first and not _reaches_node_0(config):
-        if time.monotonic() - begun > ELASTIC_REFUSAL_S:
-            return
-        time.sleep(ELASTIC_POLL_S)
+    is_first = config.node_rank == 0
+    if not is_first and not _wait_for_node_0(config, ELASTIC_REFUSAL_S):
+        return
     with suppress(RuntimeError):  # Others are not there, or not yet.
         store = _store_of_node_0(config, is_master=is_first)
         store.set(_REFUSAL, f"Machine {config.node_rank} ({platform.node()}) refuses: {error}")
@@ -171,18 +167,12 @@ def _reaches_node_0(config: TrainConfig) -> bool:
     return answers(config.master_addr or "", config.master_port)
 
 
-def _wait_for_node_0(config: TrainConfig) -> None:
-    """Wait until node 0 answers. torch would wait as long for every answer as for the first.
-
-    Raises:
-        WorkerLostError: It does not, in time.
-    """
-    begun = time.monotonic()
-    timeout = config.startup_timeout or math.inf
-    while not _reaches_node_0(config):
-        if time.monotonic() - begun > timeout:
-            raise _not_met(config, f"machine 0 does not answer within {timeout:.0f} s")
+def _wait_for_node_0(config: TrainConfig, timeout: float) -> bool:
+    """Wait until node 0 answers; return whether it does, in time."""
+    deadline = time.monotonic() + timeout
+    while not (reached := _reaches_node_0(config)) and time.monotonic() < deadline:
         time.sleep(ELASTIC_POLL_S)
+    return reached
 
 
 def _watch_node_0(config: TrainConfig, scratch: Path, abort: Callable[[ShoalError], None]) -> None:
@@ -201,21 +191,14 @@ def _watch_node_0(config: TrainConfig, scratch: Path, abort: Callable[[ShoalErro
     abort(WorkerLostError(message) if cause is None else failure_of(cause))
 
 
-def _worker_config_file(scratch: Path) -> Path:
-    return scratch / "config.yaml"
-
-
-def _write_worker_config(config: TrainConfig, scratch: Path) -> None:
-    """Write the workers' configuration. This launcher, not they, counts nodes and restarts."""
-    alone: dict[str, Any] = {"nnodes": None, "node_rank": None, "master_addr": None}
-    config = replace(config, max_restarts=0, min_workers=None, nproc_per_node=None, **alone)
-    plain = {name: value for name, value in to_plain(config).items() if name not in NOT_REPEATED}
-    _worker_config_file(scratch).write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-
-
 def _worker_arguments(config: TrainConfig, scratch: Path) -> list[str]:
-    """Return Python's arguments for a worker."""
-    arguments = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(_worker_config_file(scratch))]
+    """Write the workers' configuration, and return Python's arguments. The launcher counts nodes and restarts."""
+    file = scratch / "config.yaml"
+    alone: dict[str, Any] = {"nnodes": None, "node_rank": None, "master_addr": None}
+    plain = to_plain(replace(config, max_restarts=0, min_workers=None, nproc_per_node=None, **alone))
+    kept = {name: value for name, value in plain.items() if name not in NOT_REPEATED}
+    file.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
+    arguments = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(file)]
     if config.resume is not None:
         arguments += ["--resume", *config.resume]
     if config.checkpoint is not None:
@@ -235,23 +218,16 @@ def _launch(plan: TrainPlan, scratch: Path) -> None:
     arguments = _worker_arguments(plan.config, scratch)
     try:
         elastic_launch(_launch_config(plan), sys.executable)(*arguments)
-    except SignalException as error:
-        name = signal.Signals(error.sigval).name
-        cause, run = _cause_here(scratch), saved_run(scratch)
+    except (SignalException, ChildFailedError, RendezvousError) as error:
+        final = final_failure(scratch) if isinstance(error, ChildFailedError) else None
+        cause = final or _cause_here(scratch)
         if cause is not None:
             raise failure_of(cause) from None
-        if run is not None:
-            raise ended_at_once(name, run) from None
-        message = f"{name} ended the run at once. It has no checkpoint yet: start it again."
-        raise ERRORS.get(name, ERRORS["SIGTERM"])(message) from None
-    except ChildFailedError as error:
-        cause = final_failure(scratch) or _cause_here(scratch)
-        if cause is not None:
-            raise failure_of(cause) from None
+        if isinstance(error, SignalException):
+            raise ended_at_once(signal.Signals(error.sigval).name, saved_run(scratch) or RunDir(scratch)) from None
+        if isinstance(error, RendezvousError):
+            raise _not_met(plan.config, str(error.__cause__ or error)) from None
         raise _lost_worker(*next((rank, each.exitcode) for rank, each in error.failures.items())) from None
-    except RendezvousError as error:
-        cause = _cause_here(scratch)
-        raise (_not_met(plan.config, str(error.__cause__ or error)) if cause is None else failure_of(cause)) from None
 
 
 def _not_met(config: TrainConfig, reason: str) -> WorkerLostError:

@@ -192,4 +192,5 @@ def resume_hint(run: RunDir) -> str:
 
 def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
     """Return the error of a run that a signal ended without a new checkpoint."""
-    return ERRORS[name](f"{name} ended the run at once. {resume_hint(run)}")
+    kind = ERRORS.get(name, TerminatedRunError)
+    return kind(f"{name} ended the run at once. {resume_hint(run)}")

@@ -55,12 +55,7 @@ def read_beats(directory: Path, ranks: Iterable[int]) -> list[Beat]:
 
 
 def find_stalled(beats: Iterable[Beat], watched: float) -> Beat | None:
-    """Return the heartbeat of the rank that got stuck first; None when none did, or all of them only wait.
-
-    Args:
-        beats: Heartbeats of ranks that have not ended.
-        watched: Time for which they were watched without a pause [s].
-    """
+    """Return the heartbeat of the rank that got stuck first; None when none did, or all of them only wait."""
     stuck = [beat for beat in beats if _is_over(beat, watched)]
     causes = [beat for beat in stuck if not beat.waits or _is_silent(beat, watched)]
     return max(causes, key=lambda beat: beat.idle, default=None)

@@ -38,12 +38,7 @@ class LaunchMode:
 
 
 def launch_mode_of(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
-    """Return the launch mode of `plan`. Only its own libraries are imported.
-
-    Args:
-        plan: The training.
-        abort: Ends this process from any thread, with an error: its main thread is stuck.
-    """
+    """Return the launch mode of `plan`, whose rank in this process, if any, calls `abort` when it is stuck."""
     _let_idle_threads_sleep()
     if plan.rank is not None:
         from shoal.launch.joined import end_with_parent, run_joined, share_run_dir

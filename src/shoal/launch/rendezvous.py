@@ -89,11 +89,7 @@ class Rendezvous:
         return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
     def open(self, rank: Rank, timeout: float) -> SignedStore:
-        """Connect this process to the store.
-
-        Args:
-            rank: This process's rank.
-            timeout: How long the store may take to appear [s]; 0 for no limit.
+        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit.
 
         Raises:
             UsageError: Another program has the port, or the ranks share no secret.
@@ -302,13 +298,7 @@ def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interfa
     """Return the variables by which gloo and NCCL reach the other nodes; none for one node.
 
     Ranks on other nodes than the store's take the interface that leads to the store. Those beside it, which may know it
-    by a loopback address, take the one that leads to another node.
-
-    Args:
-        rendezvous: The ranks' rendezvous.
-        store: Its store.
-        rank: This process's rank.
-        interface: `--interface`.
+    by a loopback address, take the one that leads to another node. `interface` is the user's choice.
 
     Raises:
         UsageError: There is no such interface.

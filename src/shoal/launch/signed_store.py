@@ -131,12 +131,7 @@ def read_secret(file: Path) -> str:
 
 
 def join_directory(directory: Path, *, make: bool, timeout: float) -> None:
-    """Make a directory that only this user can enter, or wait until it is there.
-
-    Args:
-        directory: On a disk of this node.
-        make: Whether this rank makes it, and locks it as long as it lives; others wait for that.
-        timeout: How long they wait [s].
+    """Make a directory that only this user can enter, and lock it as long as this process lives; or wait for it.
 
     Raises:
         UsageError: It cannot be made, or others can enter it.

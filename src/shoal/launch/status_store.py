@@ -40,13 +40,10 @@ class StatusStore:
     """Status of the ranks of one node: files."""
 
     def __init__(self, run: RunDir, rank: Rank, scratch: Path | None = None) -> None:
-        """Read and write files of `run`.
+        """Read and write files of `run`. None of them is opened yet.
 
-        Args:
-            run: The run's directory.
-            rank: This process's rank.
-            scratch: The launch's directory, where a launching process reads heartbeats and, when the run's disk is
-                full, exit records. None where the ranks watch each other.
+        A launching process reads heartbeats in `scratch`, its directory, and when the run's disk is full, exit records.
+        Without one, the ranks watch each other.
         """
         self.run = run
         self._rank = rank
@@ -95,13 +92,7 @@ class TcpStatusStore(StatusStore):
     """Status of the ranks of several nodes: a store. Exit records are written to the run directory too."""
 
     def __init__(self, run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> None:
-        """Start the thread that synchronises with the store.
-
-        Args:
-            run: The run's directory.
-            rank: This process's rank.
-            connect: Opens a connection of its own, whose every request fails soon without an answer.
-        """
+        """Start the thread that synchronises with the store, over a connection whose requests fail soon."""
         super().__init__(run, rank)
         self._connect = connect
         self._store: SignedStore | None = None

@@ -48,14 +48,7 @@ class Watchdog:
         timeouts: tuple[float, float],
         abort: Callable[[ShoalError], None],
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            rank: This process's rank.
-            statuses: Heartbeats and exit records of all ranks.
-            timeouts: `--startup-timeout` and `--stall-timeout`.
-            abort: Ends this process; called in the watchdog's thread.
-        """
+        """Write the first heartbeat. `timeouts` are those of startup and of stalls; `abort` ends this process."""
         self._rank = rank
         self._statuses = statuses
         self._run = statuses.run
