@@ -111,8 +111,8 @@ def test_a_users_exception_is_no_secondary_failure() -> None:
 
 
 def test_the_first_failure_is_the_earliest_that_is_no_secondary_failure() -> None:
-    notes = [failed(0, 1.0, is_secondary=True), failed(1, 3.0), failed(2, 2.0)]
-    assert first_failure(notes) == notes[2]
+    records = [failed(0, 1.0, is_secondary=True), failed(1, 3.0), failed(2, 2.0)]
+    assert first_failure(records) == records[2]
 
 
 def test_secondary_failurees_alone_have_no_first_failure() -> None:

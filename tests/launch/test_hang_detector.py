@@ -35,8 +35,8 @@ LONG = 10_000.0
 
 
 def beat(rank: int, phase: str, idle: float, **more: Any) -> Beat:
-    told = {"iteration": 2, "marks": 9, "silent": 0.0, "limit": 60.0, "pid": 0, "started": 0, "host": "elsewhere"}
-    return Beat(rank=rank, phase=phase, idle=idle, **(told | more))
+    fields = {"iteration": 2, "marks": 9, "silent": 0.0, "limit": 60.0, "pid": 0, "started": 0, "host": "elsewhere"}
+    return Beat(rank=rank, phase=phase, idle=idle, **(fields | more))
 
 
 @pytest.fixture
@@ -116,25 +116,25 @@ def test_a_rank_that_never_came_is_named(run: RunDir) -> None:
 def test_a_process_that_was_stopped_forgives_others_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("shoal.launch.hang_detector.time.monotonic", lambda: now)
-    lookout = PauseDetector()
+    pauses = PauseDetector()
     now = 104.0
-    assert lookout.look() == 4
+    assert pauses.look() == 4
     now = 1104.0
-    assert lookout.look() == 0
+    assert pauses.look() == 0
     now = 1105.0
-    assert lookout.look() == 1
+    assert pauses.look() == 1
 
 
 def test_a_second_break_without_progress_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("shoal.launch.hang_detector.time.monotonic", lambda: now)
-    lookout = PauseDetector()
+    pauses = PauseDetector()
     now = 110.0
-    assert lookout.look(marks=7) == 0
+    assert pauses.look(marks=7) == 0
     now = 120.0
-    assert lookout.look(marks=7) == 10
+    assert pauses.look(marks=7) == 10
     now = 130.0
-    assert lookout.look(marks=8) == 0
+    assert pauses.look(marks=8) == 0
 
 
 # Real processes -------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def rank_that(does: str, run: RunDir, rank: int = 1, limit: float = LIMIT_S) -> 
 
 
 def blamed(run: RunDir) -> str:
-    """What is said of rank 1 once others would blame it."""
+    """What is printed of rank 1 once others would blame it."""
 
     def found() -> Beat | None:
         beats = [read for rank in range(2) if (read := read_beat(run.ranks_dir, rank)) is not None]
@@ -195,21 +195,21 @@ def blamed(run: RunDir) -> str:
 
 def test_a_rank_that_sleeps_dumps_its_stacks_leaves_a_note_and_ends(run: RunDir) -> None:
     with rank_that("never_come_back()", run) as process:
-        said = process.communicate(timeout=20)[0].strip()
+        printed = process.communicate(timeout=20)[0].strip()
         assert process.returncode == 75
-    assert " s in rollout (iteration 2). Its stacks are in " in said
+    assert " s in rollout (iteration 2). Its stacks are in " in printed
     stacks = stack_file(run, 1).read_text(encoding="utf-8")
     assert stacks.startswith("Rank 1: no progress for ")
     assert "in never_come_back" in stacks
-    note = read_exit_records(run)[1]
-    assert (note.exit_code, note.error) == (75, said)
+    record = read_exit_records(run)[1]
+    assert (record.exit_code, record.error) == (75, printed)
 
 
 def test_a_rank_that_holds_pythons_lock_is_named_by_others_with_its_stacks(run: RunDir) -> None:
     with rank_that("time.sleep(0.3)\nctypes.PyDLL(None).sleep(1000)", run):
         assert wait_until(lambda: stack_file(run, 1).stat().st_size > 0, timeout=20)
-        said = blamed(run)
-    assert "rollout (iteration 2): its process does not let Python run, so native code holds its lock. Its" in said
+        printed = blamed(run)
+    assert "rollout (iteration 2): its process does not let Python run, so native code holds its lock. Its" in printed
     assert 'File "<string>", line' in stack_file(run, 1).read_text(encoding="utf-8")
 
 
@@ -223,20 +223,20 @@ def test_a_rank_that_waits_does_not_end_itself_but_names_and_ends_the_one_that_i
     waits = 'beat.enter("collective")\nnever_come_back()'
     with rank_that("never_come_back()", run, limit=2) as stopped, rank_that(waits, run, rank=0) as waiting:
         os.kill(stopped.pid, signal.SIGSTOP)
-        said = waiting.communicate(timeout=30)[0].strip()
+        printed = waiting.communicate(timeout=30)[0].strip()
         assert waiting.returncode == 75
         assert stopped.wait(timeout=10) == -signal.SIGKILL
-    assert said.startswith("Rank 1 on ")
-    assert "its process is stopped" in said
-    assert read_exit_records(run)[0].error == said
+    assert printed.startswith("Rank 1 on ")
+    assert "its process is stopped" in printed
+    assert read_exit_records(run)[0].error == printed
 
 
 def test_ranks_that_wait_for_each_other_end_without_blame(run: RunDir) -> None:
     waits = 'beat.enter("collective")\nnever_come_back()'
     with rank_that(waits, run, rank=0) as first, rank_that(waits, run, rank=1):
-        said = first.communicate(timeout=30)[0]
+        printed = first.communicate(timeout=30)[0]
         assert first.returncode == 75
-    assert "s: all 2 ranks only wait, rank 0 on " in said
+    assert "s: all 2 ranks only wait, rank 0 on " in printed
 
 
 def test_a_rank_that_gets_on_is_left_alone_and_leaves_nothing(run: RunDir) -> None:

@@ -19,21 +19,21 @@ from shoal.plan.ranks import Rank
 
 def all_ranks(make: object) -> list[Path | Exception]:
     """What each of two ranks learns, when rank 0 makes the directory by `make`; rank 1 comes first."""
-    store, told = SignedStore(HashStore(), None), dict[int, Path | Exception]()
+    store, received = SignedStore(HashStore(), None), dict[int, Path | Exception]()
 
     def be(number: int) -> None:
         rank = Rank(rank=number, local_rank=number, world_size=2, local_world_size=2)
         try:
-            told[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
+            received[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
         except Exception as error:  # noqa: BLE001  Whatever a rank learns.
-            told[number] = error
+            received[number] = error
 
     ranks = [threading.Thread(target=be, args=(number,)) for number in (1, 0)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(timeout=30)
-    return [told[0], told[1]]
+    return [received[0], received[1]]
 
 
 def test_rank_0_makes_one_directory_for_all() -> None:

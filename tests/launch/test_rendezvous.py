@@ -40,7 +40,7 @@ def job(**changes: Any) -> WorkerSpec:
 # What names code
 
 
-def told(**config: Any) -> SignedStore:
+def impostor(**config: Any) -> SignedStore:
     """The store of a program that poses as rank 0, with these values in its configuration."""
     store, plain = HashStore(), json.loads(job().to_json())
     plain["config"] |= config
@@ -52,7 +52,7 @@ def test_a_task_that_was_not_typed_is_refused_before_it_is_imported(tmp_path: Pa
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"Rank 0 would import '.*evil.py:X' \(task\), which this rank"):
-        _share_spec(told(task=f"{evil}:X"), SECOND, job())
+        _share_spec(impostor(task=f"{evil}:X"), SECOND, job())
     assert not (tmp_path / "ran").exists()
 
 
@@ -61,11 +61,11 @@ def test_a_class_that_was_not_typed_is_refused(name: str) -> None:
     agent = to_plain(job().config.agent)
     agent["actor"]["class_name"] = name
     with pytest.raises(UsageError, match=rf"Rank 0 would import '{name}' \(agent.actor.class_name\), which this rank"):
-        _share_spec(told(agent=agent), SECOND, job())
+        _share_spec(impostor(agent=agent), SECOND, job())
 
 
 def test_numbers_are_taken_from_rank_0() -> None:
-    assert _share_spec(told(seed=7), SECOND, job()).config.seed == 7
+    assert _share_spec(impostor(seed=7), SECOND, job()).config.seed == 7
 
 
 # One machine

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def beat(rank: int, **more: Any) -> Beat:
-    told: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
-    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(told | more))
+    seen: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
+    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(seen | more))
 
 
 def failed(rank: int) -> ExitRecord:
@@ -69,11 +69,11 @@ def test_a_rank_is_seen_as_it_tells_and_its_silence_is_counted_here(
     assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
     second.close()
     time.sleep(0.2)
-    told = seen_by(first, 1)
-    assert told is not None
-    assert (told.phase, told.host) == ("rollout", "host 1")
-    assert told.silent >= 0.2
-    assert told.idle == pytest.approx(5.0 + told.silent)
+    seen = seen_by(first, 1)
+    assert seen is not None
+    assert (seen.phase, seen.host) == ("rollout", "host 1")
+    assert seen.silent >= 0.2
+    assert seen.idle == pytest.approx(5.0 + seen.silent)
 
 
 def test_a_limit_from_before_the_second_iteration_does_not_excuse_one_that_is_silent(
@@ -84,9 +84,9 @@ def test_a_limit_from_before_the_second_iteration_does_not_excuse_one_that_is_si
     first.publish(beat(0, limit=10.0), read_others=True)
     second.publish(beat(1, limit=900.0), read_others=True)
     assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
-    told = seen_by(first, 1)
-    assert told is not None
-    assert told.limit == 10.0
+    seen = seen_by(first, 1)
+    assert seen is not None
+    assert seen.limit == 10.0
 
 
 def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
@@ -117,11 +117,11 @@ def test_the_first_failure_is_the_first_in_the_statuseswhatever_the_clocks_say(
 def test_a_failure_that_the_statusesdid_not_take_is_told_with_the_next_visit(
     stores: Callable[..., list[TcpStatusStore]],
 ) -> None:
-    """A rank ends when it has left its note, so it waits until the note is there."""
+    """A rank ends once it has written its exit record, so it waits until the store has it."""
     store, refused = HashStore(), list[str]()
 
     class Refusing:
-        """Loses the connection when a note comes for the first time."""
+        """Loses the connection when an exit record is written for the first time."""
 
         def set(self, key: str, value: str) -> None:
             if "/exit/" in key and not refused:
