@@ -98,9 +98,10 @@ def publish_elastic_refusal(config: TrainConfig, error: UsageError) -> None:
     is_first = config.node_rank == 0
     if not is_first and not _wait_for_node_0(config, ELASTIC_REFUSAL_S):
         return
+    message = f"Machine {config.node_rank} ({platform.node()}) refuses: {error}"
     with suppress(RuntimeError):  # Others are not there, or not yet.
         store = _store_of_node_0(config, is_master=is_first)
-        store.set(_REFUSAL, f"Machine {config.node_rank} ({platform.node()}) refuses: {error}")
+        store.set(_REFUSAL, message)
         acknowledge(store, _node(config), "refusal")
 
 
