@@ -58,15 +58,6 @@ class WorkerReport:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A rank that has finished."""
-
-    report: WorkerReport
-    export: Callable[[], None]
-    """Writes the policy into the run, on rank 0 if asked for. Called after the report is written; never raises."""
-
-
 def run_worker(  # noqa: PLR0913  All by name.
     job: WorkerSpec,
     rank: Rank,
@@ -76,7 +67,7 @@ def run_worker(  # noqa: PLR0913  All by name.
     on_row: Callable[[Row], None] | None = None,
     beat: Heartbeat | None = None,
     network: Mapping[str, str] | None = None,
-) -> Finished:
+) -> tuple[WorkerReport, Callable[[], None]]:
     """Train as one rank.
 
     Args:
@@ -87,6 +78,9 @@ def run_worker(  # noqa: PLR0913  All by name.
         on_row: Called on rank 0 with the metrics of each iteration.
         beat: This rank's heartbeat.
         network: Variables by which gloo and NCCL reach other nodes.
+
+    Returns:
+        The report, and what exports the policy, if this rank has to; to be called once the report is written.
 
     Raises:
         ShoalError: The training failed, or a signal ended it after a checkpoint.
@@ -145,7 +139,7 @@ def _learn(  # noqa: PLR0913  All by name.
     stop: StopRequests,
     on_row: Callable[[Row], None] | None,
     on_step: Callable[[int], None] | None,
-) -> Finished:
+) -> tuple[WorkerReport, Callable[[], None]]:
     """Build the learner, synchronise all replicas, and train."""
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoint_writer import CheckpointWriter
@@ -216,7 +210,7 @@ def _learn(  # noqa: PLR0913  All by name.
         distance=distance,
     )
     exports = job.config.export and world.is_first
-    return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
+    return report, partial(_export, job, env, runner) if exports else lambda: None
 
 
 def _begin(job: WorkerSpec, runner: Runner) -> None:

@@ -405,5 +405,5 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
         num_envs=spec.num_envs,
     )
     place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
-    report = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2)).report
+    report, _ = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
     return report.to_plain()

@@ -61,11 +61,6 @@ def find_stalled(beats: Iterable[Beat], watched: float) -> Beat | None:
     return max(causes, key=lambda beat: beat.idle, default=None)
 
 
-def is_deadlock(beats: Sequence[Beat], watched: float) -> bool:
-    """Whether each rank has waited for the others for longer than its limit."""
-    return bool(beats) and all(beat.waits and _is_over(beat, watched) for beat in beats)
-
-
 def _is_over(beat: Beat, watched: float) -> bool:
     return min(beat.idle, watched) > beat.limit + HANG_GRACE_S
 
@@ -88,7 +83,8 @@ def find_stuck_rank(
     stalled = find_stalled(beats, watched)
     if stalled is not None:
         return stall_error(run, stalled)
-    return deadlock_error(run, beats, missing) if is_deadlock(beats, watched) else None
+    is_deadlock = bool(beats) and all(beat.waits and _is_over(beat, watched) for beat in beats)
+    return _deadlock_error(run, beats, missing) if is_deadlock else None
 
 
 def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
@@ -100,7 +96,7 @@ def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
     return WorkerLostError(message, rank=beat.rank)
 
 
-def deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) -> WorkerLostError:
+def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) -> WorkerLostError:
     """Return the error of ranks that all wait, for each other or for ranks that have no heartbeat."""
     idle, first = min(beat.idle for beat in beats), beats[0]
     if missing:

@@ -60,12 +60,14 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     try:
         with Watchdog(rank, statuses, timeouts, abort) as beat:
             try:
-                done = run_worker(load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network)
+                report, export = run_worker(
+                    load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network
+                )
                 beat.enter("collective")
-                reports = gather(done.report)
+                reports = gather(report)
             finally:
                 place = beat.place()
-            statuses.write_exit(ExitRecord.of_report(done.report))
+            statuses.write_exit(ExitRecord.of_report(report))
     except BaseException as raised:
         error = ended_at_once("SIGINT", statuses.run) if isinstance(raised, KeyboardInterrupt) else raised
         with contextlib.suppress(OSError):  # The disk may be full.
@@ -75,5 +77,5 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
         if error is raised and isinstance(error, ShoalError):
             raise
         raise (error if isinstance(error, ShoalError) else cause_of(record)) from raised
-    done.export()
+    export()
     return reports
