@@ -1,4 +1,4 @@
-"""What a rank says of itself, read back as others read it."""
+"""Heartbeats, read back as other processes read them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.heartbeat import PHASES, WAITING, Heartbeat, Limits, beat_file, place_of, read_beat
+from shoal.heartbeat import PHASES, WAITING, Heartbeat, beat_file, place_of, read_beat
 from shoal.procfs import started_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMITS = Limits(startup=900, steady=300)
+LIMITS = 900, 300
+"""Startup and steady [s]."""
 
 
 @pytest.fixture
 def beat(tmp_path: Path) -> Heartbeat:
     """The heartbeat of rank 1."""
-    return Heartbeat(beat_file(tmp_path, 1), LIMITS)
+    return Heartbeat(beat_file(tmp_path, 1), *LIMITS)
 
 
 def test_a_new_rank_starts_up(tmp_path: Path, beat: Heartbeat) -> None:
@@ -130,7 +131,7 @@ def test_a_reader_never_sees_half_a_heartbeat(tmp_path: Path, beat: Heartbeat) -
 
 
 def test_a_place_that_cannot_be_written_costs_the_heartbeat_and_nothing_else(tmp_path: Path) -> None:
-    beat = Heartbeat(tmp_path / "missing" / "rank_00001.beat", LIMITS)
+    beat = Heartbeat(tmp_path / "missing" / "rank_00001.beat", *LIMITS)
     beat.enter("rollout")
     beat.pulse()
     beat.close()
@@ -138,8 +139,8 @@ def test_a_place_that_cannot_be_written_costs_the_heartbeat_and_nothing_else(tmp
 
 
 def test_no_limit_is_asked_for_by_0() -> None:
-    limits = Limits.of(0, 5)
-    assert (limits.startup, limits.steady, limits.least) == (math.inf, 5, 5)
+    beat = Heartbeat(None, 0, 5)
+    assert (beat.limit, beat.least_limit) == (math.inf, 5)
 
 
 def test_a_place_before_the_first_iteration_is_a_phase_alone() -> None:

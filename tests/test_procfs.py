@@ -56,7 +56,7 @@ def test_a_process_that_ended_is_a_zombie_until_it_is_collected(child: subproces
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "described"),
     [
         (3, "it left with exit code 3"),
         (0, "it left with exit code 0"),
@@ -64,5 +64,5 @@ def test_a_process_that_ended_is_a_zombie_until_it_is_collected(child: subproces
         (-(signal.SIGRTMIN + 3), f"killed by signal {signal.SIGRTMIN + 3}"),
     ],
 )
-def test_how_a_process_ended(code: int, told: str) -> None:
-    assert procfs.how_it_ended(code) == told
+def test_how_a_process_ended(code: int, described: str) -> None:
+    assert procfs.how_it_ended(code) == described

@@ -1,6 +1,6 @@
-"""The one family of errors that Shoal raises, each with the exit code it ends a command with.
+"""The errors that Shoal raises, each with the exit code of the command that it ends.
 
-A message is one string that says what was asked, what is true, and what to do. Rendering lives in `shoal.cli`.
+A message is one string that says what was asked, what is true, and what to do.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ class ShoalError(Exception):
     """Base of every error that Shoal raises on purpose."""
 
     exit_code: ClassVar[int] = 1
-    """What the command exits with when this error ends it."""
+    """Exit code of the command that this error ends."""
 
     def __init__(self, message: str, *, details: str = "") -> None:
-        """Say what happened.
-
-        Args:
-            message: What was asked, what is true, what to do; the last line that a person reads.
-            details: What is shown above it, such as the traceback of the rank that failed.
-        """
+        """Set the message, which is printed last, and details above it, such as the traceback of a rank."""
         super().__init__(message)
         self.details = details
 
@@ -51,21 +46,14 @@ class WorkerLostError(ShoalError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
     def __init__(self, message: str, *, details: str = "", rank: int | None = None, host: str | None = None) -> None:
-        """Say what happened.
-
-        Args:
-            message: The last line that a person reads.
-            details: What is shown above it.
-            rank: The rank that was lost, where it is known.
-            host: The machine that was lost, if a whole one was.
-        """
+        """Set the message, details, and the rank or the host that was lost, if one is known."""
         super().__init__(message, details=details)
         self.rank = rank
         self.host = host
 
 
 class MachineBusyError(ShoalError):
-    """The machine could do what was asked, but not now: other processes hold what it needs."""
+    """Other processes hold what was asked for: the same command is worth trying again later."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
@@ -77,17 +65,13 @@ class InterruptedRunError(ShoalError):
 
 
 class TerminatedRunError(ShoalError):
-    """SIGTERM, or a signal that is taken as such, ended the run, after a checkpoint."""
+    """SIGTERM, SIGHUP or SIGUSR1 ended the run, after a checkpoint."""
 
     exit_code = 143  # 128 + SIGTERM
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a sentence that suggests the nearest of `names`, or an empty string when none is near.
-
-    Returns:
-        ``" Did you mean 'x'?"`` with a leading space, ready to follow another sentence.
-    """
+    """Return ``" Did you mean 'x'?"`` with the nearest of `names`, or an empty string when none is near."""
     spelled = {name.lower(): name for name in names}
     near = difflib.get_close_matches(word.lower(), spelled, n=1, cutoff=0.6)
     return f" Did you mean '{spelled[near[0]]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, and never through a link that somebody has planted."""
+"""Atomic writing of files, never through a planted link."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def write_whole(path: Path, data: bytes | memoryview | str) -> None:
-    """Replace a file, or a link in its place, at once: half of it is never seen.
+    """Replace a file, or a link in its place, atomically.
 
     Raises:
-        OSError: The disk refused it. What was there before still is.
+        OSError: It cannot be written. The old file remains.
     """
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
-        unfinished.unlink(missing_ok=True)  # Another process with this number has left it, or it is a trap.
+        unfinished.unlink(missing_ok=True)  # An earlier process with this id has left it, or it is an attack.
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)

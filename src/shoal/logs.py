@@ -1,7 +1,4 @@
-"""How Shoal's own log lines look and where they go.
-
-Modules log through `logging.getLogger(__name__)`; this module alone decides formats, levels and the rank prefix.
-"""
+"""Logging: format, level and rank prefix of Shoal's own log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ _OUR_LOGGER = "shoal"
 
 
 class _NewestStderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgument]
-    """Writes to what standard error is at that moment: a live view on a terminal takes its place for a while."""
+    """Writes to the present `sys.stderr`, which a live view on a terminal replaces for a while."""
 
     @property
     def stream(self) -> TextIO:
@@ -21,11 +18,11 @@ class _NewestStderr(logging.StreamHandler):  # pyright: ignore[reportMissingType
 
     @stream.setter
     def stream(self, _stream: TextIO) -> None:
-        """Take no notice: the base class sets it once."""
+        """Ignore the base class, which sets it once."""
 
 
 class _RankFormatter(logging.Formatter):
-    """Puts the rank before each line, so that files of many ranks can be read side by side."""
+    """Prefixes each line with the rank."""
 
     def __init__(self, rank: int | None) -> None:
         prefix = "" if rank is None else f"[rank {rank}] "
@@ -36,9 +33,8 @@ def configure_logging(*, rank: int | None = None, level: int | None = None) -> N
     """Send Shoal's log lines to standard error.
 
     Args:
-        rank: The rank to name on each line, or None in a process that is no worker.
-        level: The least level to show. By default rank 0 and the launching process speak at INFO; the other
-            ranks, whose lines go to files, at DEBUG.
+        rank: The rank on each line; None in a process that is no worker.
+        level: The lowest level to show. By default INFO, and DEBUG on other ranks than 0, whose lines go to files.
     """
     handler = _NewestStderr()
     handler.setFormatter(_RankFormatter(rank))

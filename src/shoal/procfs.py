@@ -1,4 +1,4 @@
-"""What the kernel tells of a process by its number: its state, when it started, how it ended, and whose child it is."""
+"""Processes by id: state, start and end, from /proc and prctl."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _START = 19
-"""Place of the start, the 22nd field of the file, among those that follow the name."""
+"""Index of the start, the file's 22nd field, among the fields after the name."""
 
 
 def stat(pid: int) -> list[str]:
-    """Return what /proc/<pid>/stat tells from the state on; nothing when there is no such process, or nobody tells."""
+    """Return the fields of /proc/<pid>/stat from the state on; none without such a process or file."""
     try:
         # The state follows the name, which is in parentheses and may hold anything.
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -22,7 +22,7 @@ def stat(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """Return the letter of a process's state, such as ``"Z"`` for one that has ended; empty when there is none."""
+    """Return the letter of a process's state, such as ``"Z"`` for one that has ended; empty without a process."""
     return "".join(stat(pid)[:1])
 
 
@@ -32,22 +32,22 @@ def is_stopped(pid: int) -> bool:
 
 
 def started_at(pid: int) -> int:
-    """Return when a process started, in the kernel's ticks; 0 when there is none, or nobody tells."""
+    """Return when a process started [kernel ticks]; 0 if unknown."""
     fields = stat(pid)
     return int(fields[_START]) if len(fields) > _START else 0
 
 
 def how_it_ended(code: int) -> str:
-    """Say what an exit code tells, which is the negative number of a signal if one killed the process."""
+    """Describe an exit code; a negative one is that of a signal."""
     return f"killed by {_signal_name(-code)}" if code < 0 else f"it left with exit code {code}"
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> None:
-    """Have this process signalled when the thread of process `parent` that started it ends. End now if it has."""
+    """Have this process receive a signal when the thread of `parent` that started it ends; end now if it has."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it.
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # It went before the system could be told to take us along.
+    if os.getppid() != parent:  # The parent ended before prctl.
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Where numbers come from: the time, the versions of packages, and the state of the code."""
+"""Provenance of results: time, package versions, git state."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from shoal import __version__
 
-_TOLD_VERSIONS = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
+_PACKAGES = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
 
 
 def now() -> str:
-    """Return the time in this machine's zone, in ISO 8601."""
+    """Return the local time in ISO 8601."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that numbers depend on."""
+    """Return the versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version(), "shoal": __version__}
-    for package in _TOLD_VERSIONS:
+    for package in _PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return commit and changed files of the code in the current directory; None where git or a repository lacks."""
+    """Return commit and changed files of the current directory; None without git or a repository."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain").splitlines()

@@ -51,3 +51,57 @@ NODE_CLOSE_S = 15.0
 """How long a node agent may take to clean up and to send its files."""
 CLOCK_OFFSET_S = 5.0
 """Clocks that differ by more are worth a note: times in files and log lines of two nodes cannot be compared."""
+
+# The body of a rank: watchdog, hang detector, status store -----------------------------------------------------------
+BEAT_S = 1.0
+"""Longest time between two heartbeats of a rank, and between two synchronisations of its status store."""
+HANG_GRACE_S = 3.0
+"""How much longer than its limit a rank may be idle before others report it: it may report itself."""
+PROCESS_SILENCE_S = 30.0
+"""Longest time without a heartbeat, or the rank's limit if that is shorter."""
+OWN_PAUSE_S = 5.0
+"""A watching process whose own pause was longer had been stopped: what it did not see does not count."""
+IDLE_BEFORE_READING_S = 2.0
+"""How long a rank is idle before it reads the heartbeats of others from the status store."""
+DUMP_GRACE_S = 1.0
+"""How much later than the limit faulthandler's thread dumps the stacks of a process that does not run."""
+STATUS_REFRESH_S = 3.0
+"""How long a rank waits for one synchronisation of its status store."""
+STATUS_ANSWER_S = 2.0
+"""How long the store of a rendezvous may take to answer its status connection."""
+STATUS_LINGER_S = 2.0
+"""How long rank 0, whose process may hold the store, stays after its own failure, so that other ranks read it."""
+PEER_FAILURE_S = 2.5
+"""How long a rank whose connection broke waits for the exit record of the rank that failed first."""
+FINAL_REPORT_S = 60.0
+"""How long rank 0 waits for the reports of ranks that have trained to the end."""
+PARENT_POLL_S = 0.2
+"""Time between two checks that the launcher of a rank lives."""
+
+# Rendezvous of ranks that another launcher started -------------------------------------------------------------------
+RENDEZVOUS_POLL_S = 0.1
+"""Time between two attempts to find another rank or its store."""
+ACKNOWLEDGE_S = 10.0
+"""How long rank 0, whose process may hold the store, waits for the other ranks to read a refusal."""
+REFUSAL_S = 5.0
+"""How long a rank that refuses waits for the store of rank 0."""
+SHARED_DISK_S = 10.0
+"""How long a file of another node may take to appear: network file systems cache its absence."""
+STORE_ANSWER_S = 1800.0
+"""How long an answer on the training's own connection may take: torch's default."""
+RUN_LOCK_S = 2.0
+"""How long the owner of a run's lock may take to write its process id."""
+FOREVER_S = 7 * 24 * 3600
+"""Stands for no limit where torch requires one."""
+
+# Elastic mode --------------------------------------------------------------------------------------------------------
+ELASTIC_POLL_S = 2.0
+"""Time between two connections to node 0."""
+ELASTIC_MORE_NODES_S = 15
+"""How long the nodes of `--nnodes MIN:MAX` wait for more, once there are enough."""
+ELASTIC_STOP_S = 60
+"""How long workers may take to finish an iteration and a checkpoint after a signal."""
+ELASTIC_REFUSAL_S = 10.0
+"""How long a launcher whose node refuses waits for the others."""
+ELASTIC_MARGIN_S = 8.0
+"""How much longer than its workers a launcher waits for node 0."""

@@ -1,7 +1,7 @@
-"""What one worker does, whichever door it came through: one rank's share of a training, from device to report.
+"""The work of one rank, the same in every launch mode: device, environments, process group, training, export.
 
-The order is the contract: isolation before anything allocates, the environment with its captured graphs before the
-process group, the first weights before the first step.
+The order must hold: isolation before anything allocates, environments with captured graphs before the process group,
+first weights before the first step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
-from shoal.launch.signals import ERRORS, StopRequests
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good
 from shoal.provenance import git_state, now, versions
+from shoal.signals import ERRORS, StopRequests
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -40,38 +40,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker that finished says of its work. Plain values: it travels as JSON."""
+    """The result of a worker that finished, in plain values."""
 
     rank: int
     host: str
     device: str
     iteration: int
-    """Iterations done."""
     digest: str
-    """Fingerprint of the learner at the end, the same on every rank."""
+    """Fingerprint of the learner at the end, equal on every rank."""
     last_row: Row
-    """Pooled metrics of the last iteration; empty when there was nothing left to do."""
+    """Pooled metrics of the last iteration; empty without one."""
     distance: dict[str, float] = field(default_factory=dict[str, float])
-    """Where the job asked for it: what `learn.collective_latency` has measured."""
+    """Measurements of `learn.collective_latency`, if `probe` is set."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A rank's share of a training, done."""
-
-    report: WorkerReport
-    export: Callable[[], None]
-    """Writes the policy into the run, on rank 0 where that was asked for, and never raises.
-
-    For when the report is home: whatever becomes of the export, becomes of the export alone.
-    """
-
-
-def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
+def run_worker(  # noqa: PLR0913  All by name.
     job: WorkerSpec,
     rank: Rank,
     *,
@@ -80,22 +67,25 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
     on_row: Callable[[Row], None] | None = None,
     beat: Heartbeat | None = None,
     network: Mapping[str, str] | None = None,
-) -> Finished:
-    """Do one rank's share of `job`.
+) -> tuple[WorkerReport, Callable[[], None]]:
+    """Train as one rank.
 
     Args:
         job: The training, the same on every rank.
-        rank: This worker's place.
-        stop: The signals that this process has got; read between iterations.
-        store: Opens the store through which the ranks meet; a single worker needs none.
+        rank: This worker's rank.
+        stop: Stop signals received; read between iterations.
+        store: Opens the store of the process group; None for a single worker.
         on_row: Called on rank 0 with the metrics of each iteration.
-        beat: Where this rank says what it does.
-        network: On several machines, variables that tell gloo and NCCL which interface leads to the others.
+        beat: This rank's heartbeat.
+        network: Variables by which gloo and NCCL reach other nodes.
+
+    Returns:
+        The report, and what exports the policy, if this rank has to; to be called once the report is written.
 
     Raises:
         ShoalError: The training failed, or a signal ended it after a checkpoint.
     """
-    # Everything heavy is imported here: this module is also read by processes that only plan.
+    # Everything heavy is imported here: processes that only plan import this module too.
     from shoal.learn.filming import filming
     from shoal.learn.groups import World, group_timeout, process_group
     from shoal.plan.ranks import usable_threads
@@ -125,7 +115,7 @@ def run_worker(  # noqa: PLR0913  A door hands in all of it by name.
 
 
 def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
-    """Build this rank's environments, seeded by its rank. One rank of a machine at a time fills Warp's cache."""
+    """Build this rank's environments, seeded by its rank. One rank of a node at a time fills Warp's cache."""
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.sim.kernel_cache import exclusive_kernel_cache
 
@@ -141,7 +131,7 @@ def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
     return env
 
 
-def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
+def _learn(  # noqa: PLR0913  All by name.
     job: WorkerSpec,
     world: World,
     env: WarpVecEnv,
@@ -149,8 +139,8 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
     stop: StopRequests,
     on_row: Callable[[Row], None] | None,
     on_step: Callable[[int], None] | None,
-) -> Finished:
-    """Build the learner, bring all replicas to one state, and train."""
+) -> tuple[WorkerReport, Callable[[], None]]:
+    """Build the learner, synchronise all replicas, and train."""
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoint_transfer import CheckpointTransfer
     from shoal.learn.checkpoint_writer import CheckpointWriter
@@ -203,7 +193,7 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
         checkpoints.close()
         for writer in writers:
             writer.close()
-    # A collective, also after a signal: no rank may leave, and so alarm its launcher, before rank 0 has saved.
+    # A collective, also after a signal: a rank that ended before rank 0 has saved would alarm its launcher.
     digest = compare_replicas(runner.alg, world, when="at the end")
     if stopped_by is not None:
         message = (
@@ -220,11 +210,11 @@ def _learn(  # noqa: PLR0913  What a door hands in, and what has been built.
         distance=distance,
     )
     exports = job.config.export and world.is_first
-    return Finished(report, partial(_export, job, env, runner) if exports else lambda: None)
+    return report, partial(_export, job, env, runner) if exports else lambda: None
 
 
 def _begin(job: WorkerSpec, runner: Runner) -> None:
-    """Bring all replicas to one state: that of a checkpoint, if there is one to start from."""
+    """Synchronise all replicas, with the state of the checkpoint to start from, if any."""
     from shoal.learn.checkpoint_transfer import local_copy
     from shoal.learn.checkpoints import read_checkpoint
     from shoal.learn.state import resume_environments
@@ -243,10 +233,10 @@ def _begin(job: WorkerSpec, runner: Runner) -> None:
 
 
 def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
-    """Write what led to the environments that this rank has lost. A failure costs one warning.
+    """Write the history of environments of this rank that diverged; a failure costs one warning.
 
     Returns:
-        How to look at it; None where the task keeps no history, or has lost none.
+        How to show it; None where the task keeps no history, or none diverged.
     """
     from shoal.sim.nan.dump import write_dump
 
@@ -267,7 +257,7 @@ def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -
 
 
 def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
-    """Write the policy as it is at the end of the run, and the best one that was saved. A failure costs one warning."""
+    """Write the last policy, and the best one that was saved; a failure costs one warning."""
     from shoal.learn.checkpoints import read_checkpoint
 
     exported = Checkpoint(job.run.checkpoint_dir(runner.iteration))
@@ -280,17 +270,17 @@ def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
             runner.iteration = best.iteration
             _export_as(job.run.best_onnx, best, job, env, runner)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.
-        said = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
         logger.warning(
             "The policy was not exported (%s). To try again: shoal export %s --checkpoint %s",
-            said.partition("\n")[0],
+            reason.partition("\n")[0],
             job.config.task,
             exported.path,
         )
 
 
 def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
-    """Write the policy that `runner` holds, which is that of a checkpoint."""
+    """Write the policy of `runner`, which has the state of `checkpoint`."""
     from shoal.learn.export import exportable_policy, write_policy
 
     name = registry.resolve(job.config.task).name
@@ -299,7 +289,7 @@ def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVec
 
 
 def _seed_everything(seed: int) -> None:
-    """Seed the random states that networks, rollouts and user code draw from."""
+    """Seed the random states of networks, rollouts and user code."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""What the workers of one attempt leave for the next one."""
+"""State that the workers of an elastic launch keep between attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shoal.errors import TrainingFailedError
-from shoal.launch.elastic_state import DIRECTORY, final_failure, lasting_failures
+from shoal.launch.elastic import final_failure, final_failures
+from shoal.plan.launchers import STATE_DIR
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -23,8 +24,8 @@ def fail(attempt: AbstractContextManager[None], words: str) -> None:
 
 
 def test_failures_of_two_ranks_at_once_leave_one_that_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DIRECTORY, str(tmp_path))
-    first, second = lasting_failures(), lasting_failures()
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    first, second = final_failures(), final_failures()
     for attempt in (first, second):
         attempt.__enter__()
     fail(first, "long " * 20)

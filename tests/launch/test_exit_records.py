@@ -1,4 +1,4 @@
-"""Who failed first, told from the notes that ranks leave; by hand-written notes."""
+"""Exit records: what they hold, the first cause among them, and its error."""
 
 from __future__ import annotations
 
@@ -40,39 +40,39 @@ def failed(rank: int, time: float, **more: Any) -> ExitRecord:
 
 
 def raised(error: Exception) -> ExitRecord:
-    """The note of rank 1 that raised `error`."""
+    """The record of rank 1 that raised `error`."""
     try:
         raise error
     except type(error) as caught:
         return ExitRecord.of_error(caught, RANK_1)
 
 
-def test_a_note_comes_back_as_it_was_written(run: RunDir) -> None:
-    note = raised(ValueError("wrong"))
-    write_exit_record(run, note)
-    assert read_exit_records(run, 2) == {1: note}
+def test_a_record_comes_back_as_it_was_written(run: RunDir) -> None:
+    record = raised(ValueError("wrong"))
+    write_exit_record(run, record)
+    assert read_exit_records(run) == {1: record}
 
 
-def test_a_note_appears_whole(run: RunDir) -> None:
+def test_a_record_appears_whole(run: RunDir) -> None:
     write_exit_record(run, raised(ValueError("wrong")))
     assert [path.name for path in run.ranks_dir.iterdir()] == ["rank_00001.json"]
     assert json.loads(exit_record_path(run.ranks_dir, 1).read_text(encoding="utf-8"))["error"] == "ValueError: wrong"
 
 
-def test_a_note_that_finds_no_room_in_the_run_directory_is_found_elsewhere(run: RunDir, tmp_path: Path) -> None:
+def test_a_record_that_finds_no_room_in_the_run_directory_is_found_elsewhere(run: RunDir, tmp_path: Path) -> None:
     spare = tmp_path / "spare"
     spare.mkdir()
     run.ranks_dir.rmdir()
     run.ranks_dir.touch()  # A file in the place of the directory is as good as a full disk.
-    note = raised(ValueError("wrong"))
-    write_exit_record(run, note, spare=spare)
-    assert read_exit_records(run, 2, spare=spare) == {1: note}
+    record = raised(ValueError("wrong"))
+    write_exit_record(run, record, spare=spare)
+    assert read_exit_records(run, spare=spare) == {1: record}
 
 
-def test_notes_of_an_earlier_launch_are_removed(run: RunDir) -> None:
+def test_records_of_an_earlier_launch_are_removed(run: RunDir) -> None:
     write_exit_record(run, raised(ValueError("wrong")))
     clear_exit_records(run)
-    assert read_exit_records(run, 2) == {}
+    assert read_exit_records(run) == {}
 
 
 @pytest.mark.parametrize("name", ["rank_00001.stacks.txt", "rank_00001.lost.npz"])
@@ -85,14 +85,14 @@ def test_stacks_and_lost_environments_of_earlier_launches_are_kept_beside_each_o
 
 
 def test_an_exception_of_the_users_is_noted_with_its_traceback() -> None:
-    note = raised(ValueError("wrong"))
-    assert note.traceback.splitlines()[-1] == note.error == "ValueError: wrong"
-    assert note.exit_code == 1
+    record = raised(ValueError("wrong"))
+    assert record.traceback.splitlines()[-1] == record.error == "ValueError: wrong"
+    assert record.exit_code == 1
 
 
 def test_an_error_of_our_own_is_noted_by_its_message_alone() -> None:
-    note = raised(UsageError("Pass another one."))
-    assert (note.error, note.traceback, note.exit_code) == ("Pass another one.", "", 2)
+    record = raised(UsageError("Pass another one."))
+    assert (record.error, record.traceback, record.exit_code) == ("Pass another one.", "", 2)
 
 
 @pytest.mark.parametrize(
@@ -102,30 +102,30 @@ def test_an_error_of_our_own_is_noted_by_its_message_alone() -> None:
         "NCCL Error 2: DistBackendError",
     ],
 )
-def test_a_broken_connection_is_an_echo(words: str) -> None:
+def test_a_broken_connection_is_an_secondary_failure(words: str) -> None:
     assert raised(RuntimeError(words)).is_secondary
 
 
-def test_a_users_exception_is_no_echo() -> None:
+def test_a_users_exception_is_no_secondary_failure() -> None:
     assert not raised(RuntimeError("the gripper lost its connection")).is_secondary
 
 
-def test_the_first_failure_is_the_earliest_that_is_no_echo() -> None:
-    notes = [failed(0, 1.0, is_secondary=True), failed(1, 3.0), failed(2, 2.0)]
-    assert first_failure(notes) == notes[2]
+def test_the_first_failure_is_the_earliest_that_is_no_secondary_failure() -> None:
+    records = [failed(0, 1.0, is_secondary=True), failed(1, 3.0), failed(2, 2.0)]
+    assert first_failure(records) == records[2]
 
 
-def test_echoes_alone_have_no_first_failure() -> None:
+def test_secondary_failurees_alone_have_no_first_failure() -> None:
     done = ExitRecord(rank=1, host="here", ending="done", time=0.0)
     assert first_failure([failed(0, 1.0, is_secondary=True), done]) is None
 
 
 def test_a_failure_is_told_with_rank_and_host_and_its_own_traceback() -> None:
-    note = raised(ValueError("wrong"))
-    error = failure_of(note)
+    record = raised(ValueError("wrong"))
+    error = failure_of(record)
     assert isinstance(error, TrainingFailedError)
-    assert str(error) == f"Rank 1 on {note.host} failed: ValueError: wrong"
-    assert error.details == note.traceback
+    assert str(error) == f"Rank 1 on {record.host} failed: ValueError: wrong"
+    assert error.details == record.traceback
 
 
 def test_a_refusal_stays_one() -> None:
@@ -133,10 +133,10 @@ def test_a_refusal_stays_one() -> None:
 
 
 def test_an_ending_that_was_asked_for_blames_no_rank() -> None:
-    note = failed(1, 0.0, exit_code=130, error="SIGINT ended the run.")
-    assert was_requested(note)
-    assert isinstance(failure_of(note), InterruptedRunError)
-    assert str(failure_of(note)) == "SIGINT ended the run."
+    record = failed(1, 0.0, exit_code=130, error="SIGINT ended the run.")
+    assert was_requested(record)
+    assert isinstance(failure_of(record), InterruptedRunError)
+    assert str(failure_of(record)) == "SIGINT ended the run."
 
 
 def test_the_way_on_is_the_newest_checkpoint(run: RunDir) -> None:

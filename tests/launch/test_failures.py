@@ -225,11 +225,11 @@ def test_only_the_iteration_before_the_fault_is_in_the_metrics(failed: Failed) -
 
 
 @launches("joined, rank 1 raises")
-def test_the_notes_tell_the_cause_from_its_echo(failed: Failed) -> None:
-    notes = [
+def test_exit_records_tell_the_cause_from_a_secondary_failure(failed: Failed) -> None:
+    records = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted((failed.ended.run / "ranks").glob("*.json"))
     ]
-    assert [note["is_echo"] for note in notes] == [True, False]
+    assert [record["is_secondary"] for record in records] == [True, False]
 
 
 @launches("spawned, rank 1 leaves")

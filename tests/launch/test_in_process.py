@@ -1,4 +1,4 @@
-"""The *in process* door, through the same functions as the command, in this very process."""
+"""The launch mode *in process*, through the same functions as the command, in this very process."""
 
 from __future__ import annotations
 

@@ -19,21 +19,21 @@ from shoal.plan.ranks import Rank
 
 def all_ranks(make: object) -> list[Path | Exception]:
     """What each of two ranks learns, when rank 0 makes the directory by `make`; rank 1 comes first."""
-    store, told = SignedStore(HashStore(), None), dict[int, Path | Exception]()
+    store, received = SignedStore(HashStore(), None), dict[int, Path | Exception]()
 
     def be(number: int) -> None:
         rank = Rank(rank=number, local_rank=number, world_size=2, local_world_size=2)
         try:
-            told[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
+            received[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
         except Exception as error:  # noqa: BLE001  Whatever a rank learns.
-            told[number] = error
+            received[number] = error
 
     ranks = [threading.Thread(target=be, args=(number,)) for number in (1, 0)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(timeout=30)
-    return [told[0], told[1]]
+    return [received[0], received[1]]
 
 
 def test_rank_0_makes_one_directory_for_all() -> None:
@@ -72,12 +72,12 @@ def test_no_rank_waits_for_a_rank_0_that_failed(words: str) -> None:
 def test_a_port_of_srun_that_another_program_has_is_not_waited_for() -> None:
     first, second = (Rank(rank=each, local_rank=0, world_size=2, local_world_size=1) for each in (0, 1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        meeting = Rendezvous("127.0.0.1", taken.getsockname()[1], "srun/4711.0/0", "rank 0")
+        rendezvous = Rendezvous("127.0.0.1", taken.getsockname()[1], "srun/4711.0/0", "rank 0")
         begun = time.monotonic()
         with pytest.raises(UsageError, match=r"is no store of rank 0's: export another MASTER_PORT before srun\.$"):
-            meeting.open(second, patience=20)
+            rendezvous.open(second, timeout=20)
         with pytest.raises(
             UsageError, match=r"where the tasks of srun would meet, cannot be used \(Address already in"
         ):
-            meeting.open(first, patience=20)
+            rendezvous.open(first, timeout=20)
     assert time.monotonic() - begun < 15

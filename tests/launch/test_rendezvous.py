@@ -16,7 +16,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.joined import _share_job
+from shoal.launch.joined import _share_spec
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SECRET, SignedStore
 from shoal.plan.nodes import NodePlan
@@ -46,11 +46,11 @@ def job(**changes: Any) -> WorkerSpec:
 # What names code
 
 
-def told(**config: Any) -> SignedStore:
+def impostor(**config: Any) -> SignedStore:
     """The store of a program that poses as rank 0, with these values in its configuration."""
     store, plain = HashStore(), json.loads(job().to_json())
     plain["config"] |= config
-    store.set("shoal/job", json.dumps(plain))
+    store.set("shoal/spec", json.dumps(plain))
     return SignedStore(store, None)
 
 
@@ -58,7 +58,7 @@ def test_a_task_that_was_not_typed_is_refused_before_it_is_imported(tmp_path: Pa
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"Rank 0 would import '.*evil.py:X' \(task\), which this rank"):
-        _share_job(told(task=f"{evil}:X"), SECOND, job())
+        _share_spec(impostor(task=f"{evil}:X"), SECOND, job())
     assert not (tmp_path / "ran").exists()
 
 
@@ -67,11 +67,11 @@ def test_a_class_that_was_not_typed_is_refused(name: str) -> None:
     agent = to_plain(job().config.agent)
     agent["actor"]["class_name"] = name
     with pytest.raises(UsageError, match=rf"Rank 0 would import '{name}' \(agent.actor.class_name\), which this rank"):
-        _share_job(told(agent=agent), SECOND, job())
+        _share_spec(impostor(agent=agent), SECOND, job())
 
 
 def test_numbers_are_taken_from_rank_0() -> None:
-    assert _share_job(told(seed=7), SECOND, job()).config.seed == 7
+    assert _share_spec(impostor(seed=7), SECOND, job()).config.seed == 7
 
 
 # One machine
@@ -138,13 +138,13 @@ def two(tmp_path: Path) -> Rendezvous:
     return Rendezvous.of_srun(str(tmp_path / "logs"), environ | there)
 
 
-def open_both(meeting: Rendezvous) -> list[SignedStore | ShoalError]:
+def open_both(rendezvous: Rendezvous) -> list[SignedStore | ShoalError]:
     """What both ranks get, which come at once."""
     got: dict[int, SignedStore | ShoalError] = {}
 
     def be(rank: Rank) -> None:
         try:
-            got[rank.rank] = meeting.open(rank, 10)
+            got[rank.rank] = rendezvous.open(rank, 10)
         except ShoalError as error:
             got[rank.rank] = error
 
@@ -162,10 +162,10 @@ def test_what_another_program_writes_into_the_store_is_refused(two: Rendezvous, 
     assert isinstance(second, SignedStore)
     (secret,) = (tmp_path / "logs").iterdir()
     assert secret.stat().st_mode & 0o777 == 0o600
-    first.set("shoal/job", "of rank 0")
-    assert second.get("shoal/job") == b"of rank 0"
+    first.set("shoal/spec", "of rank 0")
+    assert second.get("shoal/spec") == b"of rank 0"
     attacker = TCPStore(two.host, two.port, is_master=False)
-    for key, theirs in (("shoal/job", "theirs"), ("shoal/run_dir", first.raw.get("shoal/job").decode())):
+    for key, theirs in (("shoal/spec", "theirs"), ("shoal/run_dir", first.raw.get("shoal/spec").decode())):
         PrefixStore(f"shoal/{two.attempt}", attacker).set(key, theirs)
         with pytest.raises(UsageError, match=f"holds a '{key}' that none of them has signed"):
             second.get(key)
@@ -178,7 +178,7 @@ def test_what_another_program_writes_into_the_store_is_refused(two: Rendezvous, 
 def test_a_program_that_has_taken_the_port_first_is_not_talked_to(
     two: Rendezvous, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.launch.signed_store._SHARED_S", 0.2)
+    monkeypatch.setattr("shoal.launch.signed_store.SHARED_DISK_S", 0.2)
     attacker = TCPStore(two.host, two.port, is_master=True, wait_for_workers=False)
     with pytest.raises(UsageError, match="with the secret of this step, is not to be seen here"):
         two.open(SECOND, 5)

@@ -13,10 +13,10 @@ from support.stories import Listener
 from shoal.cli.parse import parse_train
 from shoal.errors import TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.restarts import Restarts
-from shoal.launch.signals import StopRequests
 from shoal.plan.checkpoints import MANIFEST, MODEL, sha256
 from shoal.plan.nodes import NodePlan, Nodes
 from shoal.plan.training import plan_training
+from shoal.signals import StopRequests
 from shoal.timing import LONGEST_PAUSE_S
 
 if TYPE_CHECKING:

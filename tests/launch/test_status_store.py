@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def beat(rank: int, **more: Any) -> Beat:
-    told: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
-    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(told | more))
+    seen: dict[str, Any] = {"iteration": 3, "marks": 9, "idle": 1.0, "silent": 0.0, "limit": 60.0}
+    return Beat(rank=rank, phase="rollout", host=f"host {rank}", pid=1, started=1, **(seen | more))
 
 
 def failed(rank: int) -> ExitRecord:
@@ -35,8 +35,8 @@ def failed(rank: int) -> ExitRecord:
 
 
 @pytest.fixture
-def boards(tmp_path: Path) -> Iterator[Callable[..., list[TcpStatusStore]]]:
-    """Makes a board for each of two ranks, each on a machine with a disk of its own."""
+def stores(tmp_path: Path) -> Iterator[Callable[..., list[TcpStatusStore]]]:
+    """Makes a statuses for each of two ranks, each on a machine with a disk of its own."""
     with ExitStack() as stack:
 
         def make(connect: Callable[[], Store]) -> list[TcpStatusStore]:
@@ -53,78 +53,78 @@ def boards(tmp_path: Path) -> Iterator[Callable[..., list[TcpStatusStore]]]:
         yield make
 
 
-def seen_by(board: TcpStatusStore, rank: int) -> Beat | None:
-    board.refresh()
-    return next(iter(board.beats([rank])), None)
+def seen_by(statuses: TcpStatusStore, rank: int) -> Beat | None:
+    statuses.refresh()
+    return next(iter(statuses.beats([rank])), None)
 
 
 def test_a_rank_is_seen_as_it_tells_and_its_silence_is_counted_here(
-    boards: Callable[..., list[TcpStatusStore]],
+    stores: Callable[..., list[TcpStatusStore]],
 ) -> None:
     store = HashStore()
-    first, second = boards(lambda: store)
-    first.pulse(beat(0), curious=True)
+    first, second = stores(lambda: store)
+    first.publish(beat(0), read_others=True)
     assert seen_by(first, 1) is None
-    second.pulse(beat(1, idle=5.0), curious=False)
+    second.publish(beat(1, idle=5.0), read_others=False)
     assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
     second.close()
     time.sleep(0.2)
-    told = seen_by(first, 1)
-    assert told is not None
-    assert (told.phase, told.host) == ("rollout", "host 1")
-    assert told.silent >= 0.2
-    assert told.idle == pytest.approx(5.0 + told.silent)
+    seen = seen_by(first, 1)
+    assert seen is not None
+    assert (seen.phase, seen.host) == ("rollout", "host 1")
+    assert seen.silent >= 0.2
+    assert seen.idle == pytest.approx(5.0 + seen.silent)
 
 
 def test_a_limit_from_before_the_second_iteration_does_not_excuse_one_that_is_silent(
-    boards: Callable[..., list[TcpStatusStore]],
+    stores: Callable[..., list[TcpStatusStore]],
 ) -> None:
     store = HashStore()
-    first, second = boards(lambda: store)
-    first.pulse(beat(0, limit=10.0), curious=True)
-    second.pulse(beat(1, limit=900.0), curious=True)
+    first, second = stores(lambda: store)
+    first.publish(beat(0, limit=10.0), read_others=True)
+    second.publish(beat(1, limit=900.0), read_others=True)
     assert wait_until(lambda: seen_by(first, 1) is not None, timeout=10)
-    told = seen_by(first, 1)
-    assert told is not None
-    assert told.limit == 10.0
+    seen = seen_by(first, 1)
+    assert seen is not None
+    assert seen.limit == 10.0
 
 
 def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
-    boards: Callable[..., list[TcpStatusStore]], tmp_path: Path
+    stores: Callable[..., list[TcpStatusStore]], tmp_path: Path
 ) -> None:
     store = HashStore()
-    first, second = boards(lambda: store)
-    for board, number in ((first, 0), (second, 1)):
-        board.pulse(beat(number), curious=False)
-    second.leave(failed(1))
-    assert wait_until(lambda: 1 in first.notes(), timeout=10)
-    assert first.notes()[1] == failed(1)
+    first, second = stores(lambda: store)
+    for statuses, number in ((first, 0), (second, 1)):
+        statuses.publish(beat(number), read_others=False)
+    second.write_exit(failed(1))
+    assert wait_until(lambda: 1 in first.exit_records(), timeout=10)
+    assert first.exit_records()[1] == failed(1)
     assert exit_record_path(tmp_path / "0" / "ranks", 1).is_file()
     assert exit_record_path(tmp_path / "1" / "ranks", 1).is_file()
 
 
-def test_the_first_failure_is_the_first_in_the_store_whatever_the_clocks_say(
-    boards: Callable[..., list[TcpStatusStore]],
+def test_the_first_failure_is_the_first_in_the_statuseswhatever_the_clocks_say(
+    stores: Callable[..., list[TcpStatusStore]],
 ) -> None:
     store = HashStore()
-    first, second = boards(lambda: store)
-    second.leave(replace(failed(1), time=2_000_000_000.0))  # Its clock is fast.
-    first.leave(failed(0))
-    assert wait_until(lambda: len(first.notes()) == len(second.notes()) == 2, timeout=10)
-    assert [board.first_failure() for board in (first, second)] == [first.notes()[1]] * 2
+    first, second = stores(lambda: store)
+    second.write_exit(replace(failed(1), time=2_000_000_000.0))  # Its clock is fast.
+    first.write_exit(failed(0))
+    assert wait_until(lambda: len(first.exit_records()) == len(second.exit_records()) == 2, timeout=10)
+    assert [statuses.first_failure() for statuses in (first, second)] == [first.exit_records()[1]] * 2
 
 
-def test_a_failure_that_the_store_did_not_take_is_told_with_the_next_visit(
-    boards: Callable[..., list[TcpStatusStore]],
+def test_a_failure_that_the_statusesdid_not_take_is_told_with_the_next_visit(
+    stores: Callable[..., list[TcpStatusStore]],
 ) -> None:
-    """A rank ends when it has left its note, so it waits until the note is there."""
+    """A rank ends once it has written its exit record, so it waits until the store has it."""
     store, refused = HashStore(), list[str]()
 
     class Refusing:
-        """Loses the connection when a note comes for the first time."""
+        """Loses the connection when an exit record is written for the first time."""
 
         def set(self, key: str, value: str) -> None:
-            if "note" in key and not refused:
+            if "/exit/" in key and not refused:
                 refused.append(key)
                 message = "Broken pipe"
                 raise RuntimeError(message)
@@ -133,21 +133,23 @@ def test_a_failure_that_the_store_did_not_take_is_told_with_the_next_visit(
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-    (_, second) = boards(Refusing)  # pyright: ignore[reportArgumentType]
-    second.leave(failed(1))
-    assert refused == ["shoal/note/1"]
-    assert store.check(["shoal/note/1"])
+    (_, second) = stores(Refusing)  # pyright: ignore[reportArgumentType]
+    second.write_exit(failed(1))
+    assert refused == ["shoal/exit/1"]
+    assert store.check(["shoal/exit/1"])
 
 
-def test_a_store_that_does_not_answer_is_silent_and_blocks_nobody(boards: Callable[..., list[TcpStatusStore]]) -> None:
+def test_a_statusesthat_does_not_answer_is_silent_and_blocks_nobody(
+    stores: Callable[..., list[TcpStatusStore]],
+) -> None:
     def connect() -> Store:
         message = "the cable was pulled"
         raise RuntimeError(message)
 
-    first, _second = boards(connect)
-    first.pulse(beat(0), curious=True)
+    first, _second = stores(connect)
+    first.publish(beat(0), read_others=True)
     begun = time.monotonic()
     first.refresh()
     assert first.silent >= time.monotonic() - begun
-    assert first.notes() == {}
+    assert first.exit_records() == {}
     assert list(first.beats([0, 1])) == []

@@ -14,10 +14,10 @@ from shoal.errors import InterruptedRunError, ShoalError, TrainingFailedError, W
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord
 from shoal.launch.node import NodeStatus
-from shoal.launch.signals import StopRequests
 from shoal.launch.supervisor import Supervisor
 from shoal.plan.nodes import NodePlan
 from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import WorkerReport
 

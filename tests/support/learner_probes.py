@@ -21,7 +21,6 @@ from support.tiny_env import TinyEnv
 from torch.distributed import FileStore
 
 from shoal.errors import ShoalError
-from shoal.launch.signals import StopRequests
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.collective_latency import measure_collective_latency
 from shoal.learn.groups import World, process_group
@@ -32,6 +31,7 @@ from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import run_worker
 
@@ -407,5 +407,5 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
         num_envs=spec.num_envs,
     )
     place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
-    report = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2)).report
+    report, _ = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
     return report.to_plain()

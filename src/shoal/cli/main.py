@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,9 +19,8 @@ from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
-from shoal.launch.elastic_state import attempts, lasting_failures
 from shoal.logs import configure_logging
-from shoal.plan.launchers import launcher_of
+from shoal.plan.launchers import launcher_of, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +51,9 @@ def _shoal(words: Sequence[str]) -> None:
 
 def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
+    from shoal.launch.elastic import final_failures
 
-    with lasting_failures():
+    with final_failures():
         _start(parse_train(words))
 
 
@@ -66,8 +67,9 @@ def _start(config: TrainConfig) -> None:
     """Plan, say what the user should know, and train."""
     from shoal.commands.train import make_plan
     from shoal.commands.train import train as train_story
+    from shoal.launch.elastic import run_elastic, saved_run
 
-    plan = make_plan(config)
+    plan = make_plan(config, saved_run(state_dir()))
     speaks = plan.rank is None or plan.rank.rank == 0
     # Ranks that a launcher started share one terminal: only the first speaks there, unless something is wrong.
     configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if speaks else logging.WARNING)
@@ -75,16 +77,23 @@ def _start(config: TrainConfig) -> None:
         if speaks:
             report.print_plan(plan, os.environ)
         return
-    silent = not speaks or plan.launch_mode == "elastic"  # Behind that, the worker with rank 0 speaks.
     release_output()
+    if plan.launch_mode == "elastic":
+        run_elastic(plan, lambda error: _leave(error.exit_code, error))  # The worker with rank 0 prints.
+        return
     try:
-        with report.training_view(plan, silent=silent) as view:
-            outcome = train_story(plan, view)
+        with report.training_view(plan, silent=not speaks) as view:
+
+            def abort(error: ShoalError) -> NoReturn:
+                view.close()
+                _leave(error.exit_code, error)
+
+            outcome = train_story(plan, view, abort)
     except (InterruptedRunError, TerminatedRunError) as error:
         if speaks:
             raise
-        _leave(error.exit_code)  # All ranks end alike, and rank 0 says so.
-    if speaks and outcome is not None:
+        _leave(error.exit_code)  # All ranks end alike, and rank 0 reports it.
+    if speaks:
         report.print_outcome(outcome)
 
 
@@ -226,8 +235,8 @@ def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
-        # A launcher of ours, which has several ranks, says the last line itself.
-        _leave(error.exit_code, error if attempts() is None else error.details)
+        # The elastic launcher of this node prints the last line itself.
+        _leave(error.exit_code, error if state_dir() is None else error.details)
     except _Ended as error:
         # torchrun ends all ranks when one has failed, and that one has told why.
         told = launcher_of(os.environ) == "torchrun"
@@ -262,12 +271,13 @@ def _end_in_order() -> None:
 
 
 def _leave(code: int, why: ShoalError | str = "") -> NoReturn:
-    """Say why, and end this process.
+    """Print why, and end this process: the one way in which a command ends, from any thread.
 
-    After a failure nothing may hold it back: no thread of a library that waits for a lost peer, no signal, no reader.
+    After a failure nothing may delay it: no thread of a library that waits for a lost peer, no signal, no reader.
     """
-    for number in ENDING if code else (signal.SIGHUP,):
-        signal.signal(number, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING if code else (signal.SIGHUP,):
+            signal.signal(number, signal.SIG_IGN)
     if code:
         release_output()
     if isinstance(why, ShoalError):

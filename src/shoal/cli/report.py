@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console, Group
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.output import finish_output, printable
+from shoal.cli.output import printable
 from shoal.plan.ranks import RANK_VARIABLES
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -76,13 +75,6 @@ def print_error(error: ShoalError) -> None:
     if error.details:
         console.print(printable(error.details.rstrip()), markup=False)
     console.print(Text("Error: ", style="bold red") + Text(printable(str(error))))
-
-
-def _leave_with(error: ShoalError) -> NoReturn:
-    """Print an error and end this process, whatever its other threads are about."""
-    print_error(error)
-    finish_output()
-    os._exit(error.exit_code)
 
 
 def print_overview(commands: Mapping[str, str]) -> None:
@@ -151,7 +143,7 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
     if not console.is_terminal:
         view = _PlainView()
         yield view
-        view.flush()
+        view.close()
         return
     view = _LiveView(plan, console)
     with Live(view, console=console, refresh_per_second=8, transient=False, redirect_stdout=True) as live:
@@ -179,8 +171,8 @@ class _SilentView:
     def on_line(self, line: str) -> None:
         del line
 
-    def leave(self, error: ShoalError) -> NoReturn:
-        _leave_with(error)
+    def close(self) -> None:
+        pass
 
 
 class _PlainView:
@@ -203,12 +195,8 @@ class _PlainView:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
-    def leave(self, error: ShoalError) -> NoReturn:
-        self.flush()
-        _leave_with(error)
-
-    def flush(self) -> None:
-        """Tell the newest row if it was held back."""
+    def close(self) -> None:
+        """Print the newest row if it was held back."""
         if self._held_back is not None:
             self._print(self._held_back)
             self._held_back = None
@@ -224,7 +212,7 @@ class _LiveView:
     def __init__(self, plan: TrainPlan, console: Console) -> None:
         self._console = console
         self.close: Callable[[], None] = lambda: None
-        """Gives the terminal back."""
+        """Releases the terminal."""
         self._row: Mapping[str, float] = {}
         self._first: tuple[float, float] | None = None  # (iteration, time) of the first row, for the time left.
         columns = (
@@ -249,10 +237,6 @@ class _LiveView:
 
     def on_line(self, line: str) -> None:
         self._console.print(line, markup=False)
-
-    def leave(self, error: ShoalError) -> NoReturn:
-        self.close()
-        _leave_with(error)
 
     def __rich__(self) -> Group:
         table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2), expand=False)

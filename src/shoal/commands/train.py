@@ -1,4 +1,4 @@
-"""The story of one training: plan, run directory, mode, reports."""
+"""The `train` command: plan, run directory, launch mode, restarts, run record."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from shoal.checks.preflight import preflight
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.elastic import refuse_elastic, run_nodes
-from shoal.launch.elastic_state import attempts, known_run, remember_run
-from shoal.launch.handshake import decline
+from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import RunRecord, lock_run, make_log_dir, make_run_dir
 from shoal.machine.gpus import visible_gpus
@@ -24,7 +23,7 @@ from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shoal.config import TrainConfig
@@ -35,51 +34,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training came to."""
+    """The result of a training."""
 
     run: RunDir
     reports: list[WorkerReport]
 
 
-def make_plan(config: TrainConfig) -> TrainPlan:
-    """Decide what `config` means on this machine.
+def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
+    """Plan a training on this machine. It continues the run of an `earlier` attempt of the elastic mode.
 
     Raises:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
     gpus = visible_gpus()
-    again = known_run(attempts())
-    if again is not None:
-        whole = newest_good(again)[0] is not None
-        config = replace(
-            config, resume=(str(again.path),) if whole else None, checkpoint=None if whole else config.checkpoint
-        )
+    if earlier is not None:
+        has_checkpoint = newest_good(earlier)[0] is not None
+        resume, checkpoint = ((str(earlier.path),), None) if has_checkpoint else (None, config.checkpoint)
+        config = replace(config, resume=resume, checkpoint=checkpoint)
     try:
         plan = plan_training(
             config, os.environ, gpus, partial(probe_hosts, os.environ, config) if config.hosts else None
         )
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
-        decline(os.environ, config.log_root, error)
-        refuse_elastic(config, error)
+        publish_refusal(os.environ, config.log_root, error)
+        publish_elastic_refusal(config, error)
         raise
-    return plan if again is None else replace(plan, continued=again)
+    return plan if earlier is None else replace(plan, continued=earlier)
 
 
-def train(plan: TrainPlan, view: ProgressReporter) -> Outcome | None:
+def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError], None]) -> Outcome:
     """Carry out a plan.
 
-    Returns:
-        What it came to, where this process answers for it: behind the *nodes* mode rank 0 does.
+    Args:
+        plan: The plan of this process; not of the elastic mode, whose workers are joined ranks.
+        view: Shows the training.
+        abort: Prints an error and ends this process from any thread; called when the main thread is stuck.
 
     Raises:
         ShoalError: With the exit code of how it ended.
     """
-    if plan.launch_mode == "elastic":
-        run_nodes(plan, view.leave)
-        return None
-    mode = launch_mode_of(plan)
     record: RunRecord | None = None
+
+    def record_and_abort(error: ShoalError) -> None:
+        if record is not None:
+            record.end(error.exit_code, str(error))
+        abort(error)
 
     def begin() -> Path:
         nonlocal record
@@ -89,22 +89,21 @@ def train(plan: TrainPlan, view: ProgressReporter) -> Outcome | None:
         view.on_line(f"Run directory: {run.path}")
         return run.path.absolute()
 
+    mode = launch_mode_of(plan, record_and_abort)
     with ExitStack() as stack:
         run = RunDir(mode.agree_on_run_dir(begin))
-        remember_run(run)
+        save_run(run)
         restarts = Restarts(plan, probe_hosts=partial(probe_hosts, os.environ))
         with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
             while True:
                 try:
-                    with _told_to(record, plan, view):
+                    with _recorded(record, plan, view):
                         restarts.pause(run, stop)
                         base = plan.log_base(run, os.environ)
                         reports = mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
                     break
                 except WorkerLostError as lost:
-                    with _told_to(
-                        record, plan, view
-                    ):  # Again: the last loss is told with the reason why it was the last.
+                    with _recorded(record, plan, view):  # The error of the last loss says why it was the last.
                         plan = restarts.after(lost, run, view, stop)
                     record = RunRecord(run, plan)
             if record is not None:
@@ -113,10 +112,10 @@ def train(plan: TrainPlan, view: ProgressReporter) -> Outcome | None:
 
 
 @contextmanager
-def _told_to(record: RunRecord | None, plan: TrainPlan, view: ProgressReporter) -> Iterator[None]:
-    """Write down how a launch ended that did not succeed, on the process that keeps the record.
+def _recorded(record: RunRecord | None, plan: TrainPlan, view: ProgressReporter) -> Iterator[None]:
+    """Record the end of a launch that fails, in the process that has the record.
 
-    A new run of what cannot be done is removed, unless other launchers' ranks may still write into it.
+    A new run of what cannot be done is removed, unless ranks of other launchers may still write into it.
     """
     try:
         yield

@@ -75,8 +75,13 @@ class _MetricsCollector:
     def on_line(self, line: str) -> None:
         del line
 
-    def leave(self, error: ShoalError) -> NoReturn:
-        raise error
+    def close(self) -> None:
+        pass
+
+
+def _abort(error: ShoalError) -> NoReturn:
+    """Unused: no rank runs in this process."""
+    raise error
 
 
 def launch_probe(
@@ -97,7 +102,7 @@ def launch_probe(
     """
     metrics = _MetricsCollector()
     reporter: ProgressReporter = metrics
-    mode = launch_mode_of(plan)
+    mode = launch_mode_of(plan, abort=_abort)
     with (
         tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
         without(stale_rank_variables(environ)),

@@ -1,1 +1,1 @@
-"""Doors: how workers come to be. Each runs `shoal.worker.run_worker` once a rank with the same job."""
+"""Launch modes: they start or join the workers of a training, supervise them, and report a failure's first cause."""

@@ -1,7 +1,7 @@
-"""The notes that ranks leave in `<run>/ranks`, and what they tell together: who finished, and who failed first.
+"""Exit records in `<run>/ranks`: how each rank ended, the first cause of a failed launch, and its error.
 
-A rank that raises writes why before it dies; one that finishes writes its report; one that leaves neither was killed
-or crashed. A peer whose collective broke also writes a note, so the first cause is not simply the first note.
+A rank that finishes writes its report, one that raises writes the error. A rank without a record was killed or crashed.
+A rank whose connection to another broke records a secondary failure, which is never the first cause.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from shoal.errors import (
 )
 from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
+from shoal.signals import ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
     from pathlib import Path
 
     from shoal.plan.ranks import Rank
     from shoal.plan.rundir import RunDir
+    from shoal.worker import WorkerReport
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +45,13 @@ _BROKEN_CONNECTION = (
     "gloo/transport",
     "Connection closed by peer",
 )
-"""What an error holds that only tells of another rank's end (torch.distributed with gloo and NCCL)."""
+"""Parts of the errors that torch.distributed raises, with gloo and NCCL, when another rank has ended."""
 
 _OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc", "DefaultCPUAllocator: ")
-"""What an error holds that tells of a limit of the host's memory (Python, C++, torch)."""
+"""Parts of the errors that a limit of the host's memory causes (Python, C++, torch)."""
 
-_ORDERLY = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
-"""Endings that were asked for: all ranks end alike, so none is named."""
+_STOPPED = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
+"""Errors of requested stops: all ranks end alike, so none is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +67,28 @@ class ExitRecord:
     place: str = ""
     """Phase and iteration in which it ended."""
     error: str = ""
-    """The exception as Python prints it in its last line; with exit code 75 the whole sentence about the loss."""
+    """The exception's last line as Python prints it; with exit code 75 the message about the loss."""
     traceback: str = ""
-    """The exception's traceback; empty for Shoal's own errors, whose message says all."""
+    """The exception's traceback; empty for Shoal's own errors."""
     is_secondary: bool = False
-    """Whether the error only tells that the connection to another rank broke."""
+    """Whether the error only reports a broken connection to another rank."""
     log_bytes: int | None = None
     """Size of this rank's log file just before the error was written into it."""
     report: dict[str, Any] = field(default_factory=dict)
     """The report of a rank that is done."""
 
     @classmethod
+    def of_report(cls, report: WorkerReport) -> ExitRecord:
+        """Return the record of a rank that is done."""
+        return cls(rank=report.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+
+    @classmethod
     def of_error(cls, error: BaseException, rank: Rank, *, place: str = "", log_bytes: int | None = None) -> ExitRecord:
-        """Return the note of a rank that ends with `error`, while it was in `place`."""
+        """Return the record of a rank that ends with `error` in phase `place`."""
         ours = isinstance(error, ShoalError)
         last_line = str(error) if ours else traceback.format_exception_only(error)[-1].strip()
-        starved = not ours and any(mark in last_line for mark in _OUT_OF_MEMORY)
-        exit_code = error.exit_code if isinstance(error, ShoalError) else WorkerLostError.exit_code if starved else 1
+        no_memory = not ours and any(part in last_line for part in _OUT_OF_MEMORY)
+        exit_code = error.exit_code if isinstance(error, ShoalError) else WorkerLostError.exit_code if no_memory else 1
         return cls(
             rank=rank.rank,
             host=platform.node(),
@@ -89,62 +96,52 @@ class ExitRecord:
             time=time.time(),
             exit_code=exit_code,
             place=place,
-            error=out_of_memory(rank.rank, place, last_line) if starved else last_line,
+            error=_out_of_memory(rank.rank, place, last_line) if no_memory else last_line,
             traceback="" if ours else "".join(traceback.format_exception(error)),
-            is_secondary=not ours and any(mark in last_line for mark in _BROKEN_CONNECTION),
+            is_secondary=not ours and any(part in last_line for part in _BROKEN_CONNECTION),
             log_bytes=log_bytes,
         )
 
 
-def was_requested(note: ExitRecord) -> bool:
-    """Whether the rank ended because a signal had asked for it."""
-    return note.exit_code in _ORDERLY
+def was_requested(record: ExitRecord) -> bool:
+    """Whether the rank ended because of a stop signal."""
+    return record.exit_code in _STOPPED
 
 
 def exit_record_path(directory: Path, rank: int) -> Path:
-    """Return where `rank` leaves its note."""
+    """Return the file of a rank's exit record."""
     return directory / f"rank_{rank:05d}.json"
 
 
-def write_exit_record(run: RunDir, note: ExitRecord, *, spare: Path | None = None) -> None:
-    """Leave a note, whole at once, in the run directory; where its disk is full, in `spare`, if there is one.
-
-    A full disk must not hide what the note tells, so at worst it only costs the note.
-    """
+def write_exit_record(run: RunDir, record: ExitRecord, *, spare: Path | None = None) -> None:
+    """Write a record into the run directory; where that fails, as on a full disk, into `spare`, or warn."""
     for directory in (run.ranks_dir, spare):
         if directory is None:
             continue
-        final = exit_record_path(directory, note.rank)
+        file = exit_record_path(directory, record.rank)
         try:
-            if note.is_secondary and final.exists():
-                return  # This rank's watchdog knows more than that a connection broke.
-            write_whole(final, json.dumps(asdict(note), indent=2))
+            if record.is_secondary and file.exists():
+                return  # The record of this rank's watchdog names the cause.
+            write_whole(file, json.dumps(asdict(record), indent=2))
         except OSError as error:
-            logger.warning("Rank %d cannot leave a note in %s (%s).", note.rank, final, error.strerror)
+            logger.warning(
+                "The exit record of rank %d cannot be written to %s (%s).", record.rank, file, error.strerror
+            )
         else:
             return
 
 
-def read_exit_records(run: RunDir, ranks: Iterable[int] | int, *, spare: Path | None = None) -> dict[int, ExitRecord]:
-    """Return the notes of these ranks, or of so many, that lie there, by rank."""
-    notes: dict[int, ExitRecord] = {}
-    for rank in range(ranks) if isinstance(ranks, int) else ranks:
-        for directory in (run.ranks_dir, spare):
-            path = exit_record_path(directory, rank) if directory is not None else None
-            if path is not None and path.is_file():
-                notes[rank] = ExitRecord(**json.loads(path.read_text(encoding="utf-8")))
-    return notes
-
-
-def read_all_exit_records(run: RunDir, host: str) -> list[ExitRecord]:
-    """Return the notes of all ranks of a machine."""
-    files = sorted(run.ranks_dir.glob("rank_*.json"))
-    notes = [ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    return [note for note in notes if note.host == host]
+def read_exit_records(
+    run: RunDir, ranks: Container[int] | None = None, *, spare: Path | None = None
+) -> dict[int, ExitRecord]:
+    """Return the records of `ranks`, by default of all, by rank."""
+    files = [file for directory in (run.ranks_dir, spare) if directory for file in directory.glob("rank_*.json")]
+    records = [ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in sorted(files)]
+    return {record.rank: record for record in records if ranks is None or record.rank in ranks}
 
 
 def clear_exit_records(run: RunDir) -> None:
-    """Remove what an earlier launch into the same run directory has left, or put it aside under another name."""
+    """Remove an earlier launch's files in `<run>/ranks`; rename its stack dumps and lost environments."""
     for path in run.ranks_dir.glob("rank_*"):
         if path.name.endswith((".stacks.txt", ".lost.npz")):
             names = (path.with_name(f"launch_{number}_{path.name}") for number in itertools.count(1))
@@ -154,44 +151,46 @@ def clear_exit_records(run: RunDir) -> None:
 
 
 def first_failure(
-    notes: Iterable[ExitRecord], when: Callable[[ExitRecord], float] = attrgetter("time")
+    records: Iterable[ExitRecord], key: Callable[[ExitRecord], float] = attrgetter("time")
 ) -> ExitRecord | None:
-    """Return the note of the rank that failed of its own accord, the earliest if there are several.
+    """Return the earliest failure that is not secondary; None without any.
 
     Args:
-        notes: How ranks ended.
-        when: What they are ordered by. Times may be compared only where one clock has told them.
-
-    Returns:
-        None when no rank failed by itself: all notes are of success, or echo the end of a rank without a note.
+        records: How ranks ended.
+        key: Their order. Times are comparable only where one clock has measured them.
     """
-    causes = [note for note in notes if note.ending == "failed" and not note.is_secondary]
-    return min(causes, key=when, default=None)
+    causes = [record for record in records if record.ending == "failed" and not record.is_secondary]
+    return min(causes, key=key, default=None)
 
 
-def failure_of(note: ExitRecord) -> ShoalError:
-    """Return the error that tells of a rank that failed, with its exit code and its own traceback."""
-    if was_requested(note):
-        return _ORDERLY[note.exit_code](note.error)
-    if note.exit_code == WorkerLostError.exit_code:
-        return WorkerLostError(note.error, details=note.traceback, rank=note.rank)
-    kind = UsageError if note.exit_code == UsageError.exit_code else TrainingFailedError
-    where = f" in {note.place}" if note.place else ""
-    return kind(f"Rank {note.rank} on {note.host} failed{where}: {note.error}", details=note.traceback)
+def failure_of(record: ExitRecord) -> ShoalError:
+    """Return the error that reports a rank's failure, with its exit code and its traceback."""
+    if was_requested(record):
+        return _STOPPED[record.exit_code](record.error)
+    if record.exit_code == WorkerLostError.exit_code:
+        return WorkerLostError(record.error, details=record.traceback, rank=record.rank)
+    kind = UsageError if record.exit_code == UsageError.exit_code else TrainingFailedError
+    where = f" in {record.place}" if record.place else ""
+    return kind(f"Rank {record.rank} on {record.host} failed{where}: {record.error}", details=record.traceback)
 
 
-def out_of_memory(rank: int, place: str, said: str) -> str:
-    """Return the sentence about a rank that was refused memory."""
+def _out_of_memory(rank: int, place: str, reason: str) -> str:
     message = (
-        f"Rank {rank} on {platform.node()} was refused memory in {place or 'startup'} ({said}): pass a smaller "
+        f"Rank {rank} on {platform.node()} was refused memory in {place or 'startup'} ({reason}): pass a smaller "
         "--num-envs or fewer workers, or raise the limit."
     )
-    return message  # noqa: RET504  Named so that the test of docs/troubleshooting.md finds it.
+    return message  # noqa: RET504  The test of docs/troubleshooting.md finds it by this name.
 
 
 def resume_hint(run: RunDir) -> str:
-    """Say how a run that was cut short goes on."""
+    """Return how to continue a run that was cut short."""
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return "It has no checkpoint yet: start it again."
     return f"Pass --resume to go on from iteration {checkpoints[-1].iteration}."
+
+
+def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
+    """Return the error of a run that a signal ended without a new checkpoint."""
+    kind = ERRORS.get(name, TerminatedRunError)
+    return kind(f"{name} ended the run at once. {resume_hint(run)}")

@@ -1,210 +1,180 @@
-"""The *joined* door: this process was started by torchrun or srun as one rank of many, and spawns nothing.
+"""The launch mode *joined*: this process is one rank that torchrun or srun has started, and starts no other.
 
-Rank 0 makes the run directory and hands its path to the others through the store in which they meet, so that there is
-one directory and no side effect happens twice.
+Rank 0 makes the run directory and sends its path and the specification through the store of the rendezvous.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.heartbeat import Limits
-from shoal.launch.elastic_state import attempts
+from shoal import PARENT
+from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
+from shoal.launch.rank import run_rank
 from shoal.launch.rendezvous import acknowledge, find_network
 from shoal.launch.run_record import record_end
-from shoal.launch.status_store import FileStatusStore, TcpStatusStore
-from shoal.launch.watchdog import watched
-from shoal.plan.launchers import launcher_of
+from shoal.launch.status_store import StatusStore, TcpStatusStore
+from shoal.plan.launchers import launcher_of, state_dir
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
-from shoal.worker import WorkerReport, run_worker
+from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S
+from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from shoal.launch.progress import ProgressReporter
     from shoal.launch.rendezvous import Rendezvous
-    from shoal.launch.signals import StopRequests
     from shoal.launch.signed_store import SignedStore
-    from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
+    from shoal.signals import StopRequests
 
 _RUN_DIR = "shoal/run_dir"
-_REFUSAL = "shoal/refusal"
 _REPORT = "shoal/report"
-_JOB = "shoal/job"
-_REPORT_WAIT = timedelta(seconds=60)
-_ECHO_WAIT_S = 2.5
-"""How long a rank whose connection broke waits for the note of the rank that broke it [s]."""
+_SPEC = "shoal/spec"
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends: after SIGTERM it has `REAPER_SAVE_S` to save. A killed torchrun ends no rank.
+
+    srun's tasks are children of SLURM's daemon of the step, which ends them itself as long as it lives.
+    """
+
+    def follow() -> None:
+        while os.getppid() == PARENT:
+            time.sleep(PARENT_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(REAPER_SAVE_S)
+        os._exit(TerminatedRunError.exit_code)
+
+    threading.Thread(target=follow, name="parent-death watch", daemon=True).start()
 
 
 def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> Path:
-    """Let rank 0 make the run directory, and tell all ranks where it is.
+    """Make the run directory on rank 0, and return its path on all ranks.
 
     Raises:
-        UsageError: Rank 0 could not make it; raised with the same words on every rank.
+        UsageError: Rank 0 could not make it; with the same message on every rank.
     """
     if rank.rank == 0:
         try:
             path = make()
         except Exception as error:
-            store.set(_REFUSAL, str(error) or repr(error))
-            store.set(_RUN_DIR, "")
+            store.set(_RUN_DIR, json.dumps({"error": str(error) or repr(error)}))
             acknowledge(store, rank, "refusal")
             raise
-        store.set(_RUN_DIR, str(path))
+        store.set(_RUN_DIR, json.dumps({"path": str(path)}))
         return path
-    told = store.get(_RUN_DIR).decode()
-    if not told:
-        refusal = store.get(_REFUSAL).decode()
+    received = json.loads(store.get(_RUN_DIR))
+    if "error" in received:
         acknowledge(store, rank, "refusal")
-        raise UsageError(refusal)
-    run = RunDir(Path(told))
-    if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own: notes and stacks lie here.
+        raise UsageError(received["error"])
+    run = RunDir(Path(received["path"]))
+    if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own, for exit records and stack dumps.
         with suppress(OSError):
             run.ranks_dir.mkdir(parents=True, exist_ok=True)
             clear_exit_records(run)
     return run.path
 
 
-def run_joined(  # noqa: PLR0913  Some of them are the door's own.
-    job: WorkerSpec,
-    view: ProgressReporter,
+def run_joined(  # noqa: PLR0913  The first three are those of every launch mode.
+    spec: WorkerSpec,
+    progress: ProgressReporter,
     stop: StopRequests,
     *,
     rank: Rank,
-    meeting: Rendezvous,
+    rendezvous: Rendezvous,
     store: SignedStore,
     backend: str | None,
+    abort: Callable[[ShoalError], None],
 ) -> list[WorkerReport]:
-    """Be rank `rank` of `job`, and return this rank's report; on rank 0, those of all ranks.
+    """Run this process's rank, and return its report; on rank 0, those of all ranks.
 
     Raises:
-        ShoalError: With the first cause, also on a rank that only saw its connection break.
+        ShoalError: With the first cause, also on a rank whose connection to another broke.
     """
-    interface = job.config.interface  # Each machine's own.
-    job = _share_job(store, rank, replace(job, backend=backend))
-    network = find_network(meeting, store, rank, interface)
-    with _open_board(job.run, rank, partial(meeting.connect, store.secret)) as board:
-        return _run(job, view, stop, rank=rank, store=store, network=network, board=board)
+    interface = spec.config.interface  # Each node's own.
+    spec = _share_spec(store, rank, replace(spec, backend=backend))
+    network = find_network(rendezvous, store, rank, interface)
+    one_node = rank.local_world_size == rank.world_size
+    connect = partial(rendezvous.connect, store.secret)
+    with closing(StatusStore(spec.run, rank) if one_node else TcpStatusStore(spec.run, rank, connect)) as statuses:
+        return run_rank(
+            lambda: spec,
+            rank,
+            statuses,
+            (spec.config.startup_timeout, spec.config.stall_timeout),
+            stop=stop,
+            abort=abort,
+            store=lambda: store.raw,
+            on_row=progress.on_row,
+            network=network,
+            gather=partial(_gather, store, rank),
+            cause_of=partial(_first_cause, statuses, rank),
+        )
 
 
-def _share_job(store: SignedStore, rank: Rank, job: WorkerSpec) -> WorkerSpec:
-    """Take rank 0's job: it knows where a run goes on, and with what. Devices and code are each rank's own."""
+def _share_spec(store: SignedStore, rank: Rank, spec: WorkerSpec) -> WorkerSpec:
+    """Return rank 0's specification, which has the configuration of a continued run, with this rank's own devices."""
     if rank.rank == 0:
-        store.set(_JOB, job.to_json())
-        return job
-    return replace(WorkerSpec.from_json(store.get(_JOB).decode(), own=job.config), nodes=job.nodes)
-
-
-@contextmanager
-def _open_board(run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> Iterator[StatusStore]:
-    """Open what the ranks tell each other by: files on one machine, the store on several."""
-    if rank.local_world_size == rank.world_size:
-        yield FileStatusStore(run, run.ranks_dir, rank.world_size)
-        return
-    with closing(TcpStatusStore(run, rank, connect)) as board:
-        yield board
-
-
-def _run(  # noqa: PLR0913
-    job: WorkerSpec,
-    view: ProgressReporter,
-    stop: StopRequests,
-    *,
-    rank: Rank,
-    store: SignedStore,
-    network: Mapping[str, str],
-    board: StatusStore,
-) -> list[WorkerReport]:
-    place = "startup"
-
-    def give_up(error: ShoalError) -> None:
-        if rank.rank == 0:
-            record_end(job.run, error)
-        view.leave(error)
-
-    limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
-    try:
-        with watched(job.run, rank, limits, give_up=give_up, board=board) as beat:
-            try:
-                done = run_worker(
-                    job, rank, stop=stop, store=lambda: store.raw, on_row=view.on_row, beat=beat, network=network
-                )
-                beat.enter("collective")
-                reports = _gather(store, rank, done.report)
-            finally:
-                place = beat.place()
-    except ShoalError as error:
-        board.leave(ExitRecord.of_error(error, rank))
-        raise
-    except Exception as error:
-        note = ExitRecord.of_error(error, rank, place=place)
-        board.leave(note)
-        if not note.is_secondary:
-            raise failure_of(note) from error
-        cause = _cause_elsewhere(job, rank, board)
-        if attempts() is not None:  # A launcher of ours on this machine, which says the last line.
-            write_exit_record(job.run, ExitRecord.of_error(cause, rank))
-        raise cause from error
-    report = done.report
-    board.leave(ExitRecord(rank=rank.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain()))
-    done.export()
-    return reports
+        store.set(_SPEC, spec.to_json())
+        return spec
+    return replace(WorkerSpec.from_json(store.get(_SPEC).decode(), own=spec.config), nodes=spec.nodes)
 
 
 def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
-    """Return the reports of all ranks on rank 0, which tells of the run, and its own on every other rank."""
+    """Return the reports of all ranks on rank 0, and its own on every other rank."""
     store.set(f"{_REPORT}/{rank.rank}", json.dumps(report.to_plain()))
     if rank.rank != 0:
         return [report]
     keys = [f"{_REPORT}/{each}" for each in range(rank.world_size)]
-    # All have learned to the end, and said so together: whoever does not report now is gone.
-    store.wait(keys, _REPORT_WAIT)
+    store.wait(keys, timedelta(seconds=FINAL_REPORT_S))  # All ranks have trained to the end together.
     return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
-def _cause_elsewhere(job: WorkerSpec, rank: Rank, board: StatusStore) -> ShoalError:
-    """Return an error that names the rank that failed first, for a rank that only lost its connection to it."""
-    deadline = time.monotonic() + _ECHO_WAIT_S
-    while (cause := board.first_failure()) is None:
-        if time.monotonic() > deadline:
-            return _lost_elsewhere(job, rank, board)
-        board.refresh()
+def _first_cause(statuses: StatusStore, rank: Rank, record: ExitRecord) -> ShoalError:
+    """Return the error of the rank that failed first, if this rank's own failure is secondary."""
+    if not record.is_secondary:
+        return failure_of(record)
+    deadline = time.monotonic() + PEER_FAILURE_S
+    while (first := statuses.first_failure()) is None and time.monotonic() < deadline:
+        statuses.refresh()
         time.sleep(0.1)
-    return failure_of(replace(cause, traceback=""))  # Its own rank shows that.
+    # The traceback is printed by the rank that failed.
+    cause = failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses, rank)
+    if state_dir() is not None:  # The launcher of this node prints the last line.
+        write_exit_record(statuses.run, ExitRecord.of_error(cause, rank))
+    return cause
 
 
-def _launcher() -> str:
-    return launcher_of(os.environ) or "the launcher"
-
-
-def _lost_elsewhere(job: WorkerSpec, rank: Rank, board: StatusStore) -> ShoalError:
-    """Return the error of a rank that ended without a note: its heartbeat has stopped, and still says where it was."""
-    if board.silent > _ECHO_WAIT_S and rank.rank != 0:
-        return machine_lost(job.run, rank.rank, "collective", board.silent)
-    ranks = set(range(rank.world_size)) - {rank.rank} - board.notes().keys()
-    beats = [beat for beat in board.beats(ranks) if not is_that_process(beat)]
+def _lost_rank(statuses: StatusStore, rank: Rank) -> WorkerLostError:
+    """Return the error of the rank that ended without an exit record: its heartbeat has stopped."""
+    run = statuses.run
+    if statuses.silent > PEER_FAILURE_S and rank.rank != 0:
+        return machine_lost(run, rank.rank, "collective", statuses.silent)
+    launcher = launcher_of(os.environ) or "the launcher"
+    running = set(range(rank.world_size)) - {rank.rank} - statuses.exit_records().keys()
+    beats = [beat for beat in statuses.beats(running) if not is_that_process(beat)]
     lost = max(beats, key=lambda beat: beat.silent, default=None)
-    if lost is None or lost.silent < _ECHO_WAIT_S:  # On another machine, nothing but silence tells.
-        message = f"Another rank was lost: killed or crashed without a word. Look at {_launcher()}'s output for which."
+    if lost is None or lost.silent < PEER_FAILURE_S:  # A process of another node can only be seen to be silent.
+        message = f"Another rank was lost: killed or crashed without a word. Look at {launcher}'s output for which."
         return WorkerLostError(message)
     message = (
         f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
-        f"{_launcher()}'s output tells its signal or exit code. {resume_hint(job.run)}"
+        f"{launcher}'s output tells its signal or exit code. {resume_hint(run)}"
     )
     error = WorkerLostError(message, rank=lost.rank)
-    if (lost.rank, rank.rank) == (0, 1) and job.run.run_json.exists():
-        record_end(job.run, error)  # The one that writes is lost: the next one writes this for it.
+    if (lost.rank, rank.rank) == (0, 1) and run.run_json.exists():
+        record_end(run, error.exit_code, message)  # For rank 0, which keeps the record and was lost.
     return error

@@ -21,10 +21,10 @@ from shoal.launch.hang_detector import drop_empty_stacks, read_beats
 from shoal.launch.oom import OomWatch
 from shoal.launch.processes import RankWatch
 from shoal.launch.reaper import MARK, marked, signal_all
-from shoal.launch.signals import STOPPING
 from shoal.launch.tail import Tail
 from shoal.launch.torchrunx_patch import Agent, patched_run
 from shoal.launch.worker_entry import USUAL_TMPDIR, enter
+from shoal.signals import STOPPING
 from shoal.timing import START_S
 
 if TYPE_CHECKING:

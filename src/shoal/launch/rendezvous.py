@@ -1,192 +1,177 @@
-"""How ranks that other programs have started meet: the store they share, and the network that leads to each other."""
+"""Rendezvous of ranks that another launcher has started: their store, their handshake, and the network between them.
+
+Before anything is made, each rank publishes in the store what its node runs and was asked, or why it refuses. A node
+with another version, another command or no GPU ends all ranks at once, with the same message; a late rank is named.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import platform
 import queue
 import socket
 import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.errors import UsageError, WorkerLostError
-from shoal.launch.signed_store import (
-    SECRET,
-    SignedStore,
-    join_directory,
-    leave_directory,
-    make_secret,
-    read_secret,
-)
+from shoal.config.plain import to_plain
+from shoal.config.train import NOT_REPEATED
+from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.launch.signed_store import SECRET, SignedStore, join_directory, leave_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
+from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launchers import launcher_of
+from shoal.plan.ranks import joined_rank
 from shoal.plan.srun import read_task
+from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch.distributed import Store
 
     from shoal.plan.ranks import Rank
+    from shoal.plan.training import TrainPlan
 
-_ANSWER = timedelta(seconds=2)
-"""How long a question may take on a connection that is for watching."""
-_HEARING = timedelta(seconds=10)
-"""How long rank 0, whose store ends with it, stays for the others to hear why, and may take to answer with it."""
-_LONG = timedelta(minutes=30)
-"""How long a question may take on the connection over which a training goes, where nobody says otherwise: torch's own
-choice."""
-_FOREVER_S = 7 * 24 * 3600
-_POLL_S = 0.1
+_ANSWER = timedelta(seconds=STORE_ANSWER_S)
+_CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
 _QUEUE = 1024
-_HEARD = "shoal/heard"
-_FAR = "shoal/far_address"
-"""An address of a machine that is not the one with the store."""
+_REMOTE = "shoal/remote_address"
+"""Key of an address of a node that does not hold the store."""
+_MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
+"""Fields that each node may be asked in its own way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the ranks of one attempt meet."""
+    """Where the ranks of one attempt find their store."""
 
     host: str
     port: int
     attempt: str
-    """Unlike that of any other set of ranks which has met here."""
+    """Differs from that of any other set of ranks with the same store."""
     keeper: Literal["torchrun", "rank 0"] = "torchrun"
-    """Who has the store."""
+    """Which process holds the store."""
     log_root: str = ""
-    """Where rank 0 leaves the secret of its store."""
+    """Where rank 0 writes the secret of its store."""
     directory: Path | None = None
-    """Where a file is the store, on one machine: it has no port."""
+    """Directory of a file that is the store of one node; None for a TCP store."""
 
     @classmethod
     def of(cls, rank: Rank, log_root: str, environ: Mapping[str, str] = os.environ) -> Rendezvous:
-        """Return where the ranks of whatever has started this process meet."""
+        """Return the rendezvous that the launcher of this process provides."""
         return cls.of_srun(log_root, environ) if launcher_of(environ) == "srun" else cls.of_torchrun(rank)
 
     @classmethod
     def of_srun(cls, log_root: str, environ: Mapping[str, str]) -> Rendezvous:
-        """Return where the tasks of a step meet. SLURM keeps no store for them, so rank 0 does."""
+        """Return the rendezvous of the tasks of a step. SLURM holds no store for them, so rank 0 does."""
         task = read_task(environ)
         attempt = f"srun/{task.attempt}"
-        alone = task.rank.local_world_size == task.rank.world_size
-        directory = Path(tempfile.gettempdir(), f"shoal-{attempt.replace('/', '-')}") if alone else None
+        one_node = task.rank.local_world_size == task.rank.world_size
+        directory = Path(tempfile.gettempdir(), f"shoal-{attempt.replace('/', '-')}") if one_node else None
         return cls(task.host, task.port, attempt, "rank 0", log_root, directory)
 
     @classmethod
     def of_torchrun(cls, rank: Rank) -> Rendezvous:
-        """Return where torchrun has told its workers to meet. Its store outlives them when it starts them again.
+        """Return torchrun's rendezvous. A store of its agents outlives the workers, and counts restarts.
 
-        Where the workers keep a store of their own it is new each time, and a machine that has come later has counted
-        fewer restarts than the others.
+        A store of the workers is new in each attempt, and a node that came later has counted fewer restarts.
         """
         outlives = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
         return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
-    def open(self, rank: Rank, patience: float) -> SignedStore:
-        """Connect this process to the store in which the ranks meet.
-
-        Args:
-            rank: This process's place.
-            patience: How long the store may take to come [s]; 0 for ever.
+    def open(self, rank: Rank, timeout: float) -> SignedStore:
+        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit.
 
         Raises:
-            UsageError: Something else has the port, or the ranks share no secret.
+            UsageError: Another program has the port, or the ranks share no secret.
             WorkerLostError: Rank 0 does not come.
         """
         from torch.distributed import FileStore, PrefixStore, rendezvous
 
         is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
+        timeout = timeout or FOREVER_S
         if self.directory is not None:
-            join_directory(self.directory, make=is_first, patience=patience or _FOREVER_S)
+            join_directory(self.directory, make=is_first, timeout=timeout)
             store, secret = FileStore(str(self.directory / "store"), rank.world_size), None
-            store.set_timeout(_LONG)
         elif self.keeper == "rank 0":
             if is_first:
                 secret = secret or make_secret(self._secret_file)
-            store = self._keep() if is_first else self._find(patience)
+            store = self._serve() if is_first else self._find(timeout)
             secret = secret or read_secret(self._secret_file)
         else:
-            wait = timedelta(seconds=patience or _FOREVER_S)
-            store, _rank, _world_size = next(iter(rendezvous("env://", timeout=wait)))
-            store.set_timeout(_LONG)
+            store, _rank, _world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
+        store.set_timeout(_ANSWER)
         return SignedStore(PrefixStore(f"shoal/{self.attempt}", store), secret)
 
     def close(self, rank: Rank) -> None:
-        """Remove what the ranks have met by, once this one needs it no more."""
+        """Remove the files of the rendezvous, once this rank needs them no more."""
         if self.directory is not None:
             leave_directory(self.directory, made=rank.rank == 0)
 
     def forget_secret(self, rank: Rank) -> None:
-        """Remove the file with the secret, once all have read it."""
+        """Remove the file with the secret, once all ranks have read it."""
         if rank.rank == 0 and self.keeper == "rank 0":
-            with suppress(OSError):  # As where the environment has it.
+            with suppress(OSError):  # There is none where the environment has it.
                 self._secret_file.unlink()
 
     @property
     def _secret_file(self) -> Path:
         return Path(self.log_root, f".secret-{self.attempt.replace('/', '-')}")
 
-    def _keep(self) -> Store:
+    def _serve(self) -> Store:
+        """Open the store: on all interfaces, as torch does, or on loopback if all ranks are here."""
         from torch.distributed import TCPStore
 
+        both = socket.has_dualstack_ipv6()
         try:
-            listener = self._listener()
+            if self.host.startswith("127."):
+                listener = socket.create_server((self.host, self.port), backlog=_QUEUE)
+            else:
+                family = socket.AF_INET6 if both else socket.AF_INET
+                listener = socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
         except OSError as error:
             message = (
                 f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
                 f"({error.strerror or error}): export another MASTER_PORT before srun."
             )
             raise UsageError(message) from error
-        return TCPStore(
-            self.host,
-            self.port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=_LONG,
-            master_listen_fd=listener.detach(),
-        )
+        descriptor = listener.detach()
+        return TCPStore(self.host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 
-    def _listener(self) -> socket.socket:
-        """Listen for all others: on every interface as torch does, or on loopback where they are all here."""
-        if self.host.startswith("127."):
-            return socket.create_server((self.host, self.port), backlog=_QUEUE)
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        return socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
-
-    def _find(self, patience: float) -> Store:
-        """Wait for rank 0, and open its store, in a thread: where something else has the port torch 2.15 never ends."""
+    def _find(self, timeout: float) -> Store:
+        """Wait for rank 0, and connect to its store in a thread: at another program's port torch 2.15 never returns."""
         from torch.distributed import TCPStore
 
-        wait_s = patience or _FOREVER_S
         begun = time.monotonic()
         while not answers(self.host, self.port):
-            if time.monotonic() - begun > wait_s:
+            if time.monotonic() - begun > timeout:
                 message = (
                     f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
                     "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
                     "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
                 )
                 raise WorkerLostError(message)
-            time.sleep(_POLL_S)
+            time.sleep(RENDEZVOUS_POLL_S)
         found: queue.SimpleQueue[Store | Exception] = queue.SimpleQueue()
 
-        def find() -> None:
+        def connect() -> None:
             try:
-                found.put(TCPStore(self.host, self.port, is_master=False, timeout=_HEARING))
+                found.put(TCPStore(self.host, self.port, is_master=False, timeout=_CONNECT))
             except RuntimeError as error:
                 found.put(error)
 
-        threading.Thread(target=find, name="meeting", daemon=True).start()
+        threading.Thread(target=connect, name="rendezvous", daemon=True).start()
         try:
-            store = found.get(timeout=_HEARING.total_seconds())
+            store = found.get(timeout=ACKNOWLEDGE_S)
         except queue.Empty as error:
             store = error
         if isinstance(store, Exception):
@@ -195,40 +180,129 @@ class Rendezvous:
                 "before srun."
             )
             raise UsageError(message) from store
-        store.set_timeout(_LONG)
         return store
 
     def connect(self, secret: str | None) -> SignedStore:
-        """Open one more connection, on which whoever watches waits for no answer for long."""
+        """Open one more connection to the store, for status: its requests fail soon without an answer."""
         from torch.distributed import PrefixStore, TCPStore
 
-        store = TCPStore(self.host, self.port, is_master=False, timeout=_ANSWER)
-        return SignedStore(PrefixStore(f"shoal/watch/{self.attempt}", store), secret)
+        store = TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=STATUS_ANSWER_S))
+        return SignedStore(PrefixStore(f"shoal/status/{self.attempt}", store), secret)
 
 
 def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
-    """Tell that this rank has heard what may end all; rank 0, which may keep the store, waits for the others."""
-    with suppress(RuntimeError):  # Whoever is gone needs to hear no more.
-        store.set(f"{_HEARD}/{what}/{rank.rank}", "")
-        if rank.rank == 0:
-            store.wait([f"{_HEARD}/{what}/{each}" for each in range(rank.world_size)], _HEARING)
+    """Write that this rank has read `what`, which may end all. Rank 0, which may hold the store, waits for all."""
+    ranks = range(rank.world_size) if rank.rank == 0 else [rank.rank]
+    with suppress(RuntimeError):  # A rank that has ended needs to read no more.
+        store.set(f"shoal/read/{what}/{rank.rank}", "")
+        store.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` does not wait for an answer.
 
 
-def find_network(meeting: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
-    """Return the variables that let gloo and NCCL find the other machines; none where there is one machine.
+def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
+    """Publish what this rank would do, wait for all ranks, and compare.
 
-    Ranks on other machines than the store's take the way that leads there. Those beside it, to whom its address may be
-    that of the loopback interface, take the way to one of the others.
+    Returns:
+        The backend of the process group: `gloo` if one rank cannot use NCCL.
 
-    Args:
-        meeting: Where the ranks have met.
-        store: Through which they talk.
-        rank: This process's place.
-        interface: What `--interface` asks for.
+    Raises:
+        UsageError: A rank refuses, or its node is not like rank 0's.
+        WorkerLostError: A rank does not come.
+    """
+    config = plan.config
+    packages, files = code_of(config.task)
+    own = {
+        "host": platform.node(),
+        "backend": plan.backend,
+        # A continued run has its configuration where rank 0 is.
+        "config": None if config.resume is not None else _flat(to_plain(config)),
+        "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
+    }
+    store.set(_key(rank.rank), json.dumps(own))
+    published = _wait_for_all(store, rank, config.startup_timeout)
+    for number, each in enumerate(published):
+        if "refusal" in each:
+            message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
+            raise UsageError(message)
+    _refuse_other_commands(published)
+    first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
+    refuse_differences(first, others)
+    return "gloo" if any(each["backend"] == "gloo" for each in published) else "nccl"
+
+
+def publish_refusal(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
+    """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
+    rank = joined_rank(environ)
+    if rank is not None and rank.local_world_size < rank.world_size:
+        refusal = {"host": platform.node(), "refusal": str(error)}
+        with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
+            rendezvous = Rendezvous.of(rank, log_root, environ)
+            store = rendezvous.open(rank, REFUSAL_S)
+            store.set(_key(rank.rank), json.dumps(refusal))
+            acknowledge(store, rank, "handshake")
+            rendezvous.forget_secret(rank)
+
+
+def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
+    """Return what each rank has published, by rank."""
+    missing = list(range(rank.world_size))
+    begun = time.monotonic()
+    while missing := [number for number in missing if not store.check([_key(number)])]:
+        waited = time.monotonic() - begun
+        if waited < (startup_timeout or math.inf):
+            time.sleep(RENDEZVOUS_POLL_S)
+            continue
+        late = ", ".join(map(str, missing))
+        message = (
+            f"Rank {late} of {rank.world_size} has not arrived within {waited:.0f} s: see whether its machine is there "
+            "and was started, and start all of them again. --startup-timeout waits longer."
+        )
+        raise WorkerLostError(message)
+    published = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
+    acknowledge(store, rank, "handshake")
+    return published
+
+
+def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse ranks whose configuration is not rank 0's.
+
+    Raises:
+        UsageError: With the name and both values of each difference.
+    """
+    first = published[0]["config"]
+    for number, each in enumerate(published if first else ()):
+        other = each["config"] or first
+        names = [name for name in first | other if first.get(name) != other.get(name)]
+        if names:
+            details = "\n".join(f"{name}: {other.get(name)!r} there, {first.get(name)!r} on rank 0" for name in names)
+            message = (
+                f"Rank {number} on {each['host']} was asked something else than rank 0 on {published[0]['host']}, as "
+                "listed above: type the same command on all machines."
+            )
+            raise UsageError(message, details=details)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values that must be equal on all nodes, by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if prefix or name not in _MAY_DIFFER:
+            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _key(rank: int) -> str:
+    return f"shoal/handshake/{rank}"
+
+
+def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
+    """Return the variables by which gloo and NCCL reach the other nodes; none for one node.
+
+    Ranks on other nodes than the store's take the interface that leads to the store. Those beside it, which may know it
+    by a loopback address, take the one that leads to another node. `interface` is the user's choice.
 
     Raises:
         UsageError: There is no such interface.
-        WorkerLostError: No way leads to the other machines.
+        WorkerLostError: No interface leads to the other nodes.
     """
     if rank.local_world_size == rank.world_size:
         return {}
@@ -236,22 +310,18 @@ def find_network(meeting: Rendezvous, store: SignedStore, rank: Rank, interface:
         return through(interface)
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}  # The user's own choice.
-    route = route_to(meeting.host)
-    if route is None:
-        raise _no_way(meeting.host)
-    if not route.is_local:
-        store.set(_FAR, route.source)
+    address = rendezvous.host
+    route = route_to(address)
+    if route is not None and not route.is_local:
+        store.set(_REMOTE, route.source)
         return route.environment()
-    far = store.get(_FAR).decode()
-    route = route_to(far)
+    if route is not None:
+        address = store.get(_REMOTE).decode()
+        route = route_to(address)
     if route is None:
-        raise _no_way(far)
+        message = (
+            f"No network interface of this machine leads to {address}, where other workers are: pass --interface with "
+            "the one that does, or mend the network."
+        )
+        raise WorkerLostError(message)
     return route.environment()
-
-
-def _no_way(address: str) -> WorkerLostError:
-    message = (
-        f"No network interface of this machine leads to {address}, where other workers are: pass --interface with the "
-        "one that does, or mend the network."
-    )
-    return WorkerLostError(message)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
-from shoal.launch.signals import ended_at_once
+from shoal.launch.exit_records import ended_at_once
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import Nodes
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from shoal.config import TrainConfig
     from shoal.launch.progress import ProgressReporter
-    from shoal.launch.signals import StopRequests
     from shoal.machine.gpus import VisibleGpus
     from shoal.plan.nodes import NodePlan
     from shoal.plan.rundir import RunDir
     from shoal.plan.training import TrainPlan
+    from shoal.signals import StopRequests
 
     ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
     Slot = tuple[str, str, int]  # Host, UUID of the GPU, number among the workers of that GPU: ranks may change.

@@ -1,6 +1,6 @@
-"""Secrets of a step: a store whose values are signed, and files and directories that only one user can enter.
+"""A store with signed values, and private files and directories: torch's store lets any program that reaches it write.
 
-torch's store asks no password: all that reach its port can write into it.
+The ranks of a SLURM step share a secret in a file, or a directory that only their user can enter.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.launch.reaper import locked_by, own_scratch, sweep_abandoned
+from shoal.timing import SHARED_DISK_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,22 +27,20 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 SECRET = "SHOAL_SECRET"  # noqa: S105  The variable's name.
-"""Environment variable that signs what ranks exchange, where it is set for all of them."""
+"""Environment variable with the secret that signs what ranks exchange, if it is set for all of them."""
 _DIGITS = 64
 _OWNER = "owner"
-_SHARED_S = 10.0
-"""How long a file of another machine may take to be seen here [s]: network file systems remember what was not there."""
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SignedStore:
-    """A store whose values begin with their HMAC, so that only those who know the secret can write them."""
+    """A store whose values begin with their HMAC: only processes that know the secret can write them."""
 
     raw: Store
     """The store itself, for torch's process group."""
     secret: str | None
-    """None where nobody else can write into the store, or where ranks share no secret: values are then as they are."""
+    """None, for values without HMAC, where no other program can write into the store or ranks share no secret."""
 
     def set(self, key: str, value: str) -> None:
         """Sign a value and write it."""
@@ -67,15 +66,15 @@ class SignedStore:
         return text
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which the store itself keeps and nobody can sign, and return its value."""
+        """Add to a counter, which the store itself keeps without HMAC, and return its value."""
         return self.raw.add(key, amount)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether the store has all of these keys, whoever wrote them."""
+        """Whether the store has all of these keys, signed or not."""
         return self.raw.check(list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Wait until it has."""
+        """Wait until the store has all of these keys."""
         self.raw.wait(list(keys), timeout)
 
     @staticmethod
@@ -93,7 +92,7 @@ def make_secret(file: Path) -> str:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            file.unlink()  # Of a task that was killed.
+            file.unlink()  # A killed task left it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(secret)
@@ -107,21 +106,21 @@ def make_secret(file: Path) -> str:
 
 
 def read_secret(file: Path) -> str:
-    """Return the secret that rank 0 has written, on a disk that both machines share.
+    """Return the secret that rank 0 has written, on a disk that the nodes share.
 
     Raises:
         UsageError: It is not there, or others could have written it.
     """
-    give_up = time.monotonic() + _SHARED_S
+    deadline = time.monotonic() + SHARED_DISK_S
     while True:
         with suppress(OSError):
-            list(file.parent.iterdir())  # Makes a network file system look again.
+            list(file.parent.iterdir())  # Refreshes the cache of a network file system.
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(descriptor, encoding="ascii") as opened:
                 _refuse_not_private(file, os.fstat(descriptor))
                 if secret := opened.read():
                     return secret
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             message = (
                 f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root "
                 f"on a disk that all machines share, or export {SECRET} before srun, as `openssl rand -hex 32` makes "
@@ -131,13 +130,8 @@ def read_secret(file: Path) -> str:
         time.sleep(_POLL_S)
 
 
-def join_directory(directory: Path, *, make: bool, patience: float) -> None:
-    """Make a directory that only this user can enter, or wait until it is there.
-
-    Args:
-        directory: On a disk of this machine.
-        make: Whether this rank makes it, and keeps it as long as it lives; others wait for that.
-        patience: How long they wait [s].
+def join_directory(directory: Path, *, make: bool, timeout: float) -> None:
+    """Make a directory that only this user can enter, and lock it as long as this process lives; or wait for it.
 
     Raises:
         UsageError: It cannot be made, or others can enter it.
@@ -155,15 +149,15 @@ def join_directory(directory: Path, *, make: bool, patience: float) -> None:
             raise UsageError(message) from error
         own_scratch(directory)
         return
-    give_up = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         with suppress(FileNotFoundError):
             _refuse_not_private(directory, directory.lstat())
             if locked_by(directory / _OWNER):
                 return
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             message = (
-                f"Rank 0 has not made {directory} within {patience:.0f} s, where the tasks of srun meet: see whether "
+                f"Rank 0 has not made {directory} within {timeout:.0f} s, where the tasks of srun meet: see whether "
                 "it was started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
             )
             raise WorkerLostError(message)
@@ -171,18 +165,14 @@ def join_directory(directory: Path, *, make: bool, patience: float) -> None:
 
 
 def leave_directory(directory: Path, *, made: bool) -> None:
-    """Remove it: on the rank that has made it, and on others once that one is gone."""
+    """Remove the directory: on the rank that has made it, and on others once that one has ended."""
     if made:
         shutil.rmtree(directory, ignore_errors=True)
     sweep_abandoned(directory.parent)
 
 
 def _refuse_not_private(path: Path, status: os.stat_result) -> None:
-    """Refuse what another user owns or can write.
-
-    Raises:
-        UsageError: Then it may be a trap.
-    """
+    """Refuse what another user owns or can write: it may be an attack."""
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         message = (
             f"{path}, by which the tasks of srun would meet, is a link, or another user owns it or can enter it: "

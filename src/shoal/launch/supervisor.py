@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.launch.exit_records import failure_of, first_failure, resume_hint, was_requested
+from shoal.launch.exit_records import ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote_node import remote_nodes
-from shoal.launch.signals import ended_at_once, heard
+from shoal.signals import stop_announcement
 from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from shoal.launch.exit_records import ExitRecord
     from shoal.launch.node import Node
     from shoal.launch.progress import ProgressReporter
-    from shoal.launch.signals import StopRequests
     from shoal.plan.rundir import RunDir
     from shoal.plan.spec import WorkerSpec
+    from shoal.signals import StopRequests
 
 
 def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
@@ -162,7 +162,7 @@ class Supervisor:
         if name is None or count == self.num_signals:
             return
         if self.num_signals == 0 and self.has_learned:
-            self.reporter.on_line(heard(name))
+            self.reporter.on_line(stop_announcement(name))
         self.num_signals = count
         self._end_in(STOP_S if self.has_learned and self.stop.counts["SIGINT"] < 2 else 0)  # noqa: PLR2004
         self._signal(signal.Signals[name])

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 def main() -> None:
     """Run the agent until all workers have ended, or the launching process has."""
-    from shoal.launch.signals import STOPPING
+    from shoal.signals import STOPPING
 
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # A scheduler's warning to every process is for the workers.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # Blocked in the thread that has started this process.

@@ -1,194 +1,144 @@
-"""The watchdog of a rank: a thread that keeps its heartbeat going, and ends a rank that gets stuck.
+"""The watchdog of a rank: a thread that writes its heartbeat, and ends a rank that is stuck.
 
-A rank without progress dumps the stacks of its threads, says so, and ends itself. One whose process does not run
-cannot: faulthandler's own thread, which needs no lock of Python's, still dumps its stacks, and those who wait for it
-name it (`shoal.launch.hang_detector`).
+A rank without progress dumps the stacks of its threads, writes its exit record and ends itself. When Python does not
+run, faulthandler's own thread dumps the stacks, and other processes report the rank (`shoal.launch.hang_detector`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.heartbeat import Heartbeat, Limits, beat_file
+from shoal.heartbeat import Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, failure_of
 from shoal.launch.hang_detector import (
-    GRACE_S,
     PauseDetector,
     drop_empty_stacks,
-    end_stuck,
     find_stuck_rank,
+    kill_stuck,
     machine_lost,
     stack_file,
     stall_error,
 )
-from shoal.launch.status_store import FileStatusStore
+from shoal.timing import BEAT_S, DUMP_GRACE_S, HANG_GRACE_S, IDLE_BEFORE_READING_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
     from typing import TextIO
 
     from shoal.errors import ShoalError, WorkerLostError
     from shoal.heartbeat import Beat
     from shoal.launch.status_store import StatusStore
     from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
 
-_TICK_S = 1.0
-"""Longest time between two beats [s]."""
-_TICKS_A_LIMIT = 5
-_CURIOUS_S = 2.0
-"""After so long without progress a rank wants to know how the others are [s]."""
-_LONGEST_S = 1e7
-"""faulthandler counts no longer times [s]."""
-_DUMP_GRACE_S = 1.0
-"""How much later than the limit faulthandler's thread dumps the stacks of a process that does not run [s]."""
+_BEATS_PER_LIMIT = 5
 
 
-@contextmanager
-def watched(  # noqa: PLR0913  What a door knows of its rank.
-    run: RunDir,
-    rank: Rank,
-    limits: Limits,
-    *,
-    give_up: Callable[[ShoalError], None],
-    scratch: Path | None = None,
-    board: StatusStore | None = None,
-) -> Iterator[Heartbeat]:
-    """Keep the heartbeat of this process's rank, and watch over it, for the time of the body.
+class Watchdog:
+    """Writes a rank's heartbeat and watches it, as a context manager that yields the heartbeat."""
 
-    Args:
-        run: Where stacks are dumped.
-        rank: This process's place.
-        limits: How long it may go without progress.
-        give_up: Called in the watchdog's thread when nothing will come of this process any more; must end it.
-        scratch: A directory of this machine for the heartbeat, where a launching process looks at it, and names
-            whoever gets stuck. By default it is in the run directory, and the ranks look at each other.
-        board: Where ranks of several machines leave word for each other; by default files do.
-    """
-    directory = scratch or run.ranks_dir
-    beat = Heartbeat(beat_file(directory, rank.rank), limits)
-    board = board or FileStatusStore(run, directory, rank.world_size)
-    dog = _Watchdog(run, rank, beat, board, give_up, is_launched=scratch is not None)
-    dog.start()
-    try:
-        yield beat
-    finally:
-        dog.stop()
-        beat.close()
-        with contextlib.suppress(OSError):  # This rank is about to say itself how it ended.
-            beat_file(directory, rank.rank).unlink()
-
-
-class _Watchdog:
-    """One rank's."""
-
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
-        run: RunDir,
         rank: Rank,
-        beat: Heartbeat,
-        board: StatusStore,
-        give_up: Callable[[ShoalError], None],
-        *,
-        is_launched: bool,
+        statuses: StatusStore,
+        timeouts: tuple[float, float],
+        abort: Callable[[ShoalError], None],
     ) -> None:
-        self._run = run
+        """Write the first heartbeat. `timeouts` are those of startup and of stalls; `abort` ends this process."""
         self._rank = rank
-        self._beat = beat
-        self._board = board
-        self._is_launched = is_launched  # By a process that watches over all ranks.
-        self._give_up = give_up
-        self._lookout = PauseDetector()
+        self._statuses = statuses
+        self._run = statuses.run
+        self._abort = abort
+        self._file = beat_file(statuses.directory, rank.rank)
+        self._beat = Heartbeat(self._file, *timeouts)
+        self._pauses = PauseDetector()
         self._ended = threading.Event()
         self._stacks: TextIO | None = None
-        self._tells_of_crashes = False
+        self._dumps_crashes = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def start(self) -> None:
+    def __enter__(self) -> Heartbeat:
         with contextlib.suppress(OSError):  # Opened now: later the disk may be full, or the directory gone.
             self._stacks = stack_file(self._run, self._rank.rank).open("w", encoding="utf-8")
-        # torchrunx's worker has sent crashes to the rank's output, which may be off. A user's own wish is left alone.
-        if self._stacks is not None and (self._is_launched or not faulthandler.is_enabled()):
-            faulthandler.enable(file=self._stacks)  # A crash in native code leaves its stacks there too.
-            self._tells_of_crashes = True
+        # torchrunx's worker sends crashes to the rank's output, which may be off. A user's own choice is left alone.
+        if self._stacks is not None and (self._statuses.is_supervised or not faulthandler.is_enabled()):
+            faulthandler.enable(file=self._stacks)
+            self._dumps_crashes = True
         self._arm()
         self._thread.start()
+        return self._beat
 
-    def stop(self) -> None:
-        """Stop watching, and leave no empty file."""
+    def __exit__(self, *_exception: object) -> None:
         self._ended.set()
         self._thread.join()
         if self._stacks is not None:
             faulthandler.cancel_dump_traceback_later()
-            if self._tells_of_crashes:
+            if self._dumps_crashes:
                 faulthandler.disable()
             self._stacks.close()
             drop_empty_stacks(self._run, [self._rank.rank])
+        self._beat.close()
+        with contextlib.suppress(OSError):  # The exit record follows.
+            self._file.unlink()
 
     def _watch(self) -> None:
-        tick = min(_TICK_S, self._beat.limits.least / _TICKS_A_LIMIT)
-        while not self._ended.wait(tick):
+        period = min(BEAT_S, self._beat.least_limit / _BEATS_PER_LIMIT)
+        while not self._ended.wait(period):
             limit, marks = self._beat.limit, self._beat.marks
-            watched_s = self._lookout.look(marks)
+            watched_s = self._pauses.look(marks)
             waits = self._beat.waits()
             self._beat.pulse(waits=waits)
             self._arm()
             idle = min(self._beat.idle, watched_s)
-            # How long others have been silent is known from when one begins to look.
-            self._board.pulse(self._beat.beat(self._rank.rank, waits=waits), curious=idle > min(_CURIOUS_S, limit / 2))
+            # The silence of others is measured from the first time that they are read.
+            read_others = idle > min(IDLE_BEFORE_READING_S, limit / 2)
+            self._statuses.publish(self._beat.beat(self._rank.rank, waits=waits), read_others=read_others)
             if idle > limit and not waits:
-                self._end(self._confess(idle), marks)
-            elif idle > limit + GRACE_S and not self._is_launched:
-                self._look_around(watched_s, marks)
+                self._end(self._dump_stacks(idle), marks)
+            elif idle > limit + HANG_GRACE_S and not self._statuses.is_supervised:
+                self._check_others(watched_s, marks)
 
-    def _end(self, error: ShoalError, marks: int, culprit: Beat | None = None) -> None:
-        """Leave a note and end this process, unless it has come on meanwhile; end `culprit` too."""
+    def _end(self, error: ShoalError, marks: int, stuck: Beat | None = None) -> None:
+        """Write an exit record and end this process, unless it made progress meanwhile; kill the process of `stuck`."""
         if marks != self._beat.marks:
             return
-        self._board.leave(ExitRecord.of_error(error, self._rank))  # First: what is ended now breaks our connection.
-        if culprit is not None:
-            end_stuck(culprit)
-        self._give_up(error)
+        self._statuses.write_exit(ExitRecord.of_error(error, self._rank))  # First: the kill breaks our connection.
+        if stuck is not None:
+            kill_stuck(stuck)
+        self._abort(error)
 
     def _arm(self) -> None:
-        """Have the stacks dumped if this thread does not come back here in time."""
-        limit = self._beat.limits.least
-        if self._stacks is None:
-            return
-        if limit < _LONGEST_S:
-            faulthandler.dump_traceback_later(limit + _DUMP_GRACE_S, file=self._stacks)
-        else:
-            faulthandler.cancel_dump_traceback_later()
+        """Have faulthandler dump the stacks unless this is called again in time."""
+        limit = self._beat.least_limit
+        if self._stacks is not None and limit < math.inf:
+            faulthandler.dump_traceback_later(min(limit, 1e7) + DUMP_GRACE_S, file=self._stacks)  # Its longest time.
 
-    def _confess(self, idle: float) -> WorkerLostError:
-        """Dump the stacks of all threads, and return the error that names this rank."""
+    def _dump_stacks(self, idle: float) -> WorkerLostError:
+        """Dump the stacks of all threads, and return the error of this rank."""
         if self._stacks is not None:
             with contextlib.suppress(OSError):
                 faulthandler.cancel_dump_traceback_later()
                 self._stacks.write(f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n")
                 self._stacks.flush()
                 faulthandler.dump_traceback(file=self._stacks)
-        own = replace(self._beat.beat(self._rank.rank), idle=idle)
-        return stall_error(self._run, own)
+        return stall_error(self._run, replace(self._beat.beat(self._rank.rank), idle=idle))
 
-    def _look_around(self, watched_s: float, marks: int) -> None:
-        """End this process if it waits in vain, naming the rank that it waits for."""
-        if self._board.silent > self._beat.limit:
-            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), self._board.silent), marks)
+    def _check_others(self, watched_s: float, marks: int) -> None:
+        """End this process if it waits for a rank that is stuck, failed or lost."""
+        statuses = self._statuses
+        if statuses.silent > self._beat.limit:
+            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
             return
-        notes = self._board.notes()
-        cause = self._board.first_failure()
-        if cause is not None:  # One that failed long ago, which this rank's connection does not tell.
+        cause = statuses.first_failure()
+        if cause is not None:  # It failed long ago, and this rank's connection did not break.
             self._end(failure_of(replace(cause, traceback="")), marks)
             return
-        ranks = set(range(self._rank.world_size)) - notes.keys()
-        beats = self._board.beats(ranks)
+        ranks = set(range(self._rank.world_size)) - statuses.exit_records().keys()
+        beats = statuses.beats(ranks)
         error = find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats}))
         if error is not None:
             self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))

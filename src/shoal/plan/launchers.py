@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shoal.errors import UsageError
@@ -20,6 +22,9 @@ TORCHRUN_SIGN = "TORCHELASTIC_RUN_ID"
 """torchrun sets it for each rank; nothing else does."""
 SRUN_SIGN = "SLURM_STEP_ID"
 """Number of a SLURM step. A batch script has none; steps that srun did not start have a word, or ten digits."""
+
+STATE_DIR = "SHOAL_ATTEMPTS"
+"""Environment variable of the elastic mode's workers: a directory that lives as long as their node's launcher."""
 
 _STEP = re.compile(r"[0-9]{1,9}")
 _COMMANDS: dict[Launcher, str] = {"torchrun": "python -m torch.distributed.run", "srun": "srun"}
@@ -39,6 +44,11 @@ def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
         return None
     tasks = environ.get(tasks_name(environ), "").strip()
     return None if re.fullmatch(r"\+?0*1", tasks) else "srun"
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory of `STATE_DIR`; None in a process that no elastic launcher has started."""
+    return Path(environ[STATE_DIR]) if environ.get(STATE_DIR) else None
 
 
 def tasks_name(environ: Mapping[str, str]) -> str:
