@@ -107,7 +107,7 @@ def print_usage(program: str) -> None:
     """Print the tasks that a command takes: its flags depend on the task."""
     say(f"usage: {program} TASK [flags]\n\nTasks:")
     print_tasks()
-    say(f"\n`{program} TASK --help` shows every flag with that task's defaults.")
+    say(f"\n`{program} TASK --help` shows its flags, with that task's defaults.")
     say(f"A task of your own: `{program} path/to/file.py:Class`.")
 
 

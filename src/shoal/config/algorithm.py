@@ -1,4 +1,4 @@
-"""What the learning algorithms and their extensions can be told: PPO, distillation, RND and symmetry.
+"""Settings of the learning algorithm and its extensions: PPO, random network distillation (RND) and symmetry.
 
 Networks are in `models`, the length of a rollout in `agent`. What rsl_rl fills in by itself (devices, ranks,
 sizes that follow from the observations) is not here.
@@ -7,15 +7,11 @@ sizes that follow from the observations) is not here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Literal
 
 from shoal.config.checks import Rule, above, at_least, check, check_class, each, one_of, within
 from shoal.config.models import WIDTH, Activation
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop"]
 """Names of optimizers that rsl_rl knows."""
@@ -23,19 +19,14 @@ Optimizer = Literal["adam", "adamw", "sgd", "rmsprop"]
 Schedule = Literal["adaptive", "fixed"]
 """How PPO's learning rate moves; rsl_rl takes any other word for "fixed"."""
 
-LossType = Literal["mse", "huber"]
-"""Names of imitation losses that rsl_rl knows."""
-
 ScheduleMode = Literal["constant", "step", "linear"]
 """Names of schedules of the RND weight that rsl_rl knows."""
 
-SCHEDULE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "constant": (),
-        "step": ("final_step", "final_value"),
-        "linear": ("initial_step", "final_step", "final_value"),
-    }
-)
+SCHEDULE_FIELDS: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "step": ("final_step", "final_value"),
+    "linear": ("initial_step", "final_step", "final_value"),
+}
 """Modes of `RndWeightScheduleConfig`, each with the fields that it needs."""
 
 
@@ -189,8 +180,6 @@ class PpoConfig:
     """Whether advantages are normalised in each mini-batch, and not over all of an iteration's."""
     use_mixed_precision: bool = False
     """Whether losses are computed in bfloat16."""
-    share_cnn_encoders: bool = False
-    """Whether the critic uses the actor's encoders of images; both are CNNModel then."""
     grad_reduce_bucket_mb: float = 25
     """Largest buffer in which gradients are averaged over ranks [MiB]."""
     rnd: RndConfig = field(default_factory=RndConfig)
@@ -207,37 +196,3 @@ class PpoConfig:
         rules |= dict.fromkeys(positive, above(0))
         check(self, "agent.algorithm.", rules | {"optimizer": one_of(Optimizer), "schedule": one_of(Schedule)})
         check_class(self, self.class_name, "agent.algorithm.", {"PPO": ()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillationConfig:
-    """Imitation of a teacher by a student that acts by itself. All defaults are rsl_rl's."""
-
-    class_name: str = "Distillation"
-    """Distillation, or a class of your own as "module:Class"."""
-    num_learning_epochs: int = 1
-    """How often the experience of an iteration is gone through."""
-    gradient_length: int = 15
-    """Environment steps over which the loss is summed before the optimizer steps.
-    It is also how far back a recurrent student learns.
-    What is left of a rollout that it does not divide is not learned from."""
-    learning_rate: float = 1e-3
-    """Step size of the optimizer."""
-    max_grad_norm: float | None = None
-    """Greatest norm of the gradient; longer ones are shortened to it. None leaves them."""
-    loss_type: LossType = "mse"
-    """How the distance from the teacher's action counts: squared (mse), or linear where it is far (huber)."""
-    optimizer: Optimizer = "adam"
-    """Optimizer of the student."""
-    use_mixed_precision: bool = False
-    """Whether losses are computed in bfloat16."""
-    grad_reduce_bucket_mb: float = 25
-    """Largest buffer in which gradients are averaged over ranks [MiB]."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        rules = dict.fromkeys(("num_learning_epochs", "gradient_length"), at_least(1))
-        rules |= dict.fromkeys(("learning_rate", "max_grad_norm", "grad_reduce_bucket_mb"), above(0))
-        rules |= {"loss_type": one_of(LossType), "optimizer": one_of(Optimizer)}
-        check(self, "agent.algorithm.", rules)
-        check_class(self, self.class_name, "agent.algorithm.", {"Distillation": ()})
