@@ -7,10 +7,10 @@ belong to `TrainConfig`, ranks and devices to the plan.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoal.config.algorithm import PpoConfig
-from shoal.config.checks import Rule, at_least, check, is_custom, is_given, listed, one_of
+from shoal.config.checks import Config, Rule, at_least, is_custom, is_given, listed
 from shoal.config.models import DISTRIBUTION_FIELDS, DistributionConfig, ModelConfig
 from shoal.errors import UsageError
 
@@ -32,12 +32,14 @@ def _gaussian() -> ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(Config):
     """An actor and a critic, trained by PPO."""
 
-    num_steps_per_env: int = 24
+    prefix = "agent."
+
+    num_steps_per_env: Annotated[int, at_least(1)] = 24
     """Steps of each environment in one iteration. rsl_rl has no default; this is Isaac Lab's and mjlab's."""
-    save_interval: int = 50
+    save_interval: Annotated[int, at_least(1)] = 50
     """Iterations between checkpoints. rsl_rl has no default; this is Isaac Lab's and mjlab's."""
     check_for_nan: bool = True
     """End the training when observations, rewards or weights are NaN or infinite.
@@ -45,7 +47,7 @@ class AgentConfig:
     rsl_rl's default checks every step, for NaN alone."""
     torch_compile_mode: CompileMode | None = None
     """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
-    obs_groups: dict[str, tuple[str, ...]] = field(
+    obs_groups: Annotated[dict[str, tuple[str, ...]], _NOT_EMPTY] = field(
         default_factory=lambda: {"actor": ("policy",), "critic": ("policy",)}
     )
     """Observation groups of each network: the sets are `actor`, `critic` and, for RND, `rnd_state`.
@@ -67,8 +69,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and parts that do not fit together."""
-        rules = dict.fromkeys(("num_steps_per_env", "save_interval"), at_least(1))
-        check(self, "agent.", rules | {"torch_compile_mode": one_of(CompileMode), "obs_groups": _NOT_EMPTY})
+        Config.__post_init__(self)
         if not self.actor.distribution.enabled and not is_custom(self.actor.class_name):
             message = (
                 "agent.actor.distribution.class_name is None, but rsl_rl needs a distribution of the actions:"

@@ -1,15 +1,17 @@
 """Range checks of configurations: rules, and functions that raise a UsageError for a broken one.
 
-Tasks of your own may use them in their `__post_init__`. Types are not checked here: the command line and
-`shoal.config.plain` do that, where values come from text.
+A rule stands in the annotation of its field, ``Annotated[int, at_least(1)]``. Types are not checked here: the command
+line and `shoal.config.plain` do that, where values come from text.
 """
 
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, cast, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError, did_you_mean
 
@@ -17,6 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from _typeshed import DataclassInstance
+
+
+class Config:
+    """Base of all configurations: dataclasses that check the rules of their fields when they are made."""
+
+    __slots__ = ()
+    prefix: ClassVar[str] = ""
+    """Written before the name of a field in errors, such as ``"env."``; ``"--"`` makes the name a flag."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        config = cast("DataclassInstance", self)
+        check(config, self.prefix, _rules_of(type(config)))
+
+
+@cache
+def _rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
+    """Return the rules in the annotations of a configuration; a Literal is one too."""
+    rules: dict[str, Rule] = {}
+    for name, kind in get_type_hints(cls, include_extras=True).items():
+        members = get_args(kind) if get_origin(kind) in (Annotated, Union, types.UnionType) else (kind,)
+        for part in members:
+            if isinstance(part, Rule) or get_origin(part) is Literal:
+                rules[name] = part if isinstance(part, Rule) else one_of(part)
+    return rules
 
 
 @dataclass(frozen=True, slots=True)

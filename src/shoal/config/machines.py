@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
-from shoal.config.checks import HIGHEST_PORT
+from shoal.config.checks import HIGHEST_PORT, Config, at_least
 from shoal.errors import UsageError
 
 _SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachinesConfig:
+class MachinesConfig(Config):
     """The machines of a training, and the rendezvous between them."""
+
+    prefix = "--"
 
     hosts: tuple[str, ...] = ()
     """Machines, by the names that `ssh` knows, or `slurm` for those of the allocation. The first has rank 0.
@@ -27,7 +29,7 @@ class MachinesConfig:
     nnodes: str | None = None
     """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
     and takes it back when it returns."""
-    node_rank: int | None = None
+    node_rank: Annotated[int | None, at_least(0)] = None
     """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
     master_addr: str | None = None
     """With `--nnodes`: address or name of machine 0 that all others reach."""

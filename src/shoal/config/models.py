@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from shoal.config.checks import Rule, above, at_least, check, check_class, each, one_of
+from shoal.config.checks import Config, Rule, above, at_least, check_class, each
 
 Activation = Literal[
     "elu",
@@ -52,18 +52,20 @@ _STD_RANGE = Rule("be finite, from 0 on, the lower first", lambda v: 0 <= v[0] <
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistributionConfig:
-    """The distribution that a model's output is drawn from; by default none, which is deterministic."""
+class DistributionConfig(Config):
+    """Distribution of a model's output; by default none, which makes the model deterministic."""
+
+    prefix = "a distribution's "
 
     class_name: str | None = None
     """GaussianDistribution has one standard deviation for each action.
     HeteroscedasticGaussianDistribution has one that depends on the observation.
     BetaDistribution keeps actions within bounds. A class of your own is written "module:Class".
     None makes the model deterministic, which is rsl_rl's default."""
-    init_std: float | None = None
+    init_std: Annotated[float | None, above(0)] = None
     """Standard deviation at the start, in units of the action.
     Gaussian distributions only; None takes rsl_rl's 1.0."""
-    std_range: tuple[float, float] | None = None
+    std_range: Annotated[tuple[float, float] | None, _STD_RANGE] = None
     """Least and greatest standard deviation, in units of the action; it is clamped to them.
     Gaussian distributions only; None takes rsl_rl's 1e-6 and 1e6."""
     std_type: StdType | None = None
@@ -73,7 +75,7 @@ class DistributionConfig:
     learn_std: bool | None = None
     """Whether the standard deviation is learned; if not, it stays at `init_std`.
     GaussianDistribution only; None takes rsl_rl's True."""
-    action_range: tuple[float, float] | None = None
+    action_range: Annotated[tuple[float, float] | None, _INTERVAL] = None
     """Least and greatest action. BetaDistribution only; None takes rsl_rl's -1 and 1."""
 
     @property
@@ -83,25 +85,20 @@ class DistributionConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and fields that the distribution does not take."""
-        prefix = "a distribution's "
-        rules = {
-            "init_std": above(0),
-            "std_range": _STD_RANGE,
-            "action_range": _INTERVAL,
-            "std_type": one_of(StdType),
-        }
-        check(self, prefix, rules)
-        check_class(self, self.class_name, prefix, DISTRIBUTION_FIELDS)
+        Config.__post_init__(self)
+        check_class(self, self.class_name, self.prefix, DISTRIBUTION_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """A network of a learner: its class, the layers of its head, and what only some of the classes have."""
+class ModelConfig(Config):
+    """One network of a learner: its class and its layers."""
+
+    prefix = "a model's "
 
     class_name: str = "MLPModel"
     """MLPModel is a perceptron, RNNModel has recurrent layers before it.
     A class of your own is written "module:Class"; it is given every field that is not None."""
-    hidden_dims: tuple[int, ...] = (256, 256, 256)
+    hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (256, 256, 256)
     """Units of each hidden layer; -1 takes as many as the input has (rsl_rl's default)."""
     activation: Activation = "elu"
     """Activation function of the hidden layers (rsl_rl's default)."""
@@ -111,14 +108,12 @@ class ModelConfig:
     """What the output is drawn from; deterministic unless it names a class (rsl_rl's default)."""
     rnn_type: RnnType | None = None
     """Kind of recurrent cell. RNNModel only; None takes rsl_rl's lstm."""
-    rnn_hidden_dim: int | None = None
+    rnn_hidden_dim: Annotated[int | None, at_least(1)] = None
     """Units of the recurrent state. RNNModel only; None takes rsl_rl's 256."""
-    rnn_num_layers: int | None = None
+    rnn_num_layers: Annotated[int | None, at_least(1)] = None
     """Recurrent layers on top of each other. RNNModel only; None takes rsl_rl's 1."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and fields that the class does not take."""
-        prefix = "a model's "
-        rules = {"hidden_dims": each(WIDTH), "activation": one_of(Activation), "rnn_type": one_of(RnnType)}
-        check(self, prefix, rules | dict.fromkeys(("rnn_hidden_dim", "rnn_num_layers"), at_least(1)))
-        check_class(self, self.class_name, prefix, MODEL_FIELDS)
+        Config.__post_init__(self)
+        check_class(self, self.class_name, self.prefix, MODEL_FIELDS)

@@ -6,22 +6,16 @@ Nothing here depends on the machine; `shoal.plan` decides what does.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, at_least, check
+from shoal.config.checks import FILM_SIZE, at_least
 from shoal.config.env import EnvConfig
 from shoal.config.machines import MachinesConfig, number_of_nodes
 from shoal.errors import UsageError
 
 NOT_REPEATED = ("resume", "checkpoint", "dry_run", *(item.name for item in fields(MachinesConfig)))
 """Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
-
-_LEAST_0 = ("seed", "node_rank", "check_replicas_every", "max_restarts", "startup_timeout", "stall_timeout")
-_LEAST_1 = (
-    *("num_envs", "max_iterations", "min_workers", "video_length", "video_interval"),
-    *("keep_last", "keep_every", "keep_rank_files"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +29,13 @@ class TrainConfig(MachinesConfig):
     `auto` is GPU 0 if there is one, else the CPU."""
     nproc_per_node: int | None = None
     """Workers on each machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
-    num_envs: int = 1024
+    num_envs: Annotated[int, at_least(1)] = 1024
     """Environments on each worker."""
     num_envs_total: int | None = None
     """Environments over all workers; must divide evenly. Excludes `--num-envs`."""
-    max_iterations: int = 300
+    max_iterations: Annotated[int, at_least(1)] = 300
     """Learning iterations of the whole run: a resumed run goes on up to this number."""
-    seed: int = 42
+    seed: Annotated[int, at_least(0)] = 42
     """Seed of the run. Environments of rank r are seeded with seed + r."""
     run_name: str = ""
     """Suffix of the run directory's name, after the time stamp."""
@@ -51,11 +45,11 @@ class TrainConfig(MachinesConfig):
     """Continue a run: its name or directory; without a value the newest of this experiment."""
     checkpoint: str | None = None
     """Start a new run from the weights of a checkpoint: its path, or `latest` or `best` of the newest run."""
-    keep_last: int | None = None
+    keep_last: Annotated[int | None, at_least(1)] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
-    keep_every: int | None = None
+    keep_every: Annotated[int | None, at_least(1)] = None
     """With `--keep-last`: also keep checkpoints whose iteration is a multiple of this."""
-    keep_rank_files: int | None = 3
+    keep_rank_files: Annotated[int | None, at_least(1)] = 3
     """Number of newest checkpoints that keep their rank files (environments and random states), with which `--resume`
     continues exactly. Older ones keep the learner alone. `None`: all."""
     torchrunx_log_dir: str | None = None
@@ -65,27 +59,27 @@ class TrainConfig(MachinesConfig):
     """Metrics writer besides `metrics.jsonl`, which is always written."""
     wandb_project: str = "shoal"
     """Weights & Biases project, with `--logger wandb`."""
-    check_replicas_every: int = 50
+    check_replicas_every: Annotated[int, at_least(0)] = 50
     """Iterations between comparisons of all ranks' weights, normalisers and optimizers;
     0 compares only at the start and at the end."""
-    max_restarts: int = 0
+    max_restarts: Annotated[int, at_least(0)] = 0
     """Restarts from the newest good checkpoint after a loss (exit code 75), in the same run directory.
     Only restarts in a row without a newer checkpoint count. A single worker then runs in a process of its own."""
-    min_workers: int | None = None
+    min_workers: Annotated[int | None, at_least(1)] = None
     """With `--max-restarts`: least number of workers to go on with, when a GPU is gone or when the same rank was
     lost twice in a row without a newer checkpoint. Default: all of them."""
-    startup_timeout: float = 900.0
+    startup_timeout: Annotated[float, at_least(0)] = 900.0
     """Time without progress after which a rank counts as stuck, until its first iteration is done [s]; 0: never.
     A stuck rank ends the run with exit code 75."""
-    stall_timeout: float = 300.0
+    stall_timeout: Annotated[float, at_least(0)] = 300.0
     """The same from the second iteration on [s]; 0: never, for use with a debugger."""
     video: bool = False
     """Film one environment of rank 0 at intervals, into `<run>/videos`."""
-    video_length: int = 200
+    video_length: Annotated[int, at_least(1)] = 200
     """Steps of each film."""
-    video_interval: int = 2000
+    video_interval: Annotated[int, at_least(1)] = 2000
     """Steps from the beginning of one film to the beginning of the next."""
-    video_size: tuple[int, int] = (1280, 720)
+    video_size: Annotated[tuple[int, int], FILM_SIZE] = (1280, 720)
     """Width and height of each film [pixels]."""
     export: bool = True
     """At the end, write the policy to `<run>/exports`, as ONNX and as a torch.export program."""
@@ -102,8 +96,7 @@ class TrainConfig(MachinesConfig):
         Raises:
             UsageError: They do.
         """
-        rules = dict.fromkeys(_LEAST_0, at_least(0)) | dict.fromkeys(_LEAST_1, at_least(1))
-        check(self, "--", rules | {"video_size": FILM_SIZE})
+        MachinesConfig.__post_init__(self)
         self.check_machines()
         if self.nnodes is not None and not self.max_restarts:
             least, most = number_of_nodes(self.nnodes)
