@@ -38,6 +38,7 @@ COMMANDS = (
     "shoal plan Cartpole-Swingup --help all",
     "shoal bench Cartpole-Swingup --help all",
     "shoal doctor --help",
+    "shoal completion --help",
     "shoal tasks",
 )
 

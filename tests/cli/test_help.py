@@ -132,6 +132,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "plan",
             "doctor",
             "bench",
+            "completion",
         )
         if f"\n  {name} " not in text
     ] == []

@@ -17,6 +17,7 @@ from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
+from shoal.config.checks import listed
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.launch.elastic_state import attempts, lasting_failures
 from shoal.logs import configure_logging
@@ -186,6 +187,20 @@ def _doctor(words: Sequence[str]) -> None:
         raise diagnosis.error
 
 
+def _completion(words: Sequence[str]) -> None:
+    from shoal.cli.completion import SCRIPTS, candidates
+
+    if words and words[0] == "candidates":
+        sys.stdout.write("".join(f"{word}\n" for word in candidates(words[1:], _COMMANDS)))
+    elif len(words) == 1 and words[0] in SCRIPTS:
+        sys.stdout.write(SCRIPTS[words[0]])
+    elif words and words[0] not in {"-h", "--help"}:
+        message = f"`shoal completion` has no script for '{words[0]}': pass {listed(SCRIPTS)}."
+        raise UsageError(message)
+    else:
+        report.say("usage: shoal completion {bash,zsh,fish}\n\nPrints the completion script of a shell.")
+
+
 def _of_a_task(program: str, command: _Command) -> _Command:
     """Return a command that tells its usage when nothing is asked of it but help: its flags depend on the task."""
 
@@ -212,6 +227,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "tasks": ("list what can be trained", _tasks),
     "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
     "doctor": ("look whether this machine can train, and say what to mend", _doctor),
+    "completion": ("print the completion script of bash, zsh or fish", _completion),
     "bench": ("measure environment and training steps per second", _of_a_task("shoal bench", _bench)),
 }
 
