@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from shoal.procfs import started_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
     from typing import Self
 
@@ -93,6 +93,8 @@ class Heartbeat:
         """The iteration that runs, counted from 1; 0 before the first."""
         self.marks = 0
         """Signs of progress so far."""
+        self.on_enter: Callable[[str], None] | None = None
+        """Called with each phase that this process enters."""
         self.waits_on_device: Callable[[], bool] | None = None
         """Tells whether this rank's device waits for other ranks while its host goes on to another phase."""
         self.phase = "startup"
@@ -111,6 +113,8 @@ class Heartbeat:
             told = _SITE.pack(sequence, _NUMBERS[phase], self.iteration, now, self.limit, sequence)
             with contextlib.suppress(OSError):  # A full disk must not end what it only fails to tell of.
                 os.pwrite(self._descriptor, told, 0)
+        if self.on_enter is not None:
+            self.on_enter(phase)
         return before
 
     def mark(self) -> None:
@@ -177,6 +181,11 @@ class Heartbeat:
     def place(self) -> str:
         """Return where this rank is, in words."""
         return place_of(self.phase, self.iteration)
+
+
+def slowest_phase(phases: Collection[str]) -> str:
+    """Return the earliest phase of several ranks, without those that wait for others, if one does not."""
+    return min([each for each in phases if each not in WAITING] or phases, key=PHASES.index)
 
 
 def place_of(phase: str, iteration: int) -> str:

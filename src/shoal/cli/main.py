@@ -41,7 +41,7 @@ def _shoal(words: Sequence[str]) -> None:
         report.print_overview({name: summary for name, (summary, _) in _COMMANDS.items()})
         return
     if words[0] in {"-V", "--version"}:
-        report.say(f"shoal {__version__}")
+        report.print_line(f"shoal {__version__}")
         return
     if words[0] not in _COMMANDS:
         hint = did_you_mean(words[0], _COMMANDS)
@@ -99,11 +99,11 @@ def _play(words: Sequence[str]) -> None:
         report.print_episodes(play_story(config))
         return
     try:
-        show(config, report.say)
+        show(config, report.print_line)
     except _Ended:
         raise
     except KeyboardInterrupt:  # A viewer has no other end.
-        report.say("Viewer closed.")
+        report.print_line("Viewer closed.")
 
 
 def _evaluate(words: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def _convert(words: Sequence[str]) -> None:
 
 def _tasks(words: Sequence[str]) -> None:
     if words and words[0] in {"-h", "--help"}:
-        report.say("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
+        report.print_line("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
         return
     if words:
         message = f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out."
@@ -172,7 +172,7 @@ def _bench(words: Sequence[str]) -> None:
     config = parse_bench(words)
     from shoal.bench import bench as bench_story
 
-    report.print_bench(bench_story(config, report.say))
+    report.print_bench(bench_story(config, report.print_line))
 
 
 def _doctor(words: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def _doctor(words: Sequence[str]) -> None:
     config = parse_doctor(words)
     from shoal.doctor import examine
 
-    diagnosis = examine(config, os.environ, report.say_aside)
+    diagnosis = examine(config, os.environ, report.print_note)
     report.print_diagnosis(diagnosis, as_json=config.json)
     if diagnosis.error is not None:
         raise diagnosis.error
@@ -198,7 +198,7 @@ def _completion(words: Sequence[str]) -> None:
         message = f"`shoal completion` has no script for '{words[0]}': pass {listed(SCRIPTS)}."
         raise UsageError(message)
     else:
-        report.say("usage: shoal completion {bash,zsh,fish}\n\nPrints the completion script of a shell.")
+        report.print_line("usage: shoal completion {bash,zsh,fish}\n\nPrints the completion script of a shell.")
 
 
 def _of_a_task(program: str, command: _Command) -> _Command:

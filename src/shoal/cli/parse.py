@@ -15,7 +15,7 @@ import tyro
 import yaml
 
 from shoal.cli.help import HELP_FLAGS, print_help
-from shoal.cli.report import say_aside
+from shoal.cli.report import print_note
 from shoal.config import (
     AgentKind,
     BenchConfig,
@@ -252,7 +252,7 @@ def _with_video_path(arguments: Sequence[str]) -> list[str]:
     """Accept `--video FILE`, the former spelling of `--video-path FILE`, with a line on standard error."""
     words = [re.sub(r"^--video(?==|$)", "--video-path", word) for word in arguments]
     if words != list(arguments):
-        say_aside("--video FILE is now called --video-path FILE: --video is the switch of `train`.")
+        print_note("--video FILE is now called --video-path FILE: --video is the switch of `train`.")
     return words
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.cli.output import printable
-from shoal.cli.report import say
+from shoal.cli.report import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +28,18 @@ _TITLES = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}
 def print_replayed(replayed: Replayed) -> None:
     """Print what came out."""
     about, lost, replay = replayed.dump.about, replayed.lost, replayed.replay
-    say(
+    print_line(
         f"{about.task}, simulated by {_TITLES[about.engine]}: environment {lost.env} of rank {about.rank}, "
         f"{about.rank * about.num_envs + lost.env} of all, was lost in step {lost.step:,}, iteration {about.iteration}."
     )
     if about.lost > 1:
         others = ", ".join(str(each.env) for each in replayed.dump.envs)
-        say(f"That rank lost {about.lost:,} environments in that iteration; --env takes {others}.")
+        print_line(f"That rank lost {about.lost:,} environments in that iteration; --env takes {others}.")
     _print_steps(replay.steps[-_STEPS_SHOWN:])
-    say(_what_was_wrong(replayed))
-    say(_how_true(replayed))
+    print_line(_what_was_wrong(replayed))
+    print_line(_how_true(replayed))
     if replayed.video is not None:
-        say(f"Film: {replayed.video}")
+        print_line(f"Film: {replayed.video}")
 
 
 def _print_steps(steps: Sequence[Step]) -> None:

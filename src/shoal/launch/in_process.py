@@ -44,6 +44,7 @@ def run_in_process(job: WorkerSpec, view: ProgressReporter, stop: StopRequests) 
     limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
     try:
         with watched(job.run, rank, limits, give_up=give_up) as beat:
+            beat.on_enter = view.on_phase
             try:
                 done = run_worker(job, rank, stop=stop, on_row=view.on_row, beat=beat)
             finally:

@@ -138,6 +138,7 @@ def _run(  # noqa: PLR0913
     limits = Limits.of(job.config.startup_timeout, job.config.stall_timeout)
     try:
         with watched(job.run, rank, limits, give_up=give_up, board=board) as beat:
+            beat.on_enter = view.on_phase
             try:
                 done = run_worker(
                     job, rank, stop=stop, store=lambda: store.raw, on_row=view.on_row, beat=beat, network=network

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
+from shoal.heartbeat import slowest_phase
 from shoal.launch.exit_records import failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, NodeSpec, NodeStatus
@@ -161,6 +162,9 @@ class _Launch:
     def _look(self, *, last: bool = False) -> None:
         """Look at all machines, and hand new metrics and new output of rank 0 to the view."""
         self.sights = [site.look(last=last) for site in self.sites]
+        phases = [beat.phase for sight in self.sights for beat in sight.beats]
+        if not self.learned and len(phases) == len(self.ranks):  # Before, ranks are still being started.
+            self.view.on_phase(slowest_phase(phases))
         for sight in self.sights:
             for rank, how in sight.ended.items():
                 self.ended.setdefault(rank, how)
