@@ -1,4 +1,4 @@
-"""What `shoal checkpoints` and `shoal convert` print."""
+"""Output of `shoal checkpoints` and `shoal convert`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
-    """Print the checkpoints of a run: a row each, and which is the newest whole one and the best."""
+    """Print the checkpoints of a run, with the newest undamaged and the best one marked."""
     if as_json:
         sys.stdout.write(json.dumps(verified.to_plain(), indent=2) + "\n")
         return
@@ -55,7 +55,7 @@ def _state(each: Verified, verified: VerifiedRun) -> Text:
 
 
 def print_converted(converted: Converted) -> None:
-    """Print what was left out, and where the plain file is."""
+    """Print the notes of a conversion, and the path of the file."""
     for note in converted.notes:
         print_line(note)
     print_line(f"Converted {converted.file}, which has {converted.layout}, to {converted.output}.")

@@ -76,9 +76,6 @@ def print_help(words: Sequence[str], program: str, render: Callable[[], object])
         words: The arguments of the command, without the task.
         program: The command, as its help names it.
         render: Makes tyro print its help.
-
-    Raises:
-        UsageError: There is no such group.
     """
     at = next(index for index, word in enumerate(words) if word in HELP_FLAGS)
     name = " ".join(word for word in words[at + 1 : at + 3] if not word.startswith("-"))

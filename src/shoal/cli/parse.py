@@ -1,7 +1,7 @@
 """Command line arguments to configurations.
 
 The task, or a saved configuration, has the defaults; flags override them. tyro derives the flags from the fields of
-the configuration.
+the configuration. Arguments that contradict each other, or name what does not exist, raise a UsageError.
 """
 
 from __future__ import annotations
@@ -120,9 +120,6 @@ def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
     Returns:
         The task, None when there is none, and all other arguments in their order.
-
-    Raises:
-        UsageError: Two tasks are named.
     """
     named, words = _take("--task", arguments, example="--task Cartpole-Swingup")
     place = next((index for index, word in enumerate(words) if _is_task(word, first=index == 0)), None)
@@ -141,11 +138,7 @@ def _is_task(word: str, *, first: bool) -> bool:
 
 
 def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
-    """Parse the arguments of `train`.
-
-    Raises:
-        UsageError: They contradict each other, or name something that does not exist.
-    """
+    """Parse the arguments of `train`."""
     task, words = split_task(arguments)
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
     words = [
@@ -171,20 +164,12 @@ def _is_follower(config: TrainConfig) -> bool:
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
-    """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run.
-
-    Raises:
-        UsageError: They name a policy that does not exist.
-    """
+    """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run."""
     return _parse_policy(_PlayFlags, _with_video_path(arguments), program=program, about="play")
 
 
 def parse_export(arguments: Sequence[str]) -> ExportConfig:
-    """Parse the arguments of `shoal export`. Defaults are those of the policy's run.
-
-    Raises:
-        UsageError: They name a policy that does not exist.
-    """
+    """Parse the arguments of `shoal export`. Defaults are those of the policy's run."""
     return _parse_policy(ExportConfig, arguments, program="shoal export", about="export")
 
 
@@ -210,11 +195,7 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:
-    """Parse the arguments of `shoal bench`.
-
-    Raises:
-        UsageError: They name no task, or something that cannot be measured.
-    """
+    """Parse the arguments of `shoal bench`."""
     task, words = split_task(arguments)
     if task is None:
         message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
@@ -224,11 +205,7 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
 
 
 def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
-    """Parse the arguments of `shoal doctor`; the task is optional.
-
-    Raises:
-        UsageError: A value is out of its range.
-    """
+    """Parse the arguments of `shoal doctor`; the task is optional."""
     task, words = split_task(arguments)
     return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about="doctor")
 
@@ -301,9 +278,6 @@ def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) 
         run: The run.
         log_root: Directory of this user's own runs.
         trust: Flag that trusts a run outside of it; None if it was passed.
-
-    Raises:
-        UsageError: The run is outside, and names code.
     """
     config = _defaults(task, [run.train_yaml])
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
@@ -318,11 +292,7 @@ def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) 
 
 
 def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:
-    """Return the values of a flag, which may be repeated, and all other arguments.
-
-    Raises:
-        UsageError: It has no value.
-    """
+    """Return the values of a flag, which may be repeated, and all other arguments."""
     values: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
@@ -340,11 +310,7 @@ def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[st
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
-    """Read one configuration file.
-
-    Raises:
-        UsageError: It does not exist, is no YAML, or holds no mapping.
-    """
+    """Read one configuration file."""
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

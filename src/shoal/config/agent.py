@@ -43,8 +43,7 @@ class AgentConfig(Config):
     """Iterations between checkpoints. rsl_rl has no default; this is Isaac Lab's and mjlab's."""
     check_for_nan: bool = True
     """End the training when observations, rewards or weights are NaN or infinite.
-    Checked once an iteration: before the gradients, and after the update.
-    rsl_rl's default checks every step, for NaN alone."""
+    Checked once an iteration; rsl_rl's default checks every step, for NaN alone."""
     torch_compile_mode: CompileMode | None = None
     """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
     obs_groups: Annotated[dict[str, tuple[str, ...]], _NOT_EMPTY] = field(

@@ -32,24 +32,19 @@ SCHEDULE_FIELDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RndWeightScheduleConfig(Config):
-    """How the weight of the RND reward changes with time. The default is none: the weight stays.
-
-    Steps are environment steps of one worker, counted over the whole run: a run that is resumed goes on counting.
-    """
+    """Schedule of the RND weight, over the environment steps of one worker in the whole run."""
 
     prefix = "agent.algorithm.rnd.weight_schedule."
 
     mode: ScheduleMode | None = None
-    """constant stays, step jumps to final_value at final_step, linear moves there from initial_step on.
-    None means no schedule, rsl_rl's default."""
+    """constant, a step to final_value at final_step, or linear from initial_step on; None: no schedule (rsl_rl's)."""
     initial_step: Annotated[int | None, at_least(0)] = None
-    """Where the change begins [environment steps]. For linear only, which needs it."""
+    """Begin of the change [environment steps]; linear needs it."""
     final_step: Annotated[int | None, at_least(0)] = None
-    """Where the change ends [environment steps]. For step and linear, which need it."""
+    """End of the change [environment steps]; step and linear need it."""
     final_value: Annotated[float | None, at_least(0)] = None
-    """The weight afterwards [reward for each environment step].
-    rsl_rl multiplies `weight` by the length of a step in seconds, but not this value.
-    For step and linear, which need it."""
+    """Weight afterwards [reward per environment step]; step and linear need it.
+    rsl_rl multiplies `weight` by the length of a step in seconds, but not this value."""
 
     @property
     def enabled(self) -> bool:
@@ -74,60 +69,50 @@ class RndWeightScheduleConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RndConfig(Config):
-    """Random network distillation: a reward for seeing what a predictor network has not learned yet.
-
-    For PPO only. What it looks at is the observation set `rnd_state` of the agent's `obs_groups`.
-    """
+    """Random network distillation: an intrinsic reward for the observation set `rnd_state`."""
 
     prefix = "agent.algorithm.rnd."
 
     enabled: bool = False
-    """Whether it is used (rsl_rl's default is not to)."""
+    """Use random network distillation (rsl_rl's default: no)."""
     num_outputs: Annotated[int, at_least(1)] = 1
     """Size of the embedding that is predicted. rsl_rl has no default; this is Isaac Lab's."""
     predictor_hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (-1,)
-    """Units of each hidden layer of the predictor; -1 takes as many as the input has.
-    rsl_rl has no default; this is Isaac Lab's."""
+    """Units of each hidden layer of the predictor; -1: as many as the input (Isaac Lab's default; rsl_rl has none)."""
     target_hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (-1,)
     """Units of each hidden layer of the fixed target network, as above."""
     activation: Activation = "elu"
     """Activation function of both networks (rsl_rl's default)."""
     state_normalization: bool = False
-    """Whether what it looks at is normalised by running mean and standard deviation (rsl_rl's default)."""
+    """Normalise its observations by running mean and standard deviation (rsl_rl's default: no)."""
     reward_normalization: bool = False
-    """Whether its reward is divided by the running deviation of its discounted sum (rsl_rl's default).
-    On several ranks this costs three collectives in every environment step."""
+    """Divide its reward by the running deviation of its discounted sum (rsl_rl's default: no).
+    With several ranks this costs three collectives per environment step."""
     weight: Annotated[float, at_least(0)] = 0.0
-    """Factor on its reward [reward for each second]; rsl_rl multiplies it by the length of a step.
-    The default, rsl_rl's, adds nothing."""
+    """Factor on its reward [reward per second]; rsl_rl multiplies it by the length of a step."""
     weight_schedule: RndWeightScheduleConfig = field(default_factory=RndWeightScheduleConfig)
-    """How the factor changes with time; not at all unless it names a mode (rsl_rl's default)."""
+    """Schedule of the factor; none unless it names a mode (rsl_rl's default)."""
     learning_rate: Annotated[float, above(0)] = 1e-3
     """Step size of the predictor's optimizer, which is Adam (rsl_rl's default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymmetryConfig(Config):
-    """Mirrored copies of what was seen and done, for a robot that has a symmetry.
-
-    For PPO without recurrent networks only.
-    """
+    """Mirrored copies of observations and actions, for symmetric robots and networks without recurrence."""
 
     prefix = "agent.algorithm.symmetry."
 
     enabled: bool = False
-    """Whether it is used (rsl_rl's default is not to).
-    If neither of the two uses below is on, its loss is only logged."""
+    """Use symmetry (rsl_rl's default: no). Without one of the two uses below its loss is only logged."""
     data_augmentation_func: str | None = None
-    """Function that mirrors, as "module:function".
-    It is called with env, obs and actions, and returns the latter two with mirrored copies appended.
-    Needed if `enabled`."""
+    """Function that mirrors, as "module:function"; needed if `enabled`.
+    It is called with env, obs and actions, and returns the latter two with mirrored copies appended."""
     use_data_augmentation: bool = False
-    """Whether mini-batches are extended by mirrored copies (rsl_rl's default)."""
+    """Extend mini-batches by mirrored copies (rsl_rl's default: no)."""
     use_mirror_loss: bool = False
-    """Whether the policy is punished for not acting as mirrored (rsl_rl's default)."""
+    """Add a loss for actions that are not mirrored (rsl_rl's default: no)."""
     mirror_loss_coeff: Annotated[float, at_least(0)] = 0.0
-    """Factor on that punishment in the loss (rsl_rl's default)."""
+    """Coefficient of that loss (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and symmetry without a function."""
@@ -149,12 +134,11 @@ class PpoConfig(Config):
     class_name: str = "PPO"
     """PPO, or a class of your own as "module:Class"."""
     num_learning_epochs: Annotated[int, at_least(1)] = 5
-    """How often the experience of an iteration is gone through."""
+    """Passes over the experience of an iteration."""
     num_mini_batches: Annotated[int, at_least(1)] = 4
     """Mini-batches, and so optimizer steps, of each epoch."""
     clip_param: Annotated[float, above(0)] = 0.2
-    """How far the probability ratio may leave 1 before it is cut off.
-    It also bounds how far the critic may move, in units of the return."""
+    """Clipping range of the probability ratio, and of the critic's change in units of the return."""
     gamma: Annotated[float, within(0, 1)] = 0.99
     """Discount of the future for each environment step."""
     lam: Annotated[float, within(0, 1)] = 0.95
@@ -164,28 +148,27 @@ class PpoConfig(Config):
     entropy_coef: Annotated[float, at_least(0)] = 0.01
     """Factor on the entropy of the actions, which is rewarded."""
     learning_rate: Annotated[float, above(0)] = 1e-3
-    """Step size of the optimizer; where it begins, if `schedule` is adaptive."""
+    """Step size of the optimizer; its initial value if `schedule` is adaptive."""
     max_grad_norm: Annotated[float, above(0)] = 1.0
-    """Greatest norm of the gradient, for the actor and for the critic; longer ones are shortened to it."""
+    """Largest norm of the gradients of actor and critic; longer ones are clipped."""
     optimizer: Optimizer = "adam"
     """Optimizer of both networks."""
     use_clipped_value_loss: bool = True
-    """Whether the critic's change is bounded by `clip_param` too."""
+    """Clip the critic's change by `clip_param`, too."""
     schedule: Schedule = "adaptive"
-    """adaptive moves the learning rate after each mini-batch, so that the policy changes by about desired_kl.
-    It stays within 1e-5 and 1e-2. fixed leaves it where it is."""
+    """adaptive changes the learning rate after each mini-batch towards desired_kl, within 1e-5 and 1e-2."""
     desired_kl: Annotated[float, above(0)] = 0.01
-    """Divergence of the policy after an update from the one before that the schedule aims at [nats]."""
+    """Target KL divergence between the policies before and after an update [nats]."""
     normalize_advantage_per_mini_batch: bool = False
-    """Whether advantages are normalised in each mini-batch, and not over all of an iteration's."""
+    """Normalise advantages in each mini-batch instead of over the whole iteration."""
     use_mixed_precision: bool = False
-    """Whether losses are computed in bfloat16."""
+    """Compute losses in bfloat16."""
     grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
-    """Largest buffer in which gradients are averaged over ranks [MiB]."""
+    """Largest buffer of the gradient all-reduce [MiB]."""
     rnd: RndConfig = field(default_factory=RndConfig)
-    """Reward for what is new; off unless enabled."""
+    """Intrinsic reward by random network distillation; off unless enabled."""
     symmetry: SymmetryConfig = field(default_factory=SymmetryConfig)
-    """Mirrored copies; off unless enabled."""
+    """Data augmentation and loss by mirrored copies; off unless enabled."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -97,11 +97,7 @@ HIGHEST_PORT = 65535
 
 
 def refuse_no_mp4(path: str | None) -> None:
-    """Refuse a film with another suffix than .mp4.
-
-    Raises:
-        UsageError: It has another suffix.
-    """
+    """Refuse a film with another suffix than .mp4."""
     if path is not None and not path.endswith(".mp4"):
         message = f"--video-path is {path}, but a film is an mp4: pass --video-path film.mp4."
         raise UsageError(message)
@@ -114,9 +110,6 @@ def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> 
         config: The configuration, normally `self` in its own `__post_init__`.
         prefix: Written before the name of a field, such as ``"env."``; with ``"--"`` the name is written as a flag.
         rules: The rule of each field.
-
-    Raises:
-        UsageError: If a rule is broken.
     """
     for name, rule in rules.items():
         value = getattr(config, name)
@@ -142,9 +135,6 @@ def check_class(
         chosen: The value of that field; None stands for no class at all.
         prefix: Written before the name of a field.
         takes: The class-specific fields of each of rsl_rl's classes.
-
-    Raises:
-        UsageError: If the class is unknown, or does not take a field that is given.
     """
     if chosen is not None and is_custom(chosen):
         return

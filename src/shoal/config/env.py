@@ -85,9 +85,6 @@ class MujocoConfig(EnvConfig):
 
         Args:
             device: ``cpu``, or ``cuda:<index>``.
-
-        Raises:
-            UsageError: The engine that was asked for does not run there.
         """
         if self.engine == "auto":
             return "native" if device == "cpu" else "warp"

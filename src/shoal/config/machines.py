@@ -39,11 +39,7 @@ class MachinesConfig(Config):
     """Network interface between workers of several machines. Default: the one that leads to machine 0."""
 
     def check_machines(self) -> None:
-        """Refuse flags that contradict each other, or would do nothing.
-
-        Raises:
-            UsageError: They do.
-        """
+        """Refuse flags that contradict each other, or would do nothing."""
         if not 1 <= self.master_port <= HIGHEST_PORT:
             _refuse(
                 f"--master-port is {self.master_port}, but a port is a number from 1 to {HIGHEST_PORT}",
@@ -97,11 +93,7 @@ class MachinesConfig(Config):
 
 
 def number_of_nodes(nnodes: str) -> tuple[int, int]:
-    """Return the least and the largest number of machines that `--nnodes` allows.
-
-    Raises:
-        UsageError: It is neither a number from 1 on, nor two of them in order.
-    """
+    """Return the least and the largest number of machines that `--nnodes` allows."""
     match = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", nnodes.strip())
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= least <= most:

@@ -60,8 +60,7 @@ class DistributionConfig(Config):
     class_name: str | None = None
     """GaussianDistribution has one standard deviation for each action.
     HeteroscedasticGaussianDistribution has one that depends on the observation.
-    BetaDistribution keeps actions within bounds. A class of your own is written "module:Class".
-    None makes the model deterministic, which is rsl_rl's default."""
+    BetaDistribution bounds the actions. "module:Class" is your own. None: deterministic (rsl_rl's default)."""
     init_std: Annotated[float | None, above(0)] = None
     """Standard deviation at the start, in units of the action.
     Gaussian distributions only; None takes rsl_rl's 1.0."""

@@ -27,11 +27,7 @@ _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float
 
 
 def to_plain(config: DataclassInstance) -> dict[str, Any]:
-    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None.
-
-    Raises:
-        UsageError: If a value has no plain form.
-    """
+    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None."""
     return _plain(config, "")
 
 
@@ -44,9 +40,6 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
         template: A configuration that has the defaults, or its class.
         mapping: Names of fields and plain values.
         path: Path of the mapping in its file, such as ``"agent"``, for errors.
-
-    Raises:
-        UsageError: A name is unknown or missing, or a value has the wrong type or is out of range.
     """
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):

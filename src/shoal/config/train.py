@@ -91,11 +91,7 @@ class TrainConfig(MachinesConfig):
     """The learner."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags that contradict each other.
-
-        Raises:
-            UsageError: They do.
-        """
+        """Refuse values out of range, and flags that contradict each other."""
         MachinesConfig.__post_init__(self)
         self.check_machines()
         if self.nnodes is not None and not self.max_restarts:
