@@ -1,8 +1,8 @@
-"""Writes docs/reference/cli.md: the help of every command, as it is printed at a fixed width.
+"""Write docs/reference/cli.md: the full help of every command, at a fixed width.
 
     python docs/generate_cli.py
 
-A test fails when the page is not what this script makes of the installed commands.
+A test compares the page with the output of this script.
 """
 
 from __future__ import annotations
@@ -21,39 +21,41 @@ HEAD = """# Command line
 
 `train`, `play` and `evaluate` are commands by themselves; `shoal train`, `shoal play` and `shoal evaluate` are the
 same. Flags below show the defaults of `Cartpole-Swingup`; each task has its own. `--config FILE`, which `train` and
-`shoal plan` also take, is read before all flags: see [configuration](../guide/configuration.md).
+`shoal plan` also take, is read before all flags: see [configuration](../guide/configuration.md). `--help` shows the
+flags that are changed first, `--help GROUP` one group, and `--help all` what is below.
 """
 
 COMMANDS = (
     "shoal --help",
     "train --help",
-    "train Cartpole-Swingup --help",
-    "play Cartpole-Swingup --help",
-    "evaluate Cartpole-Swingup --help",
-    "shoal export Cartpole-Swingup --help",
+    "train Cartpole-Swingup --help all",
+    "play Cartpole-Swingup --help all",
+    "evaluate Cartpole-Swingup --help all",
+    "shoal export Cartpole-Swingup --help all",
     "shoal replay --help",
     "shoal checkpoints --help",
     "shoal convert --help",
-    "shoal plan Cartpole-Swingup --help",
-    "shoal bench Cartpole-Swingup --help",
+    "shoal plan Cartpole-Swingup --help all",
+    "shoal bench Cartpole-Swingup --help all",
     "shoal doctor --help",
+    "shoal completion --help",
     "shoal tasks",
 )
 
 LIKE_ANOTHER = {
-    "evaluate Cartpole-Swingup --help": "The flags are those of `play`.",
-    "shoal plan Cartpole-Swingup --help": "The flags are those of `train`.",
+    "evaluate Cartpole-Swingup --help all": "The flags are those of `play`.",
+    "shoal plan Cartpole-Swingup --help all": "The flags are those of `train`.",
 }
-"""Commands whose help would say the same once more."""
+"""Commands with the same flags as another."""
 
 
 def render() -> str:
     """Return the page."""
-    asked = [command for command in COMMANDS if command not in LIKE_ANOTHER]
-    started = {command: _start(command) for command in asked}
+    printed = [command for command in COMMANDS if command not in LIKE_ANOTHER]
+    started = {command: _start(command) for command in printed}
     parts = [HEAD]
     for command in COMMANDS:
-        parts.append(f"\n## {command.removesuffix(' --help')}\n")
+        parts.append(f"\n## {command.partition(' --help')[0]}\n")
         if command in LIKE_ANOTHER:
             parts.append(f"\n{LIKE_ANOTHER[command]}\n")
         else:
@@ -75,8 +77,8 @@ def _help_of(process: subprocess.Popen[str], command: str) -> str:
         sys.exit(f"`{command}` failed with {process.returncode}.")
     lines = [line.rstrip() for line in output.strip("\n").splitlines()]
     if command.startswith(("play", "shoal export")):
-        end = next(at for at, line in enumerate(lines) if line.startswith("╭─ env options"))
-        lines[end:] = ["", "--env.* and --agent.* as for train; by default as the policy was trained"]
+        end = next(at for at, line in enumerate(lines) if line.startswith("-- env "))
+        lines[end:] = ["--env.* and --agent.* as for train; by default as the policy was trained"]
     return "\n".join(lines)
 
 

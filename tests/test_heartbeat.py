@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.heartbeat import PHASES, WAITING, Heartbeat, beat_file, place_of, read_beat
+from shoal.heartbeat import PHASES, WAITING, Heartbeat, beat_file, place_of, read_beat, slowest_phase
 from shoal.procfs import started_at
 
 if TYPE_CHECKING:
@@ -145,3 +145,24 @@ def test_no_limit_is_asked_for_by_0() -> None:
 
 def test_a_place_before_the_first_iteration_is_a_phase_alone() -> None:
     assert place_of("compile", 0) == "compile"
+
+
+@pytest.mark.parametrize(
+    ("phases", "slowest"),
+    [
+        (["rollout", "compile", "queue"], "compile"),
+        (["collective", "update"], "update"),
+        (["collective", "collective"], "collective"),
+        (["queue", "startup"], "startup"),
+    ],
+)
+def test_the_slowest_phase_is_the_earliest_that_does_not_wait_for_others(phases: list[str], slowest: str) -> None:
+    assert slowest_phase(phases) == slowest
+
+
+def test_a_heartbeat_reports_each_phase_that_it_enters() -> None:
+    beat, phases = Heartbeat(), []
+    beat.on_enter = phases.append
+    beat.enter("compile")
+    beat.enter("rollout")
+    assert phases == ["compile", "rollout"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from shoal.procfs import started_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 PHASES = (
@@ -74,6 +74,11 @@ class Beat:
         return self.phase in WAITING
 
 
+def slowest_phase(phases: Collection[str]) -> str:
+    """Return the earliest phase of several ranks, without those that wait for others, if one does not."""
+    return min([each for each in phases if each not in WAITING] or phases, key=PHASES.index)
+
+
 def place_of(phase: str, iteration: int) -> str:
     """Return ``"rollout (iteration 2)"``, or the phase alone before the first iteration."""
     return f"{phase} (iteration {iteration})" if iteration else phase
@@ -105,6 +110,8 @@ class Heartbeat:
         """Present iteration, counted from 1; 0 before the first."""
         self.marks = 0
         """Progress marks so far."""
+        self.on_enter: Callable[[str], None] | None = None
+        """Called with each phase that this process enters."""
         self.waits_on_device: Callable[[], bool] | None = None
         """Returns whether this rank's device waits for other ranks while its host runs ahead."""
         self.phase = "startup"
@@ -117,6 +124,8 @@ class Heartbeat:
         before, self.phase = self.phase, phase
         self.mark()
         self.pulse()
+        if self.on_enter is not None:
+            self.on_enter(phase)
         return before
 
     def mark(self) -> None:

@@ -10,6 +10,7 @@ from support.snapshots import matches_snapshot
 
 from shoal import __version__
 from shoal.cli import main
+from shoal.errors import UsageError
 from shoal.tasks.registry import registered
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
@@ -33,17 +34,17 @@ def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
-def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command prints when it is asked for help."""
+def help_of(capsys: pytest.CaptureFixture[str], *words: str, group: tuple[str, ...] = ("all",)) -> str:
+    """Output of `--help GROUP`; of everything by default."""
     with pytest.raises(SystemExit) as left:
-        main._shoal([*words, "--help"])
+        main._shoal([*words, "--help", *group])
     assert left.value.code == 0
     return capsys.readouterr().out
 
 
 def flags_in(text: str) -> str:
     """The flags in a help text, a line each. A flag that is on by default is listed as what switches it off."""
-    return "".join(f"{flag}\n" for flag in re.findall(r"^(?:│ |  )(?:-\w, )?(--[a-z][a-z.0-9-]*)", text, re.MULTILINE))
+    return "".join(f"{flag}\n" for flag in re.findall(r"^(--[a-z][a-z.0-9-]*)", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", COMMANDS | WITHOUT_A_TASK)
@@ -52,11 +53,58 @@ def test_the_flags_are_those_that_are_meant(command: str, capsys: pytest.Capture
     assert matches_snapshot(SNAPSHOTS / f"flags_of_{command}.txt", flags)
 
 
+@pytest.mark.parametrize("command", ["play", "evaluate", "export", "bench", "plan", *WITHOUT_A_TASK])
+def test_the_help_of_a_command_has_at_most_80_lines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(help_of(capsys, *(COMMANDS | WITHOUT_A_TASK)[command], group=()).splitlines()) <= 80
+
+
+@pytest.mark.parametrize("task", registered())
+def test_the_help_of_train_is_short_and_names_every_group(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short = help_of(capsys, "train", task, group=())
+    assert len(short.splitlines()) <= 80
+    listed = short.partition("Groups of flags")[2]
+    names = [line.split("  ")[1] for line in listed.splitlines()[1:]]
+    assert {"machines", "films", "checkpoints", "env", "env rewards", "agent", "agent.algorithm"} <= set(names)
+    shown = [flags_in(help_of(capsys, "train", task, group=(name,))).split() for name in names]
+    shown.append(flags_in(short).split())
+    assert {flag for flags in shown for flag in flags} == set(flags_in(help_of(capsys, "train", task)).split())
+
+
+def test_the_help_of_train_begins_with_what_is_changed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = flags_in(help_of(capsys, *COMMANDS["train"], group=())).split()
+    assert flags[:5] == ["--task", "--gpu-ids", "--nproc-per-node", "--num-envs", "--num-envs-total"]
+    assert {"--max-iterations", "--resume", "--checkpoint", "--run-name", "--log-root"} <= set(flags)
+
+
+@pytest.mark.parametrize(
+    ("group", "flag"),
+    [
+        (("machines",), "--hosts"),
+        (("env", "rewards"), "--env.swung-up-weight"),
+        (("env.rewards",), "--env.swung-up-weight"),
+        (("agent.actor.distribution",), "--agent.actor.distribution.init-std"),
+        (("agent.algorithm",), "--agent.algorithm.gamma"),
+    ],
+)
+def test_help_shows_one_group_of_flags(group: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = flags_in(help_of(capsys, *COMMANDS["train"], group=group)).split()
+    assert flag in flags
+    assert "--seed" not in flags
+
+
+def test_an_unknown_group_of_flags_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"has no group 'agnt'\. Did you mean 'agent'\?"):
+        main._shoal(["train", "Cartpole-Swingup", "--help", "agnt"])
+
+
 def test_every_flag_of_the_design_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(capsys, *COMMANDS["train"])
     flags = "gpu-ids nproc-per-node num-envs num-envs-total max-iterations seed run-name log-root resume checkpoint"
     flags += " torchrunx-log-dir logger dry-run"
-    assert [flag for flag in flags.split() if not re.search(rf" --{flag}[ ,]", text)] == []
+    assert [flag for flag in flags.split() if not re.search(rf"^--{flag}[ ,]", text, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("task", registered())
@@ -84,6 +132,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "plan",
             "doctor",
             "bench",
+            "completion",
         )
         if f"\n  {name} " not in text
     ] == []

@@ -102,14 +102,14 @@ def test_a_full_device_costs_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_reader_that_waits_holds_up_one_print_and_gets_the_newest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "LAST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(output, "LAST_TIMEOUT_S", 0.1)
     with full_pipe() as writing, standard_output(writing, monkeypatch):
         begun = time.monotonic()
         say(3000)
         assert not finish_output()
-        assert time.monotonic() - begun < output.PATIENCE_S + 2
+        assert time.monotonic() - begun < output.FLUSH_TIMEOUT_S + 2
         reading = os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_NONBLOCK)
-        monkeypatch.setattr(output, "LAST_PATIENCE_S", 10.0)
+        monkeypatch.setattr(output, "LAST_TIMEOUT_S", 10.0)
         read = os.read(reading, 1 << 20).lstrip(b"\n")
         assert finish_output()
         read += os.read(reading, 1 << 20)

@@ -84,6 +84,15 @@ def test_the_live_table_stands_before_there_are_metrics(live: report._LiveView) 
     assert matches_snapshot(SNAPSHOTS / "live_view_at_the_start.txt", rendered(live))
 
 
+def test_the_live_table_says_what_happens_until_there_are_metrics(live: report._LiveView) -> None:
+    for phase in ("startup", "queue", "compile", "collective"):
+        live.on_phase(phase)
+    assert "Building environments and compiling kernels." in rendered(live)
+    live.on_row(ROW)
+    assert "Building" not in rendered(live)
+    assert "elapsed 0:00:00 left -" in rendered(live)
+
+
 def test_metrics_that_are_not_known_yet_are_dashes(live: report._LiveView) -> None:
     live.on_row({**ROW, "Train/mean_reward": None, "Loss/value": None})  # pyright: ignore[reportArgumentType]  JSON's null
     assert re.search(r"Mean reward\s+-\n", rendered(live))
@@ -112,12 +121,24 @@ def test_without_a_terminal_notes_come_first_then_the_headline_then_progress(
     assert matches_snapshot(SNAPSHOTS / "plain_view.txt", tidy(capsys.readouterr().out))
 
 
+def test_plain_lines_name_each_phase_once_until_the_first_iteration_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with report.training_view(plan_of(), silent=False) as view:
+        for phase in ("startup", "queue", "compile", "compile", "startup", "collective", "rollout"):
+            view.on_phase(phase)
+        view.on_row(ROW)
+        view.on_phase("update")
+    lines = [line.partition("] ")[2] for line in tidy(capsys.readouterr().out).splitlines() if "elapsed] " in line]
+    assert [line.split()[0] for line in lines] == ["Starting", "Building", "First"]
+
+
 def test_plain_lines_are_rare_but_the_last_is_always_told(capsys: pytest.CaptureFixture[str]) -> None:
     with report.training_view(plan_of(), silent=False) as view:
         for iteration in range(1, 101):
             view.on_row({**ROW, "iteration": float(iteration)})
     told = [line.partition("]")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert told == ["[1/300", "[100/300"]
+    assert told[1:] == ["[1/300", "[100/300"]
 
 
 def test_nothing_is_told_twice_when_the_last_row_was_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,16 +46,16 @@ def test_a_policy_plays_on_one_device(gpu_ids: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("length", "frames"), [(None, 10), (4, 4), (25, 25)])
 def test_a_film_is_as_long_as_an_episode_or_as_asked(length: int | None, frames: int, tmp_path: Path) -> None:
     silent = replace(config_of("Cartpole-Swingup"), env=SHORT)
-    filmed = replace(silent, video=str(tmp_path / "film.mp4"), video_length=length)
+    filmed = replace(silent, video_path=str(tmp_path / "film.mp4"), video_length=length)
     episodes = play(filmed)
     pictures, rate = frames_of(tmp_path / "film.mp4")
     assert (pictures.shape, rate) == ((frames, 32, 64, 3), 50)
-    assert episodes.summary() == play(silent).summary() | {"video": filmed.video}
+    assert episodes.summary() == play(silent).summary() | {"video": filmed.video_path}
 
 
 @draws
 def test_a_film_shows_motion(tmp_path: Path) -> None:
-    config = replace(config_of("Cartpole-Swingup"), video=str(tmp_path / "film.mp4"), video_length=100)
+    config = replace(config_of("Cartpole-Swingup"), video_path=str(tmp_path / "film.mp4"), video_length=100)
     play(replace(config, video_size=(640, 360)))
     places = [blue(picture)[0] for picture in frames_of(tmp_path / "film.mp4")[0]]
     assert max(places) - min(places) > 5
@@ -65,11 +65,11 @@ def test_a_film_shows_motion(tmp_path: Path) -> None:
 def test_a_task_without_a_picture_is_not_filmed(tmp_path: Path) -> None:
     config = config_of(f"{ROOT}/docs/examples/pendulum.py:Pendulum")
     with pytest.raises(UsageError, match="Pendulum cannot be shown"):
-        play(replace(config, video=str(tmp_path / "film.mp4")))
+        play(replace(config, video_path=str(tmp_path / "film.mp4")))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_draws_is_looked_for_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "bogus")
     with pytest.raises(UsageError, match="MUJOCO_GL is bogus"):
-        play(replace(config_of("Cartpole-Swingup"), video="film.mp4"))
+        play(replace(config_of("Cartpole-Swingup"), video_path="film.mp4"))

@@ -146,7 +146,7 @@ def test_the_real_command_exits_with_zero_and_leaves_nothing(training: tuple[Run
 def test_it_is_filmed_one_physics_step_a_frame(training: tuple[RunDir, str], tmp_path: Path) -> None:
     run, _ = training
     video = tmp_path / "lost.mp4"
-    replayed = replay(ReplayConfig(file=str(run.lost_npz(0)), video=str(video)))
+    replayed = replay(ReplayConfig(file=str(run.lost_npz(0)), video_path=str(video)))
     frames, rate = frames_of(video)
     assert (len(frames), rate) == (len(replayed.replay.positions), 30)
     assert replayed.video == str(video)
@@ -159,7 +159,7 @@ def test_what_has_not_moved_is_not_filmed(training: tuple[RunDir, str], tmp_path
     spoilt = dataclasses.replace(lost, states=np.full_like(lost.states[:1], np.nan), begins=lost.begins[:1])
     write_dump(dataclasses.replace(dump, envs=(spoilt,)), tmp_path / "x.lost.npz")
     with pytest.raises(UsageError, match="Environment 1 was lost before anything moved"):
-        replay(ReplayConfig(file=str(tmp_path / "x.lost.npz"), video=str(tmp_path / "x.mp4")))
+        replay(ReplayConfig(file=str(tmp_path / "x.lost.npz"), video_path=str(tmp_path / "x.mp4")))
 
 
 class Obstructing(Listener):

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from rsl_rl.models import CNNModel, MLPModel, RNNModel
+from rsl_rl.models import MLPModel, RNNModel
 from rsl_rl.modules import BetaDistribution, GaussianDistribution, HeteroscedasticGaussianDistribution
-from rsl_rl.runners import DistillationRunner, OnPolicyRunner
+from rsl_rl.runners import OnPolicyRunner
 from support.tiny_env import TinyEnv
 
 from shoal.config import (
     AgentConfig,
-    BaseAgentConfig,
-    CnnConfig,
-    DistillationAgentConfig,
-    DistillationConfig,
     DistributionConfig,
     ModelConfig,
     PpoConfig,
@@ -28,18 +24,6 @@ from shoal.config import (
 
 GAUSSIAN = DistributionConfig(class_name="GaussianDistribution")
 SMALL = {"hidden_dims": (8,), "distribution": GAUSSIAN}
-CNN = CnnConfig(
-    output_channels=(4, 6),
-    kernel_size=(3,),
-    stride=(1, 2),
-    dilation=(1,),
-    padding="zeros",
-    norm=("layer", "none"),
-    activation="relu",
-    max_pool=(True, False),
-    global_pool="avg",
-)
-LOOK = {"actor": ("policy", "camera"), "critic": ("policy", "camera")}
 
 
 def agent(actor: ModelConfig, critic: ModelConfig | None = None, **changes: Any) -> AgentConfig:
@@ -51,12 +35,6 @@ def recurrent(kind: Any) -> AgentConfig:
     """A learner whose networks remember."""
     options = {"class_name": "RNNModel", "rnn_type": kind, "rnn_hidden_dim": 6, "rnn_num_layers": 2}
     return agent(ModelConfig(**SMALL, **options), ModelConfig(hidden_dims=(8,), **options))
-
-
-def seeing(**changes: Any) -> AgentConfig:
-    """A learner that looks through a camera."""
-    changes = {"obs_groups": LOOK, "critic": ModelConfig(class_name="CNNModel", cnn=CNN)} | changes
-    return agent(ModelConfig(class_name="CNNModel", cnn=CNN, **SMALL), **changes)
 
 
 def drawing(**distribution: Any) -> AgentConfig:
@@ -91,12 +69,6 @@ LEARNERS = {
     "mlp": agent(ModelConfig(**SMALL, activation="tanh", obs_normalization=True)),
     "gru": recurrent("gru"),
     "lstm": recurrent("lstm"),
-    "cnn": seeing(),
-    "cnn for each group": agent(
-        ModelConfig(class_name="CNNModel", cnn_groups={"camera": CNN}, **SMALL),
-        obs_groups=LOOK | {"critic": ("policy",)},
-    ),
-    "shared cnn": seeing(critic=ModelConfig(class_name="CNNModel"), algorithm=PpoConfig(share_cnn_encoders=True)),
     "gaussian": drawing(class_name="GaussianDistribution", learn_std=False, **STD),
     "heteroscedastic": drawing(class_name="HeteroscedasticGaussianDistribution", **STD),
     "beta": drawing(class_name="BetaDistribution", action_range=(-2.0, 2.0)),
@@ -114,11 +86,10 @@ LEARNERS = {
 """Everything that can be switched, one learner for each switch."""
 
 
-def build(config: BaseAgentConfig) -> OnPolicyRunner:
+def build(config: AgentConfig) -> OnPolicyRunner:
     """Build plain rsl_rl's own runner from a configuration."""
     torch.manual_seed(0)
-    runner = DistillationRunner if isinstance(config, DistillationAgentConfig) else OnPolicyRunner
-    return runner(TinyEnv(with_camera="camera" in str(config.obs_groups)), config.to_rsl_rl(), log_dir=None)
+    return OnPolicyRunner(TinyEnv(), config.to_rsl_rl(), log_dir=None)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -136,7 +107,6 @@ def test_the_network_is_the_one_that_was_asked_for() -> None:
     assert isinstance(policy, RNNModel)
     assert isinstance(policy.rnn.rnn, torch.nn.GRU)
     assert (policy.rnn.rnn.hidden_size, policy.rnn.rnn.num_layers) == (6, 2)
-    assert isinstance(build(LEARNERS["cnn"]).alg.get_policy(), CNNModel)
     plain = build(LEARNERS["mlp"]).alg.get_policy()
     assert type(plain) is MLPModel
     assert isinstance(plain.mlp[1], torch.nn.Tanh)
@@ -155,19 +125,6 @@ def test_the_distribution_is_the_one_that_was_asked_for() -> None:
     assert build(LEARNERS["beta"]).alg.critic.distribution is None
 
 
-def test_an_entry_for_all_layers_reaches_each_of_them() -> None:
-    actor: Any = build(LEARNERS["cnn"]).alg.actor
-    convolutions = [layer for layer in actor.cnns["camera"] if isinstance(layer, torch.nn.Conv2d)]
-    assert [layer.kernel_size for layer in convolutions] == [(3, 3), (3, 3)]
-    assert [layer.stride for layer in convolutions] == [(1, 1), (2, 2)]
-
-
-def test_encoders_are_shared_only_if_asked() -> None:
-    for name, shared in (("cnn", False), ("shared cnn", True)):
-        learner: Any = build(LEARNERS[name]).alg
-        assert (learner.actor.cnns is learner.critic.cnns) is shared
-
-
 def test_rnd_scales_its_weight_by_the_length_of_a_step_but_not_the_final_value() -> None:
     # The docstrings of `RndConfig` say so; rsl_rl does it in `resolve_rnd_config`.
     rnd: Any = build(LEARNERS["rnd, linear weight"]).alg.rnd
@@ -177,30 +134,7 @@ def test_rnd_scales_its_weight_by_the_length_of_a_step_but_not_the_final_value()
     assert rnd._linear_weight_schedule(step=10, **schedule) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("loss", ["mse", "huber"])
-def test_rsl_rl_distils_a_teacher_that_ppo_trained(loss: Any) -> None:
-    teacher = ModelConfig(hidden_dims=(8,), distribution=GAUSSIAN)
-    trained = build(agent(teacher, obs_groups={"actor": ("privileged",), "critic": ("privileged",)}))
-    config = DistillationAgentConfig(
-        num_steps_per_env=6,
-        obs_groups={"student": ("policy",), "teacher": ("privileged",)},
-        student=ModelConfig(class_name="RNNModel", rnn_hidden_dim=6, hidden_dims=(8,), distribution=GAUSSIAN),
-        teacher=teacher,
-        algorithm=DistillationConfig(gradient_length=3, loss_type=loss, max_grad_norm=1.0, optimizer="adamw"),
-    )
-    runner: Any = build(config)
-    runner.alg.load(trained.alg.save(), None, strict=True)
-    before = copy.deepcopy(runner.alg.student.state_dict())
-    runner.learn(1)
-    assert any(not torch.equal(before[key], value) for key, value in runner.alg.student.state_dict().items())
-
-
-def test_distillation_can_be_built_from_its_defaults(recwarn: pytest.WarningsRecorder) -> None:
-    build(DistillationAgentConfig())
-    assert "gradient_length" not in "".join(str(warning.message) for warning in recwarn)
-
-
-@pytest.mark.parametrize("name", ["defaults", "cnn for each group", "rnd, linear weight", "symmetry, logged"])
+@pytest.mark.parametrize("name", ["defaults", "rnd, linear weight", "symmetry, logged"])
 def test_dicts_are_fresh_so_that_the_runner_may_edit_them(name: str) -> None:
     config = LEARNERS[name]
     untouched = copy.deepcopy(config.to_rsl_rl())
@@ -229,8 +163,7 @@ def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
 
 
 def test_a_class_of_ones_own_is_given_everything_that_is_not_none() -> None:
-    model = ModelConfig(class_name="my_package:Model", rnn_hidden_dim=7, cnn=CNN, distribution=GAUSSIAN)
+    model = ModelConfig(class_name="my_package:Model", rnn_hidden_dim=7, distribution=GAUSSIAN)
     made = AgentConfig(actor=model).to_rsl_rl()["actor"]
     assert made["rnn_hidden_dim"] == 7
-    assert made["cnn_cfg"]["output_channels"] == [4, 6]
     assert "rnn_type" not in made

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from shoal.config import (
     AgentConfig,
-    CnnConfig,
     DistributionConfig,
     EnvConfig,
     ModelConfig,
@@ -120,19 +119,8 @@ DISTRIBUTIONS = st.one_of(
     ),
     st.builds(DistributionConfig, class_name=st.just("BetaDistribution"), action_range=st.just((-2.0, 2.0))),
 )
-ENCODERS = st.builds(
-    CnnConfig,
-    output_channels=st.lists(st.integers(1, 64), min_size=2, max_size=2).map(tuple),
-    kernel_size=st.lists(st.integers(1, 9), min_size=1, max_size=2).map(tuple),
-    max_pool=st.none() | st.just((True, False)),
-    norm=st.none() | st.just(("layer",)),
-)
-SEEING = st.builds(ModelConfig, class_name=st.just("CNNModel"), distribution=DISTRIBUTIONS, cnn=ENCODERS)
-GROUPED = st.builds(
-    ModelConfig,
-    class_name=st.just("CNNModel"),
-    distribution=DISTRIBUTIONS,
-    cnn_groups=st.dictionaries(WORDS, ENCODERS, min_size=1, max_size=2),
+MODELS = st.builds(
+    ModelConfig, distribution=DISTRIBUTIONS, hidden_dims=st.lists(st.integers(1, 64), min_size=1).map(tuple)
 )
 AGENTS = st.builds(
     AgentConfig,
@@ -142,7 +130,7 @@ AGENTS = st.builds(
     algorithm=st.builds(
         PpoConfig, gamma=st.floats(0, 1), rnd=st.builds(RndConfig, enabled=st.booleans(), weight=POSITIVE)
     ),
-    actor=SEEING | GROUPED,
+    actor=MODELS,
 )
 
 through_a_file = pytest.mark.parametrize(
@@ -209,7 +197,7 @@ def test_yaml_may_write_a_number_in_any_way(text: str, number: float) -> None:
 
 def test_a_class_may_stand_for_its_defaults() -> None:
     assert from_plain(TrainConfig, {"task": "Walker"}) == TrainConfig(task="Walker")
-    with pytest.raises(UsageError, match=r"^task is not given, but has no default: add it\.$"):
+    with pytest.raises(UsageError, match=r"missing 1 required keyword-only argument: 'task'"):
         from_plain(TrainConfig, {})
 
 

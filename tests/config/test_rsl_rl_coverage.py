@@ -20,9 +20,6 @@ from rsl_rl.utils import compile_model, resolve_nn_activation, resolve_optimizer
 
 from shoal.config import (
     AgentConfig,
-    CnnConfig,
-    DistillationAgentConfig,
-    DistillationConfig,
     DistributionConfig,
     ModelConfig,
     PpoConfig,
@@ -31,9 +28,9 @@ from shoal.config import (
     SymmetryConfig,
 )
 from shoal.config.agent import RSL_RL_NAMES, CompileMode
-from shoal.config.algorithm import SCHEDULE_FIELDS, LossType, Optimizer, ScheduleMode
+from shoal.config.algorithm import SCHEDULE_FIELDS, Optimizer, ScheduleMode
 from shoal.config.checks import is_given
-from shoal.config.models import DISTRIBUTION_FIELDS, MODEL_FIELDS, Activation, GlobalPool, Norm, Padding
+from shoal.config.models import DISTRIBUTION_FIELDS, MODEL_FIELDS, Activation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,25 +57,11 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
         "device": BY_PLAN,
         "multi_gpu_cfg": BY_PLAN,
     },
-    "Distillation": {
-        "student": BY_CONSTRUCTION,
-        "teacher": BY_CONSTRUCTION,
-        "storage": BY_CONSTRUCTION,
-        "device": BY_PLAN,
-        "multi_gpu_cfg": BY_PLAN,
-        "kwargs": "swallows what the constructor does not know, so a misspelt setting would go unnoticed",
-    },
     "MLPModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim"), BY_CONSTRUCTION),
     "RNNModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim"), BY_CONSTRUCTION),
-    "CNNModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim", "cnns"), BY_CONSTRUCTION),
     "GaussianDistribution": {"output_dim": BY_CONSTRUCTION},
     "HeteroscedasticGaussianDistribution": {"output_dim": BY_CONSTRUCTION},
     "BetaDistribution": {"output_dim": BY_CONSTRUCTION},
-    "CNN": {
-        "input_dim": BY_OBSERVATION,
-        "input_channels": BY_OBSERVATION,
-        "flatten": "CNNModel refuses an encoder that does not flatten",
-    },
     "RandomNetworkDistillation": {
         "num_states": BY_OBSERVATION,
         "obs_groups": "the agent's own, filled in by rsl_rl",
@@ -92,7 +75,6 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
 """What rsl_rl takes and no configuration of ours offers, with the reason, by the class or function that takes it."""
 
 NOT_PASSED: dict[str, dict[str, str]] = {
-    "PPO": {"share_cnn_encoders": "read by `construct_algorithm`, before the constructor"},
     "RandomNetworkDistillation": {"enabled": "decides whether there is a `rnd_cfg`"},
     "Symmetry": {"enabled": "decides whether there is a `symmetry_cfg`"},
 }
@@ -103,10 +85,6 @@ OTHER_DEFAULTS: dict[str, dict[str, str]] = {
         "num_outputs": "rsl_rl has none; Isaac Lab's",
         "predictor_hidden_dims": "rsl_rl has none; Isaac Lab's",
         "target_hidden_dims": "rsl_rl has none; Isaac Lab's",
-    },
-    "CNN": {
-        "output_channels": "rsl_rl has none, and neither have we: None means no encoder",
-        "kernel_size": "rsl_rl has none, and neither have we: it must come with output_channels",
     },
     "step": dict.fromkeys(("final_step", "final_value"), "rsl_rl has none; refused when the mode needs them"),
     "linear": dict.fromkeys(
@@ -119,10 +97,8 @@ OTHER_DEFAULTS: dict[str, dict[str, str]] = {
 RND = extensions.RandomNetworkDistillation
 COUNTERPARTS: dict[str, tuple[Any, Any, set[str] | None]] = {
     "PPO": (algorithms.PPO, PpoConfig, None),
-    "Distillation": (algorithms.Distillation, DistillationConfig, None),
     **{name: (getattr(models, name), ModelConfig, set(own)) for name, own in MODEL_FIELDS.items()},
     **{name: (getattr(modules, name), DistributionConfig, set(own)) for name, own in DISTRIBUTION_FIELDS.items()},
-    "CNN": (modules.CNN, CnnConfig, None),
     "RandomNetworkDistillation": (RND, RndConfig, None),
     "constant": (RND._constant_weight_schedule, RndWeightScheduleConfig, set(SCHEDULE_FIELDS["constant"])),
     "step": (RND._step_weight_schedule, RndWeightScheduleConfig, set(SCHEDULE_FIELDS["step"])),
@@ -191,7 +167,7 @@ def test_no_reason_is_given_for_what_rsl_rl_no_longer_takes() -> None:
             assert set(reasons) <= set(fields_of(name)), name
 
 
-@pytest.mark.parametrize("name", ["RNNModel", *DISTRIBUTION_FIELDS, "CNN"])
+@pytest.mark.parametrize("name", ["RNNModel", *DISTRIBUTION_FIELDS])
 def test_a_docstring_that_promises_the_default_of_rsl_rl_names_it(name: str) -> None:
     described, ours = docstrings(COUNTERPARTS[name][1]), fields_of(name)
     promised = {key: text for key, text in described.items() if "None takes rsl_rl's" in text and key in ours}
@@ -219,9 +195,7 @@ def docstrings(config: type) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "config", [*dict.fromkeys(entry[1] for entry in COUNTERPARTS.values()), AgentConfig, DistillationAgentConfig]
-)
+@pytest.mark.parametrize("config", [*dict.fromkeys(entry[1] for entry in COUNTERPARTS.values()), AgentConfig])
 def test_every_field_has_a_docstring_of_its_own(config: type) -> None:
     described = docstrings(config)
     assert described
@@ -238,7 +212,7 @@ def test_every_class_that_can_be_named_has_a_configuration() -> None:
         for name, member in inspect.getmembers(distribution, inspect.isclass)
         if issubclass(member, distribution.Distribution) and member is not distribution.Distribution
     }
-    assert named <= set(COUNTERPARTS)
+    assert named - set(COUNTERPARTS) == {"CNNModel", "Distillation"}  # No environment observes images; no teacher yet.
     assert set(runners.__all__) == {"OnPolicyRunner", "DistillationRunner"}
 
 
@@ -299,8 +273,9 @@ def asked_for(node: ast.AST) -> tuple[str, str] | None:
 
 def keys_covered() -> dict[str, set[str]]:
     """The keys that `to_rsl_rl` can make or that are left out with a reason, by what they configure."""
-    rsl_names = {RSL_RL_NAMES.get(item.name, item.name) for item in (*fields(PpoConfig), *fields(DistillationConfig))}
-    owned = {item.name for item in (*fields(AgentConfig), *fields(DistillationAgentConfig))}
+    rsl_names = {RSL_RL_NAMES.get(item.name, item.name) for item in fields(PpoConfig)}
+    rsl_names |= {"share_cnn_encoders"}  # No environment observes images.
+    owned = {item.name for item in fields(AgentConfig)} | {"student", "teacher"}  # No teacher can be configured.
     return {
         "runner": owned | set(NOT_CONFIGURED["runner"]),
         "algorithm": rsl_names,
@@ -347,21 +322,6 @@ def test_names_of_optimizers_are_those_of_rsl_rl() -> None:
     with pytest.raises(ValueError, match="Valid optimizers are") as refusal:
         resolve_optimizer("no such name")
     assert ast.literal_eval(str(refusal.value).partition(" are: ")[2]) == list(get_args(Optimizer))
-
-
-@pytest.mark.parametrize(
-    ("choices", "taker", "words"),
-    [
-        (LossType, algorithms.Distillation, "loss_fn_dict"),
-        (Padding, modules.CNN, "Padding type"),
-        (Norm, modules.CNN, "normalization types"),
-        (GlobalPool, modules.CNN, "Global pooling"),
-    ],
-)
-def test_names_of_choices_stand_in_the_source_that_reads_them(choices: Any, taker: type, words: str) -> None:
-    source = inspect.getsource(taker)
-    assert words in source
-    assert [name for name in get_args(choices) if f'"{name}"' not in source and f"'{name}'" not in source] == []
 
 
 def test_compile_modes_are_those_that_rsl_rl_lets_through() -> None:

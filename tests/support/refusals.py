@@ -166,9 +166,9 @@ WISHES = {
     "a film of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
     "a film longer than the time between films": Wish("train Cartpole-Swingup --video --video-interval 100"),
     "a film of an odd width": Wish("play Cartpole-Swingup --video-size 1279 720"),
-    "a film that is no mp4": Wish("play Cartpole-Swingup --agent zero --video film.gif"),
-    "a film below a file": Wish("play Cartpole-Swingup --agent zero --gpu-ids None --video broken.yaml/film.mp4"),
-    "a film of no steps of a policy": Wish("play Cartpole-Swingup --video film.mp4 --video-length 0"),
+    "a film that is no mp4": Wish("play Cartpole-Swingup --agent zero --video-path film.gif"),
+    "a film below a file": Wish("play Cartpole-Swingup --agent zero --gpu-ids None --video-path broken.yaml/film.mp4"),
+    "a film of no steps of a policy": Wish("play Cartpole-Swingup --video-path film.mp4 --video-length 0"),
     "a film by an unknown renderer": Wish("train Cartpole-Swingup --video", environ={"MUJOCO_GL": "bogus"}),
     # torchrun.
     "restarts under torchrun": Wish("train Cartpole-Swingup --max-restarts 3", environ=TORCHRUN),
@@ -208,8 +208,8 @@ WISHES = {
     # Replaying.
     "replay what is not there": Wish("replay nowhere.lost.npz"),
     "replay something else": Wish("replay broken.yaml"),
-    "replay into no film": Wish("replay broken.yaml --video film.gif"),
-    "replay into a film below a file": Wish("replay broken.yaml --video broken.yaml/film.mp4"),
+    "replay into no film": Wish("replay broken.yaml --video-path film.gif"),
+    "replay into a film below a file": Wish("replay broken.yaml --video-path broken.yaml/film.mp4"),
     # Checkpoints.
     "checkpoints without any run": Wish("checkpoints"),
     "checkpoints of a run that does not exist": Wish("checkpoints yesterday"),

@@ -25,6 +25,9 @@ class Listener:
         self.rows: list[dict[str, float]] = []
         self.lines: list[str] = []
 
+    def on_phase(self, phase: str) -> None:
+        del phase
+
     def on_row(self, row: Mapping[str, float]) -> None:
         """Take the metrics of one more iteration."""
         self.rows.append(dict(row))

@@ -19,7 +19,6 @@ class TinyEnv(VecEnv):
 
     - `policy`      ``(num_envs, 3)``        position, velocity, and the age of the episode in [0, 1]
     - `privileged`  ``(num_envs, 5)``        the above and the last action
-    - `camera`      ``(num_envs, 1, 8, 8)``  a bright column at the position; only with `with_camera`
     """
 
     def __init__(
@@ -29,7 +28,6 @@ class TinyEnv(VecEnv):
         device: str = "cpu",
         seed: int = 0,
         max_episode_length: int = 10,
-        with_camera: bool = False,
     ) -> None:
         """Place all points by the seed."""
         self.num_envs = num_envs
@@ -38,7 +36,6 @@ class TinyEnv(VecEnv):
         self.device = device
         self.cfg = {}
         self.step_dt = 0.02
-        self.with_camera = with_camera
         self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long, device=device)
         self._random = torch.Generator(device=device).manual_seed(seed)
         self._position = self._draw(num_envs)
@@ -54,10 +51,6 @@ class TinyEnv(VecEnv):
         age = self.episode_length_buf / self.max_episode_length
         policy = torch.stack((self._position, self._action[:, 0], age), dim=-1)
         groups = {"policy": policy, "privileged": torch.cat((policy, self._action), dim=-1)}
-        if self.with_camera:
-            column = ((self._position.clamp(-1, 1) + 1) * 3.5).long()
-            picture = torch.nn.functional.one_hot(column, 8).float()
-            groups["camera"] = picture[:, None, None, :].expand(-1, 1, 8, 8).clone()
         return TensorDict(groups, batch_size=[self.num_envs], device=self.device)
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:

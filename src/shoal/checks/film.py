@@ -47,13 +47,13 @@ def refuse_no_film(device: str, environ: Mapping[str, str], find: Callable[[str]
     gl = choose_gl(device, environ, find)
     message = None
     if find_spec("imageio_ffmpeg") is None:
-        message = "--video was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[film]'`."
+        message = "A film was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[film]'`."
     elif gl in _LIBRARIES and find(_LIBRARIES[gl]) is None:
         message = (
-            f"--video was asked for, but there is no lib{_LIBRARIES[gl]} to draw with: "
+            f"A film was asked for, but there is no lib{_LIBRARIES[gl]} to draw with: "
             f"run `apt-get install {_PACKAGES[gl]}`, or what your system calls it."
         )
     elif gl not in _LIBRARIES and gl not in _ON_A_DISPLAY:
-        message = f"--video was asked for, but MUJOCO_GL is {gl}: set it to egl or osmesa, or leave it out."
+        message = f"A film was asked for, but MUJOCO_GL is {gl}: set it to egl or osmesa, or leave it out."
     if message is not None:
         raise UsageError(message)

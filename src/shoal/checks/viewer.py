@@ -6,7 +6,7 @@ import importlib.util
 import socket
 from typing import TYPE_CHECKING
 
-from shoal.config.play import HIGHEST_PORT
+from shoal.config.checks import HIGHEST_PORT
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What `shoal checkpoints` and `shoal convert` print."""
+"""Output of `shoal checkpoints` and `shoal convert`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shoal.checks.findings import size
 from shoal.cli.output import printable
-from shoal.cli.report import say
+from shoal.cli.report import print_line
 
 if TYPE_CHECKING:
     from shoal.commands.checkpoints import Verified, VerifiedRun
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
-    """Print the checkpoints of a run: a row each, and which is the newest whole one and the best."""
+    """Print the checkpoints of a run, with the newest undamaged and the best one marked."""
     if as_json:
         sys.stdout.write(json.dumps(verified.to_plain(), indent=2) + "\n")
         return
-    say(f"Run directory: {verified.run.path}")
+    print_line(f"Run directory: {verified.run.path}")
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("iteration", "written", "size", "ranks", "score", "resumes"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -42,7 +42,9 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
         )
     Console(highlight=False, soft_wrap=True).print(table)
     if verified.best:
-        say(f"Best by {verified.metric}." if verified.metric else "No score can be compared: the best is the last one.")
+        print_line(
+            f"Best by {verified.metric}." if verified.metric else "No score can be compared: the best is the last one."
+        )
 
 
 def _state(each: Verified, verified: VerifiedRun) -> Text:
@@ -53,8 +55,8 @@ def _state(each: Verified, verified: VerifiedRun) -> Text:
 
 
 def print_converted(converted: Converted) -> None:
-    """Print what was left out, and where the plain file is."""
+    """Print the notes of a conversion, and the path of the file."""
     for note in converted.notes:
-        say(note)
-    say(f"Converted {converted.file}, which has {converted.layout}, to {converted.output}.")
-    say(f"To start from it: train TASK --checkpoint {converted.output}")
+        print_line(note)
+    print_line(f"Converted {converted.file}, which has {converted.layout}, to {converted.output}.")
+    print_line(f"To start from it: train TASK --checkpoint {converted.output}")

@@ -1,6 +1,6 @@
-"""The commands. Each reads its words, calls one story, says how it ended, and leaves with the exit code of DESIGN.
+"""The commands: parse the arguments, run, print the result, and exit with the code of the outcome.
 
-What needs torch is imported inside the command that needs it, so that help and every refusal come at once.
+torch is imported inside the commands that need it, so that help and usage errors come at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
+from shoal.config.checks import listed
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
 from shoal.plan.launchers import launcher_of, state_dir
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def run(name: str) -> NoReturn:
     """Run an installed command: `shoal`, or one of its commands that is installed by its own name."""
-    _leave_with(_shoal if name == "shoal" else _COMMANDS[name][1], sys.argv[1:])
+    _run(_shoal if name == "shoal" else _COMMANDS[name][1], sys.argv[1:])
 
 
 def _shoal(words: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ def _shoal(words: Sequence[str]) -> None:
         report.print_overview({name: summary for name, (summary, _) in _COMMANDS.items()})
         return
     if words[0] in {"-V", "--version"}:
-        report.say(f"shoal {__version__}")
+        report.print_line(f"shoal {__version__}")
         return
     if words[0] not in _COMMANDS:
         hint = did_you_mean(words[0], _COMMANDS)
@@ -64,84 +65,78 @@ def _plan(words: Sequence[str]) -> None:
 
 
 def _start(config: TrainConfig) -> None:
-    """Plan, say what the user should know, and train."""
-    from shoal.commands.train import make_plan
-    from shoal.commands.train import train as train_story
+    """Plan, print the plan or the progress, and train."""
+    from shoal.commands.train import make_plan, train
     from shoal.launch.elastic import run_elastic, saved_run
 
     plan = make_plan(config, saved_run(state_dir()))
-    speaks = plan.rank is None or plan.rank.rank == 0
-    # Ranks that a launcher started share one terminal: only the first speaks there, unless something is wrong.
-    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if speaks else logging.WARNING)
+    prints = plan.rank is None or plan.rank.rank == 0
+    # Ranks that a launcher started share one terminal: only the first prints there, except for warnings.
+    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if prints else logging.WARNING)
     if config.dry_run:
-        if speaks:
+        if prints:
             report.print_plan(plan, os.environ)
         return
     release_output()
     if plan.launch_mode == "elastic":
-        run_elastic(plan, lambda error: _leave(error.exit_code, error))  # The worker with rank 0 prints.
+        run_elastic(plan, lambda error: _exit(error.exit_code, error))  # The worker with rank 0 prints.
         return
     try:
-        with report.training_view(plan, silent=not speaks) as view:
+        with report.training_view(plan, silent=not prints) as view:
 
             def abort(error: ShoalError) -> NoReturn:
                 view.close()
-                _leave(error.exit_code, error)
+                _exit(error.exit_code, error)
 
-            outcome = train_story(plan, view, abort)
+            outcome = train(plan, view, abort)
     except (InterruptedRunError, TerminatedRunError) as error:
-        if speaks:
+        if prints:
             raise
-        _leave(error.exit_code)  # All ranks end alike, and rank 0 reports it.
-    if speaks:
+        _exit(error.exit_code)  # Rank 0 prints the error.
+    if prints:
         report.print_outcome(outcome)
 
 
 def _play(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
-    from shoal.commands.play import play as play_story
-    from shoal.commands.play import show
+    from shoal.commands.play import play, show
 
     config = parse_play(words, program="play")
     if config.viewer is None:
-        report.print_episodes(play_story(config))
+        report.print_episodes(play(config))
         return
     try:
-        show(config, report.say)
+        show(config, report.print_line)
     except _Ended:
         raise
-    except KeyboardInterrupt:  # A viewer has no other end.
-        report.say("Viewer closed.")
+    except KeyboardInterrupt:  # Ends the viewer.
+        report.print_line("Viewer closed.")
 
 
 def _evaluate(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_play
-    from shoal.commands.play import play as play_story
+    from shoal.commands.play import play
 
     config = parse_play(words, program="evaluate")
     if config.viewer is not None:
         message = f"`evaluate` counts episodes and shows none: pass --viewer {config.viewer} to `play`."
         raise UsageError(message)
-    report.print_evaluation(play_story(config))
+    report.print_evaluation(play(config))
 
 
 def _export(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_export
+    from shoal.commands.export import export
 
-    config = parse_export(words)
-    from shoal.commands.export import export as export_story
-
-    report.print_exported(export_story(config))
+    report.print_exported(export(parse_export(words)))
 
 
 def _replay(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_replay
-
-    config = parse_replay(words)
     from shoal.cli.replayed import print_replayed
-    from shoal.commands.replay import replay as replay_story
+    from shoal.commands.replay import replay
 
-    print_replayed(replay_story(config))
+    print_replayed(replay(parse_replay(words)))
 
 
 def _checkpoints(words: Sequence[str]) -> None:
@@ -159,14 +154,14 @@ def _checkpoints(words: Sequence[str]) -> None:
 def _convert(words: Sequence[str]) -> None:
     from shoal.cli.checkpoints import print_converted
     from shoal.cli.parse import parse_convert
-    from shoal.commands.convert import convert as convert_story
+    from shoal.commands.convert import convert
 
-    print_converted(convert_story(parse_convert(words)))
+    print_converted(convert(parse_convert(words)))
 
 
 def _tasks(words: Sequence[str]) -> None:
     if words and words[0] in {"-h", "--help"}:
-        report.say("usage: shoal tasks\n\nLists what can be trained. It takes no flags.")
+        report.print_line("usage: shoal tasks\n\nLists the tasks. It takes no flags.")
         return
     if words:
         message = f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out."
@@ -175,28 +170,39 @@ def _tasks(words: Sequence[str]) -> None:
 
 
 def _bench(words: Sequence[str]) -> None:
+    from shoal.bench import bench
     from shoal.cli.parse import parse_bench
 
-    config = parse_bench(words)
-    from shoal.bench import bench as bench_story
-
-    report.print_bench(bench_story(config, report.say))
+    report.print_bench(bench(parse_bench(words), report.print_line))
 
 
 def _doctor(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_doctor
-
-    config = parse_doctor(words)
     from shoal.doctor import examine
 
-    diagnosis = examine(config, os.environ, report.say_aside)
+    config = parse_doctor(words)
+    diagnosis = examine(config, os.environ, report.print_note)
     report.print_diagnosis(diagnosis, as_json=config.json)
     if diagnosis.error is not None:
         raise diagnosis.error
 
 
+def _completion(words: Sequence[str]) -> None:
+    from shoal.cli.completion import SCRIPTS, candidates
+
+    if words and words[0] == "candidates":
+        sys.stdout.write("".join(f"{word}\n" for word in candidates(words[1:], _COMMANDS)))
+    elif len(words) == 1 and words[0] in SCRIPTS:
+        sys.stdout.write(SCRIPTS[words[0]])
+    elif words and words[0] not in {"-h", "--help"}:
+        message = f"`shoal completion` has no script for '{words[0]}': pass {listed(SCRIPTS)}."
+        raise UsageError(message)
+    else:
+        report.print_line("usage: shoal completion {bash,zsh,fish}\n\nPrints the completion script of a shell.")
+
+
 def _of_a_task(program: str, command: _Command) -> _Command:
-    """Return a command that tells its usage when nothing is asked of it but help: its flags depend on the task."""
+    """Return a command that prints its usage if no task is given: its flags depend on the task."""
 
     def run(words: Sequence[str]) -> None:
         if any(word not in {"-h", "--help"} for word in words):
@@ -209,57 +215,58 @@ def _of_a_task(program: str, command: _Command) -> _Command:
 
 _COMMANDS: dict[str, tuple[str, _Command]] = {
     "train": ("train a policy", _of_a_task("train", _train)),
-    "play": ("run episodes of a trained policy, and print each", _of_a_task("play", _play)),
+    "play": ("run episodes of a trained policy, and print their returns", _of_a_task("play", _play)),
     "evaluate": (
-        "run many episodes of a trained policy, and print their statistics as JSON",
+        "run many episodes of a trained policy, and print statistics as JSON",
         _of_a_task("evaluate", _evaluate),
     ),
-    "export": ("write a trained policy as ONNX, and as a program of torch.export", _of_a_task("shoal export", _export)),
-    "replay": ("show how a training lost an environment, step by step", _replay),
-    "checkpoints": ("list the checkpoints of a run, and verify them", _checkpoints),
-    "convert": ("make a plain model.pt of a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
-    "tasks": ("list what can be trained", _tasks),
-    "plan": ("print what `train` would do, and stop", _of_a_task("shoal plan", _plan)),
-    "doctor": ("look whether this machine can train, and say what to mend", _doctor),
+    "export": ("write a trained policy as ONNX, and as a torch.export program", _of_a_task("shoal export", _export)),
+    "replay": ("replay the steps after which an environment diverged", _replay),
+    "checkpoints": ("list and verify the checkpoints of a run", _checkpoints),
+    "convert": ("convert a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
+    "tasks": ("list the tasks", _tasks),
+    "plan": ("print the plan of a training", _of_a_task("shoal plan", _plan)),
+    "doctor": ("check that this machine can train, and print remedies", _doctor),
+    "completion": ("print the completion script of bash, zsh or fish", _completion),
     "bench": ("measure environment and training steps per second", _of_a_task("shoal bench", _bench)),
 }
 
 
-def _leave_with(command: _Command, words: Sequence[str]) -> NoReturn:
-    """Run a command and leave with its exit code; the last line tells why when it is not 0."""
-    # CUDA reads it when it is initialized. Workers, those on other machines and the doctor's children inherit it.
+def _run(command: _Command, words: Sequence[str]) -> NoReturn:
+    """Run a command and exit with its code; if it is not 0, the last line gives the reason."""
+    # CUDA reads it when it is initialized. Workers, remote workers and the doctor's children inherit it.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
-        _end_in_order()
+        _raise_on_signals()
         mend_streams()
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
         # The elastic launcher of this node prints the last line itself.
-        _leave(error.exit_code, error if state_dir() is None else error.details)
+        _exit(error.exit_code, error if state_dir() is None else error.details)
     except _Ended as error:
-        # torchrun ends all ranks when one has failed, and that one has told why.
-        told = launcher_of(os.environ) == "torchrun"
-        _leave(TerminatedRunError.exit_code, "" if told else TerminatedRunError(f"Ended by {error}."))
+        # torchrun ends all ranks when one has failed, and that one has printed the reason.
+        is_printed = launcher_of(os.environ) == "torchrun"
+        _exit(TerminatedRunError.exit_code, "" if is_printed else TerminatedRunError(f"Ended by {error}."))
     except KeyboardInterrupt:
-        _leave(InterruptedRunError.exit_code, ShoalError("Interrupted."))
-    except BrokenPipeError:  # Nobody reads any more, as in `shoal tasks | head`; rich too leaves with 1 then.
-        _leave(1)
+        _exit(InterruptedRunError.exit_code, ShoalError("Interrupted."))
+    except BrokenPipeError:  # As in `shoal tasks | head`; rich exits with 1 then, too.
+        _exit(1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        _leave(1, ShoalError(f"The output could not be written ({error.strerror}): make room, or write it elsewhere."))
-    _leave(0)
+        _exit(1, ShoalError(f"The output could not be written ({error.strerror}): make room, or write it elsewhere."))
+    _exit(0)
 
 
 class _Ended(KeyboardInterrupt):
-    """A signal that asks this command to end. No `except Exception` may keep it from doing so."""
+    """A signal that ends this command; not an Exception, which libraries catch."""
 
 
-def _end_in_order() -> None:
-    """Let signals unwind this command as Ctrl-C does, so that it ends what it has started.
+def _raise_on_signals() -> None:
+    """Raise signals as exceptions, as Ctrl-C is, so that the command ends its processes.
 
-    A training listens in its own way as soon as it has begun. A signal that is ignored stays ignored.
+    A training replaces these handlers when it begins. A signal that is ignored stays ignored.
     """
 
     def end(number: int, _frame: object) -> None:
@@ -270,20 +277,20 @@ def _end_in_order() -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else end)
 
 
-def _leave(code: int, why: ShoalError | str = "") -> NoReturn:
-    """Print why, and end this process: the one way in which a command ends, from any thread.
+def _exit(code: int, reason: ShoalError | str = "") -> NoReturn:
+    """Print the reason, and end this process: the one way in which a command ends, from any thread.
 
-    After a failure nothing may delay it: no thread of a library that waits for a lost peer, no signal, no reader.
+    After a failure nothing may delay the end: no library thread that waits for a lost peer, no signal, no full pipe.
     """
     if threading.current_thread() is threading.main_thread():
         for number in ENDING if code else (signal.SIGHUP,):
             signal.signal(number, signal.SIG_IGN)
     if code:
         release_output()
-    if isinstance(why, ShoalError):
-        report.print_error(why)
-    elif why:
-        sys.stderr.write(f"{why}\n")
+    if isinstance(reason, ShoalError):
+        report.print_error(reason)
+    elif reason:
+        sys.stderr.write(f"{reason}\n")
     if finish_output() and code == 0:
         sys.exit(0)
     os._exit(code)

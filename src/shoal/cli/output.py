@@ -1,4 +1,4 @@
-"""Standard output and error that neither end nor hold up a command: closed, full, limited to ASCII, or not read."""
+"""Standard output and error that never end or block a command: closed, full, limited to ASCII, or not read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import threading
 from collections import deque
 from typing import Any, TextIO, cast
 
-PATIENCE_S = 0.5
-"""How long a print waits until it is written, unless an earlier one has waited in vain [s]."""
-LAST_PATIENCE_S = 3.0
-"""How long each stream gets at the end of the command [s]."""
+FLUSH_TIMEOUT_S = 0.5
+"""Longest time that a flush waits, unless an earlier one has timed out [s]."""
+LAST_TIMEOUT_S = 3.0
+"""Longest time that each stream gets at the end of the command [s]."""
 _MOST_TEXTS = 1000
-"""So many texts wait to be written; beyond that the newest are kept."""
+"""Capacity of the queue; beyond that the oldest text is dropped."""
 _LEAST_COLUMNS = 40
 """For narrower terminals, tyro takes minutes and gigabytes to lay out its help."""
-_NOBODY_READS = (errno.EPIPE, errno.EIO)
-"""What writing to a pipe without a reader answers, and to a terminal that is gone."""
+_NO_READER = (errno.EPIPE, errno.EIO)
+"""Errors of writing to a pipe without a reader, and to a closed terminal."""
 _LEFT_OUT = "(Output is missing here: it was not read in time, or could not be written.)\n"
 
 
@@ -43,10 +43,10 @@ def mend_streams() -> None:
 
 
 def release_output() -> None:
-    """From now on write in threads of their own: a reader that has stopped must not stop this process.
+    """Write in background threads from now on, so that a reader that has stopped does not block this process.
 
-    A closed terminal or pipe counts as a SIGHUP, and output then goes nowhere. Where SIGHUP is ignored, as under
-    `nohup`, work goes on. Text that cannot be written to a file is left out.
+    A closed terminal or pipe raises SIGHUP, and output is discarded. If SIGHUP is ignored, as under `nohup`, work goes
+    on. Text that cannot be written to a file is left out.
     """
     before = sys.stdout, sys.stderr
     if any(isinstance(stream, _Stream) for stream in before):
@@ -60,13 +60,13 @@ def release_output() -> None:
 
 
 def finish_output() -> bool:
-    """Give what was printed a last time to be written; return whether it was."""
-    written = [stream.wait(LAST_PATIENCE_S) for stream in (sys.stdout, sys.stderr) if isinstance(stream, _Stream)]
+    """Wait until all output is written, with a timeout; return whether it is."""
+    written = [stream.wait(LAST_TIMEOUT_S) for stream in (sys.stdout, sys.stderr) if isinstance(stream, _Stream)]
     return all(written)
 
 
 class _Stream:
-    """A stream of text that is written by a thread."""
+    """A text stream that a thread writes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -89,10 +89,10 @@ class _Stream:
 
     def flush(self) -> None:
         if not self._is_stalled:
-            self.wait(PATIENCE_S)
+            self.wait(FLUSH_TIMEOUT_S)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until everything is written, but no longer than so long [s]; return whether it is."""
+        """Wait until everything is written, at most `seconds`; return whether it is."""
         with self._changed:
             written = self._changed.wait_for(lambda: not (self._is_busy or self._texts), seconds)
             self._is_stalled = not written
@@ -119,11 +119,11 @@ class _Stream:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # Whoever shares this pipe or terminal has made it non-blocking.
+            except BlockingIOError:  # Another process has made the shared pipe non-blocking.
                 select.select([], [self._descriptor], [])
             except OSError as error:
                 self._is_incomplete = True
-                if error.errno in _NOBODY_READS:
+                if error.errno in _NO_READER:
                     self._hang_up()
                 return
 
@@ -136,7 +136,7 @@ class _Stream:
 
 
 def printable(text: str) -> str:
-    """Return `text` with everything escaped that a terminal would act on, but for line ends and tabs."""
+    """Return `text` with control characters escaped, except for line ends and tabs."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
     )

@@ -1,11 +1,12 @@
-"""From words to a configuration, in two stages.
+"""Command line arguments to configurations.
 
-The task, or a saved configuration, chooses the defaults; flags override them. The flags are derived from the
-configuration itself, by tyro.
+The task, or a saved configuration, has the defaults; flags override them. tyro derives the flags from the fields of
+the configuration. Arguments that contradict each other, or name what does not exist, raise a UsageError.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 import yaml
 
+from shoal.cli.help import HELP_FLAGS, print_help
+from shoal.cli.report import print_note
 from shoal.config import (
     AgentKind,
     BenchConfig,
@@ -25,7 +28,7 @@ from shoal.config import (
     ReplayConfig,
     TrainConfig,
 )
-from shoal.config.checks import other_code
+from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
@@ -43,199 +46,195 @@ EnvT = TypeVar("EnvT", bound=EnvConfig)
 PolicyT = TypeVar("PolicyT", PlayConfig, ExportConfig)
 
 
-_ABOUT_TRAIN = """Train a policy.
+_ABOUT = {
+    "train": "Train a policy. --config FILE reads defaults from a file such as <run>/params/train.yaml.",
+    "play": "Run episodes of a policy without exploration noise, and print their returns.",
+    "export": "Write a trained policy as ONNX, and as a torch.export program.",
+    "replay": "Step an environment that diverged once more, in MuJoCo C, and print the first non-finite value.",
+    "checkpoints": "List the checkpoints of a run, and verify each against its manifest.",
+    "convert": "Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a model.pt that `train` and `play` load.",
+    "doctor": "Check everything that a training needs, and print problems with their remedies.",
+    "bench": "Measure environment and training steps per second, and the time to the first iteration.",
+}
 
---config FILE, which may stand several times, reads defaults from a file such as <run>/params/train.yaml, before all
-flags below."""
-_ABOUT_PLAY = "Run episodes of a policy: a trained one, without exploration noise, or one that needs no training."
-_ABOUT_EXPORT = "Write a trained policy as ONNX, and as a program of torch.export."
-_ABOUT_REPLAY = "Step an environment that a training has lost once more, with MuJoCo C, and tell what went wrong first."
-_ABOUT_CHECKPOINTS = "List the checkpoints of a run, and verify each against its manifest."
-_ABOUT_CONVERT = "Make a plain model.pt, which `train` and `play` take, of a checkpoint of rsl_rl, mjlab or Isaac Lab."
-_ABOUT_DOCTOR = "Look at everything that a training needs, and say what is wrong and what to do."
-_ABOUT_BENCH = "Measure environment and training steps per second, and the time to the first iteration."
+_ALIASES = {"--save-interval": "--agent.save-interval", "--save_interval": "--agent.save-interval"}
+"""Short names of flags: this one belongs beside `--keep-last`, but is a field of the learner."""
 
-
-_SHORT = {"--save-interval": "--agent.save-interval", "--save_interval": "--agent.save-interval"}
-"""What may be said in short: it stands beside `--keep-last` and `--keep-every`, though it is the learner's."""
+_WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
+"""Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlayFlags(PlayConfig):
-    """The flags of `play`, whose `--agent` is no field's name: the learner is called so, and `--agent.*` is its own."""
+    """Flags of `play`. `--agent` selects the source of actions, while the field `agent` is the learner."""
 
     agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReplayFlags(ReplayConfig):
-    """The flags of `shoal replay`, whose file is no flag."""
+    """Arguments of `shoal replay`: the file is positional."""
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckpointsFlags(CheckpointsConfig):
-    """The words of `shoal checkpoints`."""
+    """Arguments of `shoal checkpoints`: the run is positional."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConvertFlags(ConvertConfig):
-    """The words of `shoal convert`."""
+    """Arguments of `shoal convert`: the file is positional."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
 
 
-def parse_flags(default: T, arguments: Sequence[str], *, program: str, about: str) -> T:
-    """Read flags that override the fields of `default`.
+def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str, about: str) -> T:
+    """Return `default` with the fields that flags override.
 
-    tyro prints its own refusals, with the nearest valid names, and exits with 2.
+    tyro prints its own errors, with the nearest valid names, and exits with 2.
 
     Args:
-        default: The configuration before any flag is read.
+        default: The configuration without any flag, or its class.
         arguments: The flags.
-        program: The command, as help and refusals name it.
-        about: What the command does, for its help.
+        program: The command, as help and errors name it.
+        about: Key of the command's description.
     """
-    words = list(arguments)
-    return tyro.cli(type(default), prog=program, description=about, args=words, default=default)
+    kind: Any = default if isinstance(default, type) else type(default)
+    defaults: dict[str, Any] = {} if isinstance(default, type) else {"default": default}
+
+    def parse(words: Sequence[str]) -> T:
+        return tyro.cli(kind, prog=program, description=_ABOUT[about], args=list(words), **defaults)
+
+    if any(word in HELP_FLAGS for word in arguments):
+        print_help(arguments, program, lambda: parse(["--help"]))
+        raise SystemExit(0)
+    return parse(arguments)
 
 
 def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take the task out of the words: what `--task` says, the first word, or else the first one that names a task.
+    """Separate the task from the other arguments: the value of `--task`, the first word, or the first task's name.
 
     Returns:
-        The task, None when there is none, and all other words in their order.
-
-    Raises:
-        UsageError: Two tasks are named.
+        The task, None when there is none, and all other arguments in their order.
     """
-    said, words = _take("--task", arguments, example="--task Cartpole-Swingup")
+    named, words = _take("--task", arguments, example="--task Cartpole-Swingup")
     place = next((index for index, word in enumerate(words) if _is_task(word, first=index == 0)), None)
     if place is not None:
-        said.append(words.pop(place))
-    if len(said) > 1:
-        message = f"One training has one task, but {' and '.join(said)} were named: pass one of them."
+        named.append(words.pop(place))
+    if len(named) > 1:
+        message = f"One training has one task, but {' and '.join(named)} were named: pass one of them."
         raise UsageError(message)
-    return (said[0] if said else None), words
+    return (named[0] if named else None), words
 
 
 def _is_task(word: str, *, first: bool) -> bool:
-    """Whether a word is the task. Behind flags that take several words, it is told by what it is."""
+    """Whether an argument is the task: the first one, a registered name, or a Python file."""
     file = ".py:" in word or word.endswith(".py")
     return (first and not word.startswith("-")) or word in registry.registered() or file
 
 
 def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
-    """Read the words after `train`.
-
-    Raises:
-        UsageError: They contradict each other, or name something that does not exist.
-    """
+    """Parse the arguments of `train`."""
     task, words = split_task(arguments)
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
-    words = [_SHORT.get(flag, flag) + equals + value for flag, equals, value in (word.partition("=") for word in words)]
+    words = [
+        _ALIASES.get(flag, flag) + equals + value for flag, equals, value in (word.partition("=") for word in words)
+    ]
     saved = [Path(file) for file in files]
     default = _defaults(task, saved)
-    asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
-    if asked.resume is not None and not saved and not _follows(asked):
-        # The run that goes on keeps what it was trained with, unless this command says otherwise.
-        run, _damaged = run_to_continue(asked, registry.resolve(asked.task))
+    config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+    if config.resume is not None and not saved and not _is_follower(config):
+        # A resumed run keeps its configuration, unless flags override it.
+        run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
-            default = _of_run(task, run, asked.log_root, trust=f"--config {train_yaml}")
-            asked = parse_flags(default, words, program=f"{program} {default.task}", about=_ABOUT_TRAIN)
-    return _only_one_number_of_envs(asked, words)
+            default = _of_run(task, run, config.log_root, trust=f"--config {train_yaml}")
+            config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+    return _only_one_number_of_envs(config, words)
 
 
-def _follows(asked: TrainConfig) -> bool:
-    """Whether this process, or its workers, may not see the run that goes on, and take it from rank 0."""
+def _is_follower(config: TrainConfig) -> bool:
+    """Whether the run directory may be out of this process's reach, so that rank 0 alone resolves `--resume`."""
     rank = joined_rank()
-    return bool(asked.node_rank) if rank is None else rank.rank > 0 and rank.local_world_size < rank.world_size
+    return bool(config.node_rank) if rank is None else rank.rank > 0 and rank.local_world_size < rank.world_size
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
-    """Read the words after `play` or `evaluate`. What a policy was trained with is read from its run.
-
-    Raises:
-        UsageError: They name a policy that does not exist.
-    """
-    return _parse_policy(_PlayFlags, arguments, program=program, about=_ABOUT_PLAY)
+    """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run."""
+    return _parse_policy(_PlayFlags, _with_video_path(arguments), program=program, about="play")
 
 
 def parse_export(arguments: Sequence[str]) -> ExportConfig:
-    """Read the words after `shoal export`. What the policy was trained with is read from its run.
-
-    Raises:
-        UsageError: They name a policy that does not exist.
-    """
-    return _parse_policy(ExportConfig, arguments, program="shoal export", about=_ABOUT_EXPORT)
+    """Parse the arguments of `shoal export`. Defaults are those of the policy's run."""
+    return _parse_policy(ExportConfig, arguments, program="shoal export", about="export")
 
 
 def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str, about: str) -> PolicyT:
-    """Read flags about a trained policy, whose own training is the default of environment and learner."""
+    """Parse flags of a trained policy, with the environment and the learner of its training as defaults."""
     task, words = split_task(arguments)
     if task is None:
         message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     spec = registry.resolve(task)
     default = kind(task=task, env=spec.env.in_play().undisturbed(), agent=spec.agent)
-    asked = parse_flags(default, words, program=f"{program} {task}", about=about)
+    config = parse_flags(default, words, program=f"{program} {task}", about=about)
     trained = spec.defaults(task)
-    if not isinstance(asked, PlayConfig) or asked.agent_kind == "trained":
-        run = run_of(find_model(asked.log_root, spec, asked.checkpoint))
+    if not isinstance(config, PlayConfig) or config.agent_kind == "trained":
+        run = run_of(find_model(config.log_root, spec, config.checkpoint))
         if run is not None:
-            trained = _of_run(task, run, asked.log_root, trust=None if asked.trust_run else "--trust-run")
+            trained = _of_run(task, run, config.log_root, trust=None if config.trust_run else "--trust-run")
     env = trained.env.in_play()
-    if not (isinstance(asked, PlayConfig) and asked.disturbances):
+    if not (isinstance(config, PlayConfig) and config.disturbances):
         env = env.undisturbed()
     default = replace(default, env=env, agent=trained.agent)
     return parse_flags(default, words, program=f"{program} {task}", about=about)
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:
-    """Read the words after `shoal bench`.
-
-    Raises:
-        UsageError: They name no task, or something that cannot be measured.
-    """
+    """Parse the arguments of `shoal bench`."""
     task, words = split_task(arguments)
     if task is None:
         message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
     default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
-    return parse_flags(default, words, program=f"shoal bench {task}", about=_ABOUT_BENCH)
+    return parse_flags(default, words, program=f"shoal bench {task}", about="bench")
 
 
 def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
-    """Read the words after `shoal doctor`. A task may be named, and need not.
-
-    Raises:
-        UsageError: They name something that cannot be looked at.
-    """
+    """Parse the arguments of `shoal doctor`; the task is optional."""
     task, words = split_task(arguments)
-    return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about=_ABOUT_DOCTOR)
+    return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about="doctor")
 
 
 def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
-    """Read the words after `shoal replay`. No task is asked for: the file knows it."""
-    return tyro.cli(_ReplayFlags, prog="shoal replay", description=_ABOUT_REPLAY, args=list(arguments))
+    """Parse the arguments of `shoal replay`. The file names its task."""
+    return parse_flags(_ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
 
 
 def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
-    """Read the words after `shoal checkpoints`."""
-    return tyro.cli(_CheckpointsFlags, prog="shoal checkpoints", description=_ABOUT_CHECKPOINTS, args=list(arguments))
+    """Parse the arguments of `shoal checkpoints`."""
+    return parse_flags(_CheckpointsFlags, arguments, program="shoal checkpoints", about="checkpoints")
 
 
 def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
-    """Read the words after `shoal convert`."""
-    return tyro.cli(_ConvertFlags, prog="shoal convert", description=_ABOUT_CONVERT, args=list(arguments))
+    """Parse the arguments of `shoal convert`."""
+    return parse_flags(_ConvertFlags, arguments, program="shoal convert", about="convert")
+
+
+def _with_video_path(arguments: Sequence[str]) -> list[str]:
+    """Accept `--video FILE`, the former spelling of `--video-path FILE`, with a line on standard error."""
+    words = [re.sub(r"^--video(?==|$)", "--video-path", word) for word in arguments]
+    if words != list(arguments):
+        print_note("--video FILE is now called --video-path FILE: --video is the switch of `train`.")
+    return words
 
 
 def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
-    """Return the training that is meant before any flag is read."""
+    """Return the training without any flag."""
     layers = {file: _read_yaml(file) for file in files}
     named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
     if named is None:
@@ -244,7 +243,7 @@ def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
     config = registry.resolve(named).defaults(named)
     for file, layer in layers.items():
         try:
-            config = from_plain(config, layer | {"task": named})
+            config = from_plain(config, _without_encoders(layer) | {"task": named})
         except UsageError as error:
             message = f"In {file}: {error}"
             raise UsageError(message) from error
@@ -252,28 +251,37 @@ def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
     return config
 
 
+def _without_encoders(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file holds without the learner's image encoders, which runs saved until they were removed."""
+
+    def pruned(value: Any) -> Any:  # noqa: ANN401
+        if not isinstance(value, dict):
+            return value
+        items = cast("dict[str, Any]", value).items()
+        return {name: pruned(item) for name, item in items if name not in _WITHOUT_ENCODERS}
+
+    return {name: pruned(value) if name == "agent" else value for name, value in layer.items()}
+
+
 def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
-    """Return a configuration that was read from `layer`, a file of a run, with the run's own copies of models."""
-    asked = [field for field in env.model_fields if layer.get("env", {}).get(field)]
-    found = {field: str(file.absolute()) for field in asked if (file := run.saved_model(field))}
+    """Return the environment's configuration with the run's own copies of the model files that `layer` names."""
+    named = [field for field in env.model_fields if layer.get("env", {}).get(field)]
+    found = {field: str(file.absolute()) for field in named if (file := run.saved_model(field))}
     return replace(env, **found)
 
 
 def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) -> TrainConfig:
-    """Return what a run was trained with.
+    """Return the configuration of a run.
 
     Args:
-        task: What was named in this command.
+        task: The task of this command.
         run: The run.
-        log_root: Below it are this user's own runs.
-        trust: What to pass for a run of another user; None where it was passed.
-
-    Raises:
-        UsageError: It is another's, and names code.
+        log_root: Directory of this user's own runs.
+        trust: Flag that trusts a run outside of it; None if it was passed.
     """
     config = _defaults(task, [run.train_yaml])
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
-        found = other_code(to_plain(_defaults(task, [])), to_plain(config))
+        found = foreign_code(to_plain(_defaults(task, [])), to_plain(config))
         if found is not None:
             message = (
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
@@ -284,11 +292,7 @@ def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) 
 
 
 def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:
-    """Take a flag, which may stand several times, out of the words: its values, and all other words.
-
-    Raises:
-        UsageError: It stands there without a value.
-    """
+    """Return the values of a flag, which may be repeated, and all other arguments."""
     values: list[str] = []
     rest: list[str] = []
     remaining = iter(arguments)
@@ -306,18 +310,14 @@ def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[st
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
-    """Read one configuration file.
-
-    Raises:
-        UsageError: It is not there, is no YAML, or holds something else than named values.
-    """
+    """Read one configuration file."""
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         message = f"--config {file} cannot be read ({error.strerror}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = " ".join(str(error).split())  # PyYAML draws a picture over several lines.
+        where = " ".join(str(error).split())  # PyYAML's message has several lines.
         message = f"--config {file} is no plain YAML ({where}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     if not isinstance(data, dict):

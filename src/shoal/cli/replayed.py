@@ -1,4 +1,4 @@
-"""What `shoal replay` prints: an environment's last steps, what was wrong first, and how true the replay is."""
+"""Output of `shoal replay`: the last steps, the first non-finite value, and the accuracy of the replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.cli.output import printable
-from shoal.cli.report import say
+from shoal.cli.report import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 _STEPS_SHOWN = 10
 _WIDTH = 120
-"""Columns of the table at least: where there is no terminal rich has 80, and would shorten its numbers."""
+"""Least width of the table: without a terminal rich takes 80 columns, and would shorten the numbers."""
 
 _TITLES = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}
 
 
 def print_replayed(replayed: Replayed) -> None:
-    """Print what came out."""
+    """Print the result of a replay."""
     about, lost, replay = replayed.dump.info, replayed.lost, replayed.replay
-    say(
+    print_line(
         f"{about.task}, simulated by {_TITLES[about.engine]}: environment {lost.env} of rank {about.rank}, "
         f"{about.rank * about.num_envs + lost.env} of all, was lost in step {lost.step:,}, iteration {about.iteration}."
     )
     if about.lost > 1:
         others = ", ".join(str(each.env) for each in replayed.dump.envs)
-        say(f"That rank lost {about.lost:,} environments in that iteration; --env takes {others}.")
+        print_line(f"That rank lost {about.lost:,} environments in that iteration; --env takes {others}.")
     _print_steps(replay.steps[-_STEPS_SHOWN:])
-    say(_what_was_wrong(replayed))
-    say(_how_true(replayed))
+    print_line(_first_non_finite(replayed))
+    print_line(_accuracy(replayed))
     if replayed.video is not None:
-        say(f"Film: {replayed.video}")
+        print_line(f"Film: {replayed.video}")
 
 
 def _print_steps(steps: Sequence[Step]) -> None:
@@ -57,8 +57,8 @@ def _print_steps(steps: Sequence[Step]) -> None:
     console.print(table)
 
 
-def _what_was_wrong(replayed: Replayed) -> str:
-    """Say which number was the first that was not finite, and when."""
+def _first_non_finite(replayed: Replayed) -> str:
+    """Return a sentence that names the first value that was not finite, and its step."""
     about, lost, wrong = replayed.dump.info, replayed.lost, replayed.replay.fault
     if wrong is None:
         return f"Not lost here: the numbers that MuJoCo Warp made of step {lost.step:,} are not those of MuJoCo C."
@@ -69,14 +69,14 @@ def _what_was_wrong(replayed: Replayed) -> str:
     return f"{lost_so}: {wrong.what} is {wrong.value:.3g} {when}."
 
 
-def _how_true(replayed: Replayed) -> str:
-    """Say whether the replay gives what was recorded."""
+def _accuracy(replayed: Replayed) -> str:
+    """Return a sentence that compares the replay with the recorded states."""
     replay, is_exact = replayed.replay, replayed.dump.info.engine == "native"
     if not replay.compared:
         return "There is no earlier step to compare with."
     of_all = f"{replay.compared:,} recorded states"
     if replay.differs_in is None:
         return f"All {of_all} come out {'to the last bit' if is_exact else f'within {replay.bound:g}, relatively'}."
-    told = f"Step {replay.differs_in:,} is the first to lead elsewhere than recorded; the largest difference is "
-    told += f"{replay.difference:.2g}, relatively, over {of_all}."
-    return f"{told} Another processor may round otherwise." if is_exact else told
+    text = f"Step {replay.differs_in:,} is the first to lead elsewhere than recorded; the largest difference is "
+    text += f"{replay.difference:.2g}, relatively, over {of_all}."
+    return f"{text} Another processor may round otherwise." if is_exact else text

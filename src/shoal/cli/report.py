@@ -1,4 +1,4 @@
-"""Everything that Shoal prints: overviews, the plan, the live view of a training, results, and errors."""
+"""Output of the commands: overviews, the plan, the live view of a training, results, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from shoal.bench import BenchReport
     from shoal.commands.export import Exported
@@ -36,14 +36,22 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
 PLAIN_LINE_S = 2.0
-"""Least time between two progress lines where the output is no terminal [s]."""
+"""Least time between two progress lines if standard output is no terminal [s]."""
 
-_TOLD_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR", "OMP_NUM_THREADS")
+_PLAN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TORCHRUNX_LOG_DIR", "OMP_NUM_THREADS")
 """Environment variables that a plan depends on."""
+
+_PHASES = {
+    "startup": "Starting workers: importing libraries, building the learner.",
+    "compile": "Building environments and compiling kernels.",
+    "rollout": "First rollout.",
+    "update": "First update.",
+}
+"""Phases of a heartbeat until the first iteration is done, as shown."""
 
 _LEVEL_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
-_SHOWN_FIRST = (
+_METRICS = (
     ("Mean reward", "Train/mean_reward", "{:.2f}"),
     ("Mean episode length", "Train/mean_episode_length", "{:.1f}"),
     ("Steps per second", "Perf/total_fps", "{:,.0f}"),
@@ -55,22 +63,30 @@ _SHOWN_FIRST = (
 )
 
 
-def _out() -> Console:
+def _stdout() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def say(text: str) -> None:
+def _print_rows(rows: Iterable[tuple[str | Text, str | Text]]) -> None:
+    """Print a table of two columns without a header."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for row in rows:
+        table.add_row(*row)
+    _stdout().print(table)
+
+
+def print_line(text: str) -> None:
     """Print one plain line."""
-    _out().print(printable(text), markup=False)
+    _stdout().print(printable(text), markup=False)
 
 
-def say_aside(text: str) -> None:
-    """Print one plain line that is no part of the result."""
+def print_note(text: str) -> None:
+    """Print one plain line on standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(printable(text), markup=False)
 
 
 def print_error(error: ShoalError) -> None:
-    """Print what is known of an error, and its message as the last line."""
+    """Print the details of an error, and its message as the last line."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if error.details:
         console.print(printable(error.details.rstrip()), markup=False)
@@ -78,45 +94,35 @@ def print_error(error: ShoalError) -> None:
 
 
 def print_overview(commands: Mapping[str, str]) -> None:
-    """Print what `shoal` can do."""
-    say("usage: shoal COMMAND ...\n")
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, summary in commands.items():
-        table.add_row(name, summary)
-    _out().print(table)
-    say("\n`shoal COMMAND --help` tells a command's flags. `train`, `play` and `evaluate` are commands by themselves.")
+    """Print the commands of `shoal`."""
+    print_line("usage: shoal COMMAND ...\n")
+    _print_rows(commands.items())
+    print_line("\n`shoal COMMAND --help` shows its flags. `train`, `play` and `evaluate` are commands by themselves.")
 
 
 def print_tasks() -> None:
-    """Print what can be trained."""
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for spec in registry.registered().values():
-        table.add_row(spec.name, spec.summary)
-    _out().print(table)
+    """Print the names and summaries of all tasks."""
+    _print_rows((spec.name, spec.summary) for spec in registry.registered().values())
 
 
 def print_usage(program: str) -> None:
     """Print the tasks that a command takes: its flags depend on the task."""
-    say(f"usage: {program} TASK [flags]\n\nTasks:")
+    print_line(f"usage: {program} TASK [flags]\n\nTasks:")
     print_tasks()
-    say(f"\n`{program} TASK --help` shows every flag with that task's defaults.")
-    say(f"A task of your own: `{program} path/to/file.py:Class`.")
+    print_line(f"\n`{program} TASK --help` shows its flags, with that task's defaults.")
+    print_line(f"A task of your own: `{program} path/to/file.py:Class`.")
 
 
 def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
-    """Print what a training would do: devices, ranks, batch sizes, directories, and the variables that were read."""
+    """Print the plan of a training: devices, ranks, batch sizes, directories, and environment variables."""
     for note in plan.notes:
-        say(note)
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, value in plan.to_plain().items():
-        table.add_row(name.replace("_", " "), Text(_plain(value)))
+        print_line(note)
+    rows = [(name.replace("_", " "), Text(_plain(value))) for name, value in plan.to_plain().items()]
     run = plan.continued or RunDir(Path(_planned_directory(plan)))
-    table.add_row("run directory", Text(printable(f"{run.path}{' (continued)' if plan.continued else ''}")))
-    table.add_row("rank files", Text(_plain(plan.log_base(run, environ))))
-    for name in (*_TOLD_VARIABLES, *(RANK_VARIABLES if plan.rank else ())):
-        if name in environ:
-            table.add_row(name, Text(repr(environ[name])))
-    _out().print(table)
+    rows.append(("run directory", Text(printable(f"{run.path}{' (continued)' if plan.continued else ''}"))))
+    rows.append(("rank files", Text(_plain(plan.log_base(run, environ)))))
+    names = (*_PLAN_VARIABLES, *(RANK_VARIABLES if plan.rank else ()))
+    _print_rows([*rows, *((name, Text(repr(environ[name]))) for name in names if name in environ)])
 
 
 def _plain(value: object) -> str:
@@ -137,11 +143,12 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
         yield _SilentView()
         return
     for note in plan.notes:
-        say(note)
-    say(_headline(plan))
-    console = _out()
+        print_line(note)
+    print_line(_headline(plan))
+    console = _stdout()
     if not console.is_terminal:
         view = _PlainView()
+        view.on_phase("startup")
         yield view
         view.close()
         return
@@ -154,16 +161,19 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
 def _headline(plan: TrainPlan) -> str:
     workers = "1 worker" if plan.world_size == 1 else f"{plan.world_size} workers"
     devices = ", ".join(dict.fromkeys(plan.devices))
-    talk = f" through {plan.backend}" if plan.backend else ""
-    where = f" of {len(plan.nodes)} machines" if len(plan.nodes) > 1 else ""
+    backend = f" through {plan.backend}" if plan.backend else ""
+    machines = f" of {len(plan.nodes)} machines" if len(plan.nodes) > 1 else ""
     return (
-        f"Training {plan.spec.name}: {workers} on {devices}{where}{talk} ({plan.launch_mode}), {plan.num_envs:,} "
+        f"Training {plan.spec.name}: {workers} on {devices}{machines}{backend} ({plan.launch_mode}), {plan.num_envs:,} "
         f"environments each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
     )
 
 
 class _SilentView:
-    """For ranks that do not speak."""
+    """Progress of ranks that print nothing."""
+
+    def on_phase(self, phase: str) -> None:
+        del phase
 
     def on_row(self, row: Mapping[str, float]) -> None:
         del row
@@ -176,19 +186,27 @@ class _SilentView:
 
 
 class _PlainView:
-    """One line an iteration, but not more than one every `PLAIN_LINE_S`; the last iteration is always told."""
+    """One line an iteration, but at most one every `PLAIN_LINE_S`; the last iteration is always printed."""
 
     def __init__(self) -> None:
-        self._told = 0.0
-        self._held_back: Mapping[str, float] | None = None
+        self._started = time.monotonic()
+        self._printed_at = 0.0
+        self._phases: set[str] = set()  # Those that were printed.
+        self._pending: Mapping[str, float] | None = None
+
+    def on_phase(self, phase: str) -> None:
+        text = _PHASES.get(phase)
+        if text is not None and not self._printed_at and phase not in self._phases:
+            self._phases.add(phase)
+            self.on_line(f"[{timedelta(seconds=round(time.monotonic() - self._started))} elapsed] {text}")
 
     def on_row(self, row: Mapping[str, float]) -> None:
         now = time.monotonic()
-        if now - self._told < PLAIN_LINE_S and self._told:
-            self._held_back = row
+        if now - self._printed_at < PLAIN_LINE_S and self._printed_at:
+            self._pending = row
             return
-        self._told = now
-        self._held_back = None
+        self._printed_at = now
+        self._pending = None
         self._print(row)
 
     def on_line(self, line: str) -> None:
@@ -196,35 +214,41 @@ class _PlainView:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Print the newest row if it was held back."""
-        if self._held_back is not None:
-            self._print(self._held_back)
-            self._held_back = None
+        """Print the newest row if it is pending."""
+        if self._pending is not None:
+            self._print(self._pending)
+            self._pending = None
 
     def _print(self, row: Mapping[str, float]) -> None:
-        parts = [f"{name.lower()} {_value(row, key, form)}" for name, key, form in _SHOWN_FIRST[:4]]
+        parts = [f"{name.lower()} {_value(row, key, form)}" for name, key, form in _METRICS[:4]]
         self.on_line(f"[{int(row['iteration'])}/{int(row['max_iterations'])}] " + ", ".join(parts))
 
 
 class _LiveView:
-    """Progress bar and table of the newest metrics; rendered by rich, several times a second."""
+    """Progress bar and table of the newest metrics, rendered by rich several times a second."""
 
     def __init__(self, plan: TrainPlan, console: Console) -> None:
         self._console = console
         self.close: Callable[[], None] = lambda: None
-        """Releases the terminal."""
+        """Restores the terminal."""
+        self._phase = _PHASES["startup"]
         self._row: Mapping[str, float] = {}
         self._first: tuple[float, float] | None = None  # (iteration, time) of the first row, for the time left.
-        columns = (
+        self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"),
+            console=console,
         )
-        self._progress = Progress(*columns, TextColumn("left {task.fields[left]}"), console=console)
         self._bar = self._progress.add_task(
             plan.spec.name, total=plan.config.max_iterations, completed=plan.start_iteration, left="-"
         )
+
+    def on_phase(self, phase: str) -> None:
+        self._phase = _PHASES.get(phase, self._phase)
 
     def on_row(self, row: Mapping[str, float]) -> None:
         now = time.monotonic()
@@ -232,15 +256,18 @@ class _LiveView:
         self._first = self._first or (row["iteration"], now)
         done = row["iteration"] - self._first[0]
         left = (row["max_iterations"] - row["iteration"]) * (now - self._first[1]) / done if done else None
-        told = "-" if left is None else str(timedelta(seconds=round(left)))
-        self._progress.update(self._bar, completed=row["iteration"], left=told)
+        shown = "-" if left is None else str(timedelta(seconds=round(left)))
+        self._progress.update(self._bar, completed=row["iteration"], left=shown)
 
     def on_line(self, line: str) -> None:
         self._console.print(line, markup=False)
 
     def __rich__(self) -> Group:
         table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2), expand=False)
-        for name, key, form in _SHOWN_FIRST:
+        if not self._row:
+            table.add_row("Phase", self._phase)
+            return Group(self._progress, table)
+        for name, key, form in _METRICS:
             table.add_row(name, _value(self._row, key, form))
         for key in sorted(self._row):
             if key.startswith("Episode_Reward/"):
@@ -254,12 +281,12 @@ def _value(row: Mapping[str, Any], key: str, form: str) -> str:
 
 
 def print_outcome(outcome: Outcome) -> None:
-    """Print what a training came to."""
+    """Print the result of a training."""
     report = outcome.reports[0]
     reward = _value(report.last_row, "Train/mean_reward", "{:.2f}")
     if len(outcome.reports) > 1:
-        say(f"All {len(outcome.reports)} ranks hold the same learner, {report.digest}.")
-    say(f"Finished {report.iteration} iterations, mean reward {reward}. Run directory: {outcome.run.path}")
+        print_line(f"All {len(outcome.reports)} ranks hold the same learner, {report.digest}.")
+    print_line(f"Finished {report.iteration} iterations, mean reward {reward}. Run directory: {outcome.run.path}")
 
 
 def print_episodes(episodes: Episodes) -> None:
@@ -269,14 +296,14 @@ def print_episodes(episodes: Episodes) -> None:
         table.add_column(title, justify="right")
     for number, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True), start=1):
         table.add_row(str(number), f"{value:.2f}", str(length))
-    _out().print(table)
-    told = episodes.summary()
-    say(
-        f"return {told['return_mean']:.2f} ± {told['return_std']:.2f}, "
-        f"length {told['length_mean']:.1f} ± {told['length_std']:.1f}"
+    _stdout().print(table)
+    summary = episodes.summary()
+    print_line(
+        f"return {summary['return_mean']:.2f} ± {summary['return_std']:.2f}, "
+        f"length {summary['length_mean']:.1f} ± {summary['length_std']:.1f}"
     )
     if episodes.video is not None:
-        say(f"Film: {episodes.video}")
+        print_line(f"Film: {episodes.video}")
 
 
 def print_evaluation(episodes: Episodes) -> None:
@@ -285,22 +312,21 @@ def print_evaluation(episodes: Episodes) -> None:
 
 
 def print_exported(exported: Exported) -> None:
-    """Print which files were written, and what they say beside the network."""
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, value in exported.metadata.items():
-        table.add_row(name, Text(value))
-    _out().print(table)
-    say(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
+    """Print the files of an export and their metadata."""
+    _print_rows((name, Text(value)) for name, value in exported.metadata.items())
+    print_line(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
 
 
 def print_bench(report: BenchReport) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     machine = report.machine
-    say(f"{report.task} on {machine['cpu']} ({machine['cores']} cores), GPUs: {', '.join(machine['gpus']) or 'none'}")
+    print_line(
+        f"{report.task} on {machine['cpu']} ({machine['cores']} cores), GPUs: {', '.join(machine['gpus']) or 'none'}"
+    )
     rates = Table("engine", "environment steps per second", box=box.SIMPLE_HEAD, padding=(0, 2))
     for engine, rate in report.env_steps_per_second.items():
         rates.add_row(engine, f"{rate:,.0f}")
-    _out().print(rates)
+    _stdout().print(rates)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))  # So that no title is cut on a terminal of 80 columns.
     for title in (
         "workers",
@@ -321,25 +347,25 @@ def print_bench(report: BenchReport) -> None:
             f"{row['first_iteration_warm_s']:.1f}",
             "-" if cold is None else f"{cold:.1f}",
         )
-    _out().print(table)
+    _stdout().print(table)
     for row in report.training:
         if "checkpoint_cost" in row:
             beside = f"an iteration beside which a checkpoint is written takes {row['checkpoint_cost']:+.1%}"
-            say(f"{row['workers']:.0f} worker(s): {beside} (median of {row['checkpoints']:.0f})")
+            print_line(f"{row['workers']:.0f} worker(s): {beside} (median of {row['checkpoints']:.0f})")
 
 
 def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
-    """Print everything that was found: a row each, with what to do below what is true."""
+    """Print all findings: a row each, with the remedy below the fact."""
     if as_json:
         sys.stdout.write(json.dumps(diagnosis.to_plain(), indent=2) + "\n")
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in diagnosis.findings:
-        told = Text(printable(finding.truth))
+        text = Text(printable(finding.truth))
         if finding.remedy:
-            told.append(f"\n-> {finding.remedy}", style="bold")
-        table.add_row(Text(finding.level, style=_LEVEL_STYLES[finding.level]), Text(finding.topic), told)
-    _out().print(table)
+            text.append(f"\n-> {finding.remedy}", style="bold")
+        table.add_row(Text(finding.level, style=_LEVEL_STYLES[finding.level]), Text(finding.topic), text)
+    _stdout().print(table)
     counts = Counter(finding.level for finding in diagnosis.findings)
-    told = f"{counts['ok']} ok, {counts['note']} to note, {counts['problem']} wrong."
-    say(told if diagnosis.error else f"{told} Training would work.")
+    summary = f"{counts['ok']} ok, {counts['note']} to note, {counts['problem']} wrong."
+    print_line(summary if diagnosis.error else f"{summary} Training would work.")

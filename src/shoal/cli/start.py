@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""Signals that end a command, unless they are ignored where it was started, as SIGHUP is under `nohup`."""
+"""Signals that end a command, unless they are ignored when it starts, as SIGHUP is under `nohup`."""
 
 
 def shoal() -> NoReturn:
@@ -36,19 +36,21 @@ def evaluate() -> NoReturn:
 def _run(name: str) -> NoReturn:
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave_at_once)
+            signal.signal(number, _exit_at_once)
     from shoal.cli.main import run
 
     run(name)
 
 
-def _leave_at_once(number: int, _frame: object) -> NoReturn:
-    """End this process, which has started nothing yet. An exception in the middle of an import may be swallowed."""
+def _exit_at_once(number: int, _frame: object) -> NoReturn:
+    """End this process while it imports; an exception inside an import may be swallowed."""
     is_ctrl_c = number == signal.SIGINT
     try:
         if is_ctrl_c:
             os.write(2, b"Error: Interrupted.\n")
-        elif "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun ends all ranks when one has failed and told why.
+        elif (
+            "TORCHELASTIC_RUN_ID" not in os.environ
+        ):  # torchrun ends all ranks when one has failed and printed the reason.
             os.write(2, f"Error: Ended by {signal.Signals(number).name}.\n".encode())
     finally:
         os._exit(130 if is_ctrl_c else 143)

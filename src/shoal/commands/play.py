@@ -62,14 +62,16 @@ def play(config: PlayConfig) -> Episodes:
         UsageError: There is no such policy, or it cannot run here.
     """
     spec, model, device = _find(config)
-    if config.video is not None:
+    if config.video_path is not None:
         refuse_no_film(device, os.environ)
-        refuse_unwritable("--video", Path(config.video).parent)
+        refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.learn.evaluation import run_episodes
 
     returns, lengths = run_episodes(config, spec, model, device)
-    return Episodes(config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video)
+    return Episodes(
+        config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video_path
+    )
 
 
 def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:

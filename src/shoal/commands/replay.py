@@ -50,9 +50,9 @@ def replay(config: ReplayConfig) -> Replayed:
     if not file.is_file():
         message = f"{file} does not exist: pass what a training left when it stopped, <run>/ranks/rank_00000.lost.npz."
         raise UsageError(message)
-    if config.video is not None:
+    if config.video_path is not None:
         refuse_no_film("cpu", os.environ)
-        refuse_unwritable("--video", Path(config.video).parent)
+        refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.sim.nan.dump import read_dump
 
@@ -60,12 +60,14 @@ def replay(config: ReplayConfig) -> Replayed:
     lost = dump.find(config.env)
 
     result = _step_again(file, lost)
-    if config.video is not None:
+    if config.video_path is not None:
         if not len(result.positions):
-            message = f"Environment {lost.env} was lost before anything moved, so there is no film: leave --video out."
+            message = (
+                f"Environment {lost.env} was lost before anything moved, so there is no film: leave --video-path out."
+            )
             raise UsageError(message)
-        _film(dump.scene, result.positions, Path(config.video))
-    return Replayed(dump=dump, lost=lost, replay=result, video=config.video)
+        _film(dump.scene, result.positions, Path(config.video_path))
+    return Replayed(dump=dump, lost=lost, replay=result, video=config.video_path)
 
 
 def _step_again(file: Path, lost: DivergedEnv) -> Replay:

@@ -1,4 +1,4 @@
-"""What the learning algorithms and their extensions can be told: PPO, distillation, RND and symmetry.
+"""Settings of the learning algorithm and its extensions: PPO, random network distillation (RND) and symmetry.
 
 Networks are in `models`, the length of a rollout in `agent`. What rsl_rl fills in by itself (devices, ranks,
 sizes that follow from the observations) is not here.
@@ -7,15 +7,11 @@ sizes that follow from the observations) is not here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Annotated, Literal
 
-from shoal.config.checks import Rule, above, at_least, check, check_class, each, one_of, within
+from shoal.config.checks import Config, Rule, above, at_least, check, check_class, each, within
 from shoal.config.models import WIDTH, Activation
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop"]
 """Names of optimizers that rsl_rl knows."""
@@ -23,40 +19,32 @@ Optimizer = Literal["adam", "adamw", "sgd", "rmsprop"]
 Schedule = Literal["adaptive", "fixed"]
 """How PPO's learning rate moves; rsl_rl takes any other word for "fixed"."""
 
-LossType = Literal["mse", "huber"]
-"""Names of imitation losses that rsl_rl knows."""
-
 ScheduleMode = Literal["constant", "step", "linear"]
 """Names of schedules of the RND weight that rsl_rl knows."""
 
-SCHEDULE_FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "constant": (),
-        "step": ("final_step", "final_value"),
-        "linear": ("initial_step", "final_step", "final_value"),
-    }
-)
+SCHEDULE_FIELDS: dict[str, tuple[str, ...]] = {
+    "constant": (),
+    "step": ("final_step", "final_value"),
+    "linear": ("initial_step", "final_step", "final_value"),
+}
 """Modes of `RndWeightScheduleConfig`, each with the fields that it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RndWeightScheduleConfig:
-    """How the weight of the RND reward changes with time. The default is none: the weight stays.
+class RndWeightScheduleConfig(Config):
+    """Schedule of the RND weight, over the environment steps of one worker in the whole run."""
 
-    Steps are environment steps of one worker, counted over the whole run: a run that is resumed goes on counting.
-    """
+    prefix = "agent.algorithm.rnd.weight_schedule."
 
     mode: ScheduleMode | None = None
-    """constant stays, step jumps to final_value at final_step, linear moves there from initial_step on.
-    None means no schedule, rsl_rl's default."""
-    initial_step: int | None = None
-    """Where the change begins [environment steps]. For linear only, which needs it."""
-    final_step: int | None = None
-    """Where the change ends [environment steps]. For step and linear, which need it."""
-    final_value: float | None = None
-    """The weight afterwards [reward for each environment step].
-    rsl_rl multiplies `weight` by the length of a step in seconds, but not this value.
-    For step and linear, which need it."""
+    """constant, a step to final_value at final_step, or linear from initial_step on; None: no schedule (rsl_rl's)."""
+    initial_step: Annotated[int | None, at_least(0)] = None
+    """Begin of the change [environment steps]; linear needs it."""
+    final_step: Annotated[int | None, at_least(0)] = None
+    """End of the change [environment steps]; step and linear need it."""
+    final_value: Annotated[float | None, at_least(0)] = None
+    """Weight afterwards [reward per environment step]; step and linear need it.
+    rsl_rl multiplies `weight` by the length of a step in seconds, but not this value."""
 
     @property
     def enabled(self) -> bool:
@@ -65,84 +53,70 @@ class RndWeightScheduleConfig:
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and fields that do not go with the mode."""
-        prefix = "agent.algorithm.rnd.weight_schedule."
-        steps = dict.fromkeys(("initial_step", "final_step"), at_least(0))
-        check(self, prefix, steps | {"mode": one_of(ScheduleMode), "final_value": at_least(0)})
+        Config.__post_init__(self)
         needed = SCHEDULE_FIELDS[self.mode] if self.mode else ()
         for name in SCHEDULE_FIELDS["linear"]:
             value = getattr(self, name)
             if (value is not None) != (name in needed):
                 verdict = "needs it: set it" if name in needed else "does not take it: set it to None"
-                message = f"{prefix}{name} is {value!r}, but mode {self.mode!r} {verdict}, or change the mode."
+                message = f"{self.prefix}{name} is {value!r}, but mode {self.mode!r} {verdict}, or change the mode."
                 raise UsageError(message)
         if self.initial_step is not None:
             first = self.initial_step
             later = Rule(f"come after initial_step, {first}", lambda step: step > first)
-            check(self, prefix, {"final_step": later})
+            check(self, self.prefix, {"final_step": later})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RndConfig:
-    """Random network distillation: a reward for seeing what a predictor network has not learned yet.
+class RndConfig(Config):
+    """Random network distillation: an intrinsic reward for the observation set `rnd_state`."""
 
-    For PPO only. What it looks at is the observation set `rnd_state` of the agent's `obs_groups`.
-    """
+    prefix = "agent.algorithm.rnd."
 
     enabled: bool = False
-    """Whether it is used (rsl_rl's default is not to)."""
-    num_outputs: int = 1
+    """Use random network distillation (rsl_rl's default: no)."""
+    num_outputs: Annotated[int, at_least(1)] = 1
     """Size of the embedding that is predicted. rsl_rl has no default; this is Isaac Lab's."""
-    predictor_hidden_dims: tuple[int, ...] = (-1,)
-    """Units of each hidden layer of the predictor; -1 takes as many as the input has.
-    rsl_rl has no default; this is Isaac Lab's."""
-    target_hidden_dims: tuple[int, ...] = (-1,)
+    predictor_hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (-1,)
+    """Units of each hidden layer of the predictor; -1: as many as the input (Isaac Lab's default; rsl_rl has none)."""
+    target_hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (-1,)
     """Units of each hidden layer of the fixed target network, as above."""
     activation: Activation = "elu"
     """Activation function of both networks (rsl_rl's default)."""
     state_normalization: bool = False
-    """Whether what it looks at is normalised by running mean and standard deviation (rsl_rl's default)."""
+    """Normalise its observations by running mean and standard deviation (rsl_rl's default: no)."""
     reward_normalization: bool = False
-    """Whether its reward is divided by the running deviation of its discounted sum (rsl_rl's default).
-    On several ranks this costs three collectives in every environment step."""
-    weight: float = 0.0
-    """Factor on its reward [reward for each second]; rsl_rl multiplies it by the length of a step.
-    The default, rsl_rl's, adds nothing."""
+    """Divide its reward by the running deviation of its discounted sum (rsl_rl's default: no).
+    With several ranks this costs three collectives per environment step."""
+    weight: Annotated[float, at_least(0)] = 0.0
+    """Factor on its reward [reward per second]; rsl_rl multiplies it by the length of a step."""
     weight_schedule: RndWeightScheduleConfig = field(default_factory=RndWeightScheduleConfig)
-    """How the factor changes with time; not at all unless it names a mode (rsl_rl's default)."""
-    learning_rate: float = 1e-3
+    """Schedule of the factor; none unless it names a mode (rsl_rl's default)."""
+    learning_rate: Annotated[float, above(0)] = 1e-3
     """Step size of the predictor's optimizer, which is Adam (rsl_rl's default)."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        rules = {"num_outputs": at_least(1), "activation": one_of(Activation), "weight": at_least(0)}
-        rules |= dict.fromkeys(("predictor_hidden_dims", "target_hidden_dims"), each(WIDTH))
-        check(self, "agent.algorithm.rnd.", rules | {"learning_rate": above(0)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SymmetryConfig:
-    """Mirrored copies of what was seen and done, for a robot that has a symmetry.
+class SymmetryConfig(Config):
+    """Mirrored copies of observations and actions, for symmetric robots and networks without recurrence."""
 
-    For PPO without recurrent networks only.
-    """
+    prefix = "agent.algorithm.symmetry."
 
     enabled: bool = False
-    """Whether it is used (rsl_rl's default is not to).
-    If neither of the two uses below is on, its loss is only logged."""
+    """Use symmetry (rsl_rl's default: no). Without one of the two uses below its loss is only logged."""
     data_augmentation_func: str | None = None
-    """Function that mirrors, as "module:function".
-    It is called with env, obs and actions, and returns the latter two with mirrored copies appended.
-    Needed if `enabled`."""
+    """Function that mirrors, as "module:function"; needed if `enabled`.
+    It is called with env, obs and actions, and returns the latter two with mirrored copies appended."""
     use_data_augmentation: bool = False
-    """Whether mini-batches are extended by mirrored copies (rsl_rl's default)."""
+    """Extend mini-batches by mirrored copies (rsl_rl's default: no)."""
     use_mirror_loss: bool = False
-    """Whether the policy is punished for not acting as mirrored (rsl_rl's default)."""
-    mirror_loss_coeff: float = 0.0
-    """Factor on that punishment in the loss (rsl_rl's default)."""
+    """Add a loss for actions that are not mirrored (rsl_rl's default: no)."""
+    mirror_loss_coeff: Annotated[float, at_least(0)] = 0.0
+    """Coefficient of that loss (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and symmetry without a function."""
-        check(self, "agent.algorithm.symmetry.", {"mirror_loss_coeff": at_least(0)})
+        Config.__post_init__(self)
         if self.enabled and not self.data_augmentation_func:
             message = (
                 "agent.algorithm.symmetry.enabled is True, but data_augmentation_func is not given:"
@@ -152,92 +126,51 @@ class SymmetryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PpoConfig:
+class PpoConfig(Config):
     """Proximal policy optimisation. All defaults are rsl_rl's."""
+
+    prefix = "agent.algorithm."
 
     class_name: str = "PPO"
     """PPO, or a class of your own as "module:Class"."""
-    num_learning_epochs: int = 5
-    """How often the experience of an iteration is gone through."""
-    num_mini_batches: int = 4
+    num_learning_epochs: Annotated[int, at_least(1)] = 5
+    """Passes over the experience of an iteration."""
+    num_mini_batches: Annotated[int, at_least(1)] = 4
     """Mini-batches, and so optimizer steps, of each epoch."""
-    clip_param: float = 0.2
-    """How far the probability ratio may leave 1 before it is cut off.
-    It also bounds how far the critic may move, in units of the return."""
-    gamma: float = 0.99
+    clip_param: Annotated[float, above(0)] = 0.2
+    """Clipping range of the probability ratio, and of the critic's change in units of the return."""
+    gamma: Annotated[float, within(0, 1)] = 0.99
     """Discount of the future for each environment step."""
-    lam: float = 0.95
+    lam: Annotated[float, within(0, 1)] = 0.95
     """Lambda of the generalised advantage estimate: 0 trusts the critic, 1 the returns."""
-    value_loss_coef: float = 1.0
+    value_loss_coef: Annotated[float, at_least(0)] = 1.0
     """Factor on the critic's loss."""
-    entropy_coef: float = 0.01
+    entropy_coef: Annotated[float, at_least(0)] = 0.01
     """Factor on the entropy of the actions, which is rewarded."""
-    learning_rate: float = 1e-3
-    """Step size of the optimizer; where it begins, if `schedule` is adaptive."""
-    max_grad_norm: float = 1.0
-    """Greatest norm of the gradient, for the actor and for the critic; longer ones are shortened to it."""
+    learning_rate: Annotated[float, above(0)] = 1e-3
+    """Step size of the optimizer; its initial value if `schedule` is adaptive."""
+    max_grad_norm: Annotated[float, above(0)] = 1.0
+    """Largest norm of the gradients of actor and critic; longer ones are clipped."""
     optimizer: Optimizer = "adam"
     """Optimizer of both networks."""
     use_clipped_value_loss: bool = True
-    """Whether the critic's change is bounded by `clip_param` too."""
+    """Clip the critic's change by `clip_param`, too."""
     schedule: Schedule = "adaptive"
-    """adaptive moves the learning rate after each mini-batch, so that the policy changes by about desired_kl.
-    It stays within 1e-5 and 1e-2. fixed leaves it where it is."""
-    desired_kl: float = 0.01
-    """Divergence of the policy after an update from the one before that the schedule aims at [nats]."""
+    """adaptive changes the learning rate after each mini-batch towards desired_kl, within 1e-5 and 1e-2."""
+    desired_kl: Annotated[float, above(0)] = 0.01
+    """Target KL divergence between the policies before and after an update [nats]."""
     normalize_advantage_per_mini_batch: bool = False
-    """Whether advantages are normalised in each mini-batch, and not over all of an iteration's."""
+    """Normalise advantages in each mini-batch instead of over the whole iteration."""
     use_mixed_precision: bool = False
-    """Whether losses are computed in bfloat16."""
-    share_cnn_encoders: bool = False
-    """Whether the critic uses the actor's encoders of images; both are CNNModel then."""
-    grad_reduce_bucket_mb: float = 25
-    """Largest buffer in which gradients are averaged over ranks [MiB]."""
+    """Compute losses in bfloat16."""
+    grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
+    """Largest buffer of the gradient all-reduce [MiB]."""
     rnd: RndConfig = field(default_factory=RndConfig)
-    """Reward for what is new; off unless enabled."""
+    """Intrinsic reward by random network distillation; off unless enabled."""
     symmetry: SymmetryConfig = field(default_factory=SymmetryConfig)
-    """Mirrored copies; off unless enabled."""
+    """Data augmentation and loss by mirrored copies; off unless enabled."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        rules = dict.fromkeys(("num_learning_epochs", "num_mini_batches"), at_least(1))
-        rules |= dict.fromkeys(("gamma", "lam"), within(0, 1))
-        rules |= dict.fromkeys(("value_loss_coef", "entropy_coef"), at_least(0))
-        positive = ("clip_param", "learning_rate", "max_grad_norm", "desired_kl", "grad_reduce_bucket_mb")
-        rules |= dict.fromkeys(positive, above(0))
-        check(self, "agent.algorithm.", rules | {"optimizer": one_of(Optimizer), "schedule": one_of(Schedule)})
-        check_class(self, self.class_name, "agent.algorithm.", {"PPO": ()})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DistillationConfig:
-    """Imitation of a teacher by a student that acts by itself. All defaults are rsl_rl's."""
-
-    class_name: str = "Distillation"
-    """Distillation, or a class of your own as "module:Class"."""
-    num_learning_epochs: int = 1
-    """How often the experience of an iteration is gone through."""
-    gradient_length: int = 15
-    """Environment steps over which the loss is summed before the optimizer steps.
-    It is also how far back a recurrent student learns.
-    What is left of a rollout that it does not divide is not learned from."""
-    learning_rate: float = 1e-3
-    """Step size of the optimizer."""
-    max_grad_norm: float | None = None
-    """Greatest norm of the gradient; longer ones are shortened to it. None leaves them."""
-    loss_type: LossType = "mse"
-    """How the distance from the teacher's action counts: squared (mse), or linear where it is far (huber)."""
-    optimizer: Optimizer = "adam"
-    """Optimizer of the student."""
-    use_mixed_precision: bool = False
-    """Whether losses are computed in bfloat16."""
-    grad_reduce_bucket_mb: float = 25
-    """Largest buffer in which gradients are averaged over ranks [MiB]."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        rules = dict.fromkeys(("num_learning_epochs", "gradient_length"), at_least(1))
-        rules |= dict.fromkeys(("learning_rate", "max_grad_norm", "grad_reduce_bucket_mb"), above(0))
-        rules |= {"loss_type": one_of(LossType), "optimizer": one_of(Optimizer)}
-        check(self, "agent.algorithm.", rules)
-        check_class(self, self.class_name, "agent.algorithm.", {"Distillation": ()})
+        Config.__post_init__(self)
+        check_class(self, self.class_name, self.prefix, {"PPO": ()})

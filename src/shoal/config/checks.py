@@ -1,15 +1,17 @@
-"""Range checks for configurations: a table of rules, and functions that turn a broken rule into a sentence.
+"""Range checks of configurations: rules, and functions that raise a UsageError for a broken one.
 
-Tasks of your own may use them in their `__post_init__`. Whether a value has the type that its annotation says
-is not checked here: the command line and `shoal.config.plain` do that, where values come from text.
+A rule stands in the annotation of its field, ``Annotated[int, at_least(1)]``. Types are not checked here: the command
+line and `shoal.config.plain` do that, where values come from text.
 """
 
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, cast, get_args
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError, did_you_mean
 
@@ -19,44 +21,69 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+class Config:
+    """Base of all configurations: dataclasses that check the rules of their fields when they are made."""
+
+    __slots__ = ()
+    prefix: ClassVar[str] = ""
+    """Written before the name of a field in errors, such as ``"env."``; ``"--"`` makes the name a flag."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        config = cast("DataclassInstance", self)
+        check(config, self.prefix, _rules_of(type(config)))
+
+
+@cache
+def _rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
+    """Return the rules in the annotations of a configuration; a Literal is one too."""
+    rules: dict[str, Rule] = {}
+    for name, kind in get_type_hints(cls, include_extras=True).items():
+        members = get_args(kind) if get_origin(kind) in (Annotated, Union, types.UnionType) else (kind,)
+        for part in members:
+            if isinstance(part, Rule) or get_origin(part) is Literal:
+                rules[name] = part if isinstance(part, Rule) else one_of(part)
+    return rules
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be, in words and as a test."""
+    """A condition on a value, in words and as a test."""
 
     must: str
-    """How the sentence `<field> is <value>, but must ...` ends."""
+    """End of the sentence `<field> is <value>, but must ...`."""
     holds: Callable[[Any], bool]
-    """Whether a value obeys; never asked about None, which stands for a default."""
+    """Whether a value obeys; never called with None, which stands for a default."""
 
 
 def within(low: float, high: float) -> Rule:
-    """Ask for a number of the closed interval from `low` to `high`."""
+    """Require a number of the closed interval from `low` to `high`."""
     return Rule(f"lie in [{low}, {high}]", lambda value: low <= value <= high)
 
 
 def above(low: float) -> Rule:
-    """Ask for a number that is greater than `low`."""
+    """Require a number greater than `low`."""
     return Rule(f"be above {low}", lambda value: value > low)
 
 
 def at_least(low: float) -> Rule:
-    """Ask for a number that is not less than `low`."""
+    """Require a number not less than `low`."""
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
 def even_within(low: int, high: int) -> Rule:
-    """Ask for an even number of the closed interval from `low` to `high`."""
+    """Require an even number of the closed interval from `low` to `high`."""
     return Rule(f"be even and lie in [{low}, {high}]", lambda value: value % 2 == 0 and low <= value <= high)
 
 
 def one_of(literal: object) -> Rule:
-    """Ask for one of the values of a `Literal`."""
+    """Require one of the values of a `Literal`."""
     values = get_args(literal)
     return Rule(f"be one of {listed(values)}", lambda value: value in values)
 
 
 def each(rule: Rule) -> Rule:
-    """Ask for one or more entries that all obey `rule`."""
+    """Require one or more entries that all obey `rule`."""
     return Rule(
         f"have one or more entries, of which each must {rule.must}",
         lambda values: len(values) > 0 and all(rule.holds(value) for value in values),
@@ -64,30 +91,25 @@ def each(rule: Rule) -> Rule:
 
 
 FILM_SIZE = each(even_within(16, 4096))
-"""Of a film [pixels]: colours are stored for squares of two by two, and H.264 goes no further everywhere."""
+"""Width and height of a film [pixels]: even, for subsampled colours, and at most what every H.264 decoder takes."""
+
+HIGHEST_PORT = 65535
 
 
-def refuse_no_mp4(video: str | None) -> None:
-    """Refuse a film that is called something else.
-
-    Raises:
-        UsageError: It has another suffix.
-    """
-    if video is not None and not video.endswith(".mp4"):
-        message = f"--video is {video}, but a film is an mp4: pass --video film.mp4."
+def refuse_no_mp4(path: str | None) -> None:
+    """Refuse a film with another suffix than .mp4."""
+    if path is not None and not path.endswith(".mp4"):
+        message = f"--video-path is {path}, but a film is an mp4: pass --video-path film.mp4."
         raise UsageError(message)
 
 
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:
-    """Hold every field that `rules` names against its rule; None always passes, infinity and NaN never do.
+    """Check every field that `rules` names; None always passes, infinity and NaN never do.
 
     Args:
         config: The configuration, normally `self` in its own `__post_init__`.
-        prefix: What to write before the name of a field, such as ``"env."``.
+        prefix: Written before the name of a field, such as ``"env."``; with ``"--"`` the name is written as a flag.
         rules: The rule of each field.
-
-    Raises:
-        UsageError: If a rule is broken.
     """
     for name, rule in rules.items():
         value = getattr(config, name)
@@ -96,7 +118,8 @@ def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> 
             must = rule.must if finite else "be finite"
             usual = next((field.default for field in fields(config) if field.name == name), MISSING)
             remedy = "" if usual is MISSING or usual is None else f" The default is {usual!r}."
-            message = f"{prefix}{name} is {value!r}, but must {must}.{remedy}"
+            shown = name.replace("_", "-") if prefix == "--" else name
+            message = f"{prefix}{shown} is {value!r}, but must {must}.{remedy}"
             raise UsageError(message)
 
 
@@ -105,16 +128,13 @@ def check_class(
 ) -> None:
     """Refuse a `class_name` that rsl_rl does not have, and fields that the named class does not take.
 
-    A class of the user's own, written ``module:Class``, is taken to know what to do with every field.
+    A class of the user's own, written ``module:Class``, may take any field.
 
     Args:
         config: A configuration with a field `class_name`.
-        chosen: What that field holds; None stands for no class at all.
-        prefix: What to write before the name of a field.
+        chosen: The value of that field; None stands for no class at all.
+        prefix: Written before the name of a field.
         takes: The class-specific fields of each of rsl_rl's classes.
-
-    Raises:
-        UsageError: If the class is unknown, or does not take a field that is given.
     """
     if chosen is not None and is_custom(chosen):
         return
@@ -126,24 +146,22 @@ def check_class(
         raise UsageError(message)
     for name in sorted({name for names in takes.values() for name in names}):
         value = getattr(config, name)
-        if is_given(value) and (chosen is None or name not in takes[chosen]):
+        if value is not None and (chosen is None or name not in takes[chosen]):
             takers = listed(cls for cls, names in takes.items() if name in names)
-            is_section = is_dataclass(value) or isinstance(value, dict)
-            asked, remedy = ("given", f"leave {name} out") if is_section else (f"{value!r}", f"{name} to None")
             message = (
-                f"{prefix}{name} is {asked}, but class_name is {chosen!r}, which does not take it:"
-                f" set class_name to {takers}, or {remedy}."
+                f"{prefix}{name} is {value!r}, but class_name is {chosen!r}, which does not take it:"
+                f" set class_name to {takers}, or {name} to None."
             )
             raise UsageError(message)
 
 
 def is_custom(class_name: str) -> bool:
-    """Whether a class name points into a module, and so does not name one of rsl_rl's own classes."""
+    """Whether a class name contains a module, and so is none of rsl_rl's own classes."""
     return ":" in class_name or "." in class_name
 
 
-def other_code(own: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return field and name of something that `other` would import and `own` would not, if there is any.
+def foreign_code(own: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return field and name of code that `other` would import and `own` would not, if there is any.
 
     Args:
         own: A configuration of plain values.
@@ -154,7 +172,7 @@ def other_code(own: Mapping[str, object], other: Mapping[str, object]) -> tuple[
 
 
 def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield field and value of each name that is imported: the task, and what points into a module."""
+    """Yield field and value of each name that is imported: the task, and names that contain a module."""
     if isinstance(value, Mapping):
         for name, each in cast("Mapping[str, object]", value).items():
             yield from _names_of_code(each, f"{path}.{name}" if path else name)
@@ -168,8 +186,8 @@ def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def is_given(value: object) -> bool:
-    """Whether a field says anything: it is not None, not an empty dict, and not a section that is off."""
-    return value is not None and value != {} and bool(getattr(value, "enabled", True))
+    """Whether a field has a value: it is neither None nor a section that is off."""
+    return value is not None and bool(getattr(value, "enabled", True))
 
 
 def listed(values: Iterable[object]) -> str:

@@ -1,28 +1,99 @@
-"""Which machines a command asks for: what the flags say together, and what they cannot say.
+"""Flags that select the machines of a training, and the checks that they agree with each other.
 
-Whether the machines exist, and agree with each other, is found out later.
+Whether the machines exist, and are alike, is checked when they are reached.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass
+from typing import Annotated, NoReturn
 
+from shoal.config.checks import HIGHEST_PORT, Config, at_least
 from shoal.errors import UsageError
 
-if TYPE_CHECKING:
-    from shoal.config.train import TrainConfig
-
-_HIGHEST_PORT = 65535
 _SLURM = "slurm"
 
 
-def number_of_nodes(nnodes: str) -> tuple[int, int]:
-    """Return the least and the largest number of machines that `--nnodes` asks for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesConfig(Config):
+    """The machines of a training, and the rendezvous between them."""
 
-    Raises:
-        UsageError: It is no number from 1, and no two of them in order.
-    """
+    prefix = "--"
+
+    hosts: tuple[str, ...] = ()
+    """Machines, by the names that `ssh` knows, or `slurm` for those of the allocation. The first has rank 0.
+    `--gpu-ids` and `--nproc-per-node` hold for each of them."""
+    ssh_config: str | None = None
+    """With `--hosts`: the configuration file of `ssh`. Default: `~/.ssh/config`."""
+    nnodes: str | None = None
+    """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
+    and takes it back when it returns."""
+    node_rank: Annotated[int | None, at_least(0)] = None
+    """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
+    master_addr: str | None = None
+    """With `--nnodes`: address or name of machine 0 that all others reach."""
+    master_port: int = 29500
+    """With `--nnodes`: port of the rendezvous on machine 0."""
+    interface: str | None = None
+    """Network interface between workers of several machines. Default: the one that leads to machine 0."""
+
+    def check_machines(self) -> None:
+        """Refuse flags that contradict each other, or would do nothing."""
+        if not 1 <= self.master_port <= HIGHEST_PORT:
+            _refuse(
+                f"--master-port is {self.master_port}, but a port is a number from 1 to {HIGHEST_PORT}",
+                "pass --master-port 29500",
+            )
+        if self.hosts:
+            self._check_hosts()
+        elif self.ssh_config is not None:
+            _refuse(
+                "--ssh-config was passed without --hosts, so nothing is reached by ssh", "pass --hosts too, or neither"
+            )
+        alone = "--node-rank" if self.node_rank is not None else "--master-addr" if self.master_addr else None
+        if self.nnodes is not None:
+            self._check_nodes(self.nnodes)
+        elif alone is not None:
+            _refuse(f"{alone} was passed without --nnodes, so there is one machine", "pass --nnodes 2, say, or neither")
+
+    def _check_hosts(self) -> None:
+        twice = sorted({host for host in self.hosts if self.hosts.count(host) > 1})
+        if twice:
+            _refuse(f"--hosts names {twice[0]} more than once", "name each machine once; --nproc-per-node adds workers")
+        odd = next((host for host in self.hosts if not host or host.startswith("-") or not host.isprintable()), None)
+        if odd is not None:
+            _refuse(
+                f"--hosts names {odd!r}, which is no name of a machine", "pass names or addresses, as ssh takes them"
+            )
+        if _SLURM in self.hosts and len(self.hosts) > 1:
+            _refuse("--hosts slurm stands for all machines of the allocation", "pass it alone, or names alone")
+        if self.nnodes is not None:
+            _refuse(
+                "--hosts and --nnodes exclude each other: with --hosts one command reaches all machines, with --nnodes "
+                "it is typed on each",
+                "pass one of them",
+            )
+
+    def _check_nodes(self, nnodes: str) -> None:
+        _, most = number_of_nodes(nnodes)
+        if most == 1:
+            return
+        if self.node_rank is None or self.master_addr is None:
+            missing = "--node-rank" if self.node_rank is None else "--master-addr"
+            _refuse(
+                f"--nnodes {nnodes} was passed without {missing}",
+                "pass --node-rank with this machine's number, and --master-addr with an address of machine 0",
+            )
+        if self.node_rank >= most:
+            _refuse(
+                f"--node-rank is {self.node_rank}, but of {most} machines the last is number {most - 1}",
+                f"pass --node-rank 0 to {most - 1}, another one on each machine",
+            )
+
+
+def number_of_nodes(nnodes: str) -> tuple[int, int]:
+    """Return the least and the largest number of machines that `--nnodes` allows."""
     match = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", nnodes.strip())
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= least <= most:
@@ -33,68 +104,6 @@ def number_of_nodes(nnodes: str) -> tuple[int, int]:
     return least, most
 
 
-def check_machines(config: TrainConfig) -> None:
-    """Refuse flags about machines that contradict each other.
-
-    Raises:
-        UsageError: They do, or one of them would do nothing.
-    """
-    if not 1 <= config.master_port <= _HIGHEST_PORT:
-        _refuse(
-            f"--master-port is {config.master_port}, but a port is a number from 1 to {_HIGHEST_PORT}",
-            "pass --master-port 29500",
-        )
-    if config.hosts:
-        _check_hosts(config)
-    elif config.ssh_config is not None:
-        _refuse("--ssh-config was passed without --hosts, so nothing is reached by ssh", "pass --hosts too, or neither")
-    if config.nnodes is not None:
-        _check_nodes(config, config.nnodes)
-        return
-    alone = "--node-rank" if config.node_rank is not None else "--master-addr" if config.master_addr else None
-    if alone is not None:
-        _refuse(f"{alone} was passed without --nnodes, so there is one machine", "pass --nnodes 2, say, or neither")
-
-
-def _check_hosts(config: TrainConfig) -> None:
-    twice = sorted({host for host in config.hosts if config.hosts.count(host) > 1})
-    if twice:
-        _refuse(f"--hosts names {twice[0]} more than once", "name each machine once; --nproc-per-node adds workers")
-    odd = next((host for host in config.hosts if not host or host.startswith("-") or not host.isprintable()), None)
-    if odd is not None:
-        _refuse(f"--hosts names {odd!r}, which is no name of a machine", "pass names or addresses, as ssh takes them")
-    if _SLURM in config.hosts and len(config.hosts) > 1:
-        _refuse("--hosts slurm stands for all machines of the allocation", "pass it alone, or names alone")
-    if config.nnodes is not None:
-        _refuse(
-            "--hosts and --nnodes exclude each other: with --hosts one command reaches all machines, with --nnodes it "
-            "is typed on each",
-            "pass one of them",
-        )
-
-
-def _check_nodes(config: TrainConfig, nnodes: str) -> None:
-    least, most = number_of_nodes(nnodes)
-    if most == 1:
-        return
-    if config.node_rank is None or config.master_addr is None:
-        missing = "--node-rank" if config.node_rank is None else "--master-addr"
-        _refuse(
-            f"--nnodes {nnodes} was passed without {missing}",
-            "pass --node-rank with this machine's number, and --master-addr with an address of machine 0",
-        )
-    if config.node_rank >= most:
-        _refuse(
-            f"--node-rank is {config.node_rank}, but of {most} machines the last is number {most - 1}",
-            f"pass --node-rank 0 to {most - 1}, another one on each machine",
-        )
-    if least < most and not config.max_restarts:
-        _refuse(
-            f"--nnodes {nnodes} lets training go on when a machine is lost, but without restarts it cannot",
-            "pass --max-restarts 3, say",
-        )
-
-
-def _refuse(what_is_true: str, remedy: str) -> NoReturn:
-    message = f"{what_is_true}: {remedy}."
+def _refuse(fact: str, remedy: str) -> NoReturn:
+    message = f"{fact}: {remedy}."
     raise UsageError(message)

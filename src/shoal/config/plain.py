@@ -1,7 +1,7 @@
 """Configurations to plain values, as YAML and JSON hold them, and back.
 
-`from_plain` lays what a file says over a configuration that has the defaults, and checks every value against
-the annotation of its field. It knows no configuration in particular, so a task's own dataclass works too.
+`from_plain` overlays the values of a file on a configuration, and checks each against the annotation of its field. It
+works for the dataclasses of any task.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
@@ -22,18 +22,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-_SEQUENCES = (tuple, list, Sequence)
-_MAPPINGS = (dict, Mapping)
 _SCALARS = (bool, int, float, str)
 _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
 def to_plain(config: DataclassInstance) -> dict[str, Any]:
-    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None.
-
-    Raises:
-        UsageError: If a value has no plain form.
-    """
+    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None."""
     return _plain(config, "")
 
 
@@ -44,11 +38,8 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
 
     Args:
         template: A configuration that has the defaults, or its class.
-        mapping: What a file says: names of fields and plain values.
-        path: Where the mapping stands, such as ``"agent"``: the beginning of every path in an error.
-
-    Raises:
-        UsageError: If a name is unknown or missing, or a value has the wrong type or is refused.
+        mapping: Names of fields and plain values.
+        path: Path of the mapping in its file, such as ``"agent"``, for errors.
     """
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):
@@ -63,34 +54,23 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
         # The template's own value comes along: a nested default may be of a subclass of what is annotated.
         current = None if isinstance(template, type) else getattr(template, name)
         values[name] = _read(_annotations(cls)[name], value, _join(path, name), current)
-    if isinstance(template, type):
-        _refuse_missing(template, values, path)
     try:
         return template(**values) if isinstance(template, type) else replace(template, **values)
     except (UsageError, ValueError, TypeError) as error:
-        # A configuration does not know of which field it is the value.
+        # A configuration does not know the field that holds it.
         where = "" if not path or str(error).startswith(f"{path}.") else f"{path}: "
         message = f"{where}{error}"
         raise UsageError(message) from error
 
 
-def _refuse_missing(cls: type[DataclassInstance], values: Mapping[str, object], path: str) -> None:
-    """Refuse to construct a configuration without a value for each field that has no default."""
-    for item in fields(cls):
-        has_default = item.default is not MISSING or item.default_factory is not MISSING
-        if item.init and not has_default and item.name not in values:
-            message = f"{_join(path, item.name)} is not given, but has no default: add it."
-            raise UsageError(message)
-
-
 @cache
 def _annotations(cls: type[DataclassInstance]) -> dict[str, Any]:
-    """Return the type of each field, with names looked up where the class was written."""
+    """Return the type of each field, resolved where the class is defined."""
     return get_type_hints(cls)
 
 
 def _plain(value: object, path: str) -> Any:  # noqa: ANN401 - plain values have no type of their own.
-    """Return the plain form of any value."""
+    """Return the plain form of a value."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [item.name for item in fields(value) if item.init]
         return {name: _plain(getattr(value, name), _join(path, name)) for name in names}
@@ -116,9 +96,9 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
     Args:
         kind: An annotation.
         value: A plain value.
-        path: Where it stands.
-        current: What the template has there.
-        strict: Whether a number must be of the very type asked for, which tells members of a union apart.
+        path: Its path.
+        current: The template's value.
+        strict: Whether a number must have exactly the type `kind`, to distinguish members of a union.
     """
     kind = getattr(kind, "__value__", kind)  # A `type` statement of Python 3.12.
     origin: Any = get_origin(kind) or kind
@@ -127,9 +107,9 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
     if _is_config(origin):
         template: Any = current if isinstance(current, origin) else origin
         return from_plain(template, value, path)
-    if origin in _SEQUENCES:
+    if origin in (tuple, list):
         return _read_sequence(kind, value, path)
-    if origin in _MAPPINGS:
+    if origin is dict:
         return _read_mapping(kind, value, path)
     return _read_scalar(kind, value, path, strict=strict)
 
@@ -139,7 +119,7 @@ def _read_union(kind: Any, value: object, path: str, current: object) -> Any:  #
     members = [member for member in get_args(kind) if member is not type(None)]
     if value is None and len(members) < len(get_args(kind)):
         return None
-    if len(members) == 1:  # Not tried but read, for the more exact refusal.
+    if len(members) == 1:  # For the more exact error.
         return _read(members[0], value, path, current)
     for strict in (True, False):
         for member in members:
@@ -149,7 +129,7 @@ def _read_union(kind: Any, value: object, path: str, current: object) -> Any:  #
 
 
 def _read_sequence(kind: Any, value: object, path: str) -> tuple[Any, ...] | list[Any]:  # noqa: ANN401
-    """Return a list of plain values as the tuple or list that `kind` says."""
+    """Return a list of plain values as the tuple or list `kind`."""
     if not isinstance(value, (list, tuple)):
         raise _mistyped(path, value, kind)
     entries = cast("Sequence[object]", value)
@@ -163,7 +143,7 @@ def _read_sequence(kind: Any, value: object, path: str) -> tuple[Any, ...] | lis
 
 
 def _read_mapping(kind: Any, value: object, path: str) -> dict[Any, Any]:  # noqa: ANN401
-    """Return a mapping of plain values as a dict of the types that `kind` says."""
+    """Return a mapping of plain values as the dict `kind`."""
     if not isinstance(value, Mapping):
         raise _mistyped(path, value, kind)
     key_kind, item_kind = get_args(kind) or (Any, Any)
@@ -186,7 +166,7 @@ def _read_scalar(kind: Any, value: object, path: str, *, strict: bool) -> Any:  
 
 
 def _mistyped(path: str, value: object, kind: Any) -> UsageError:  # noqa: ANN401
-    """Say that a value is of the wrong type, with the nearest name where there are names."""
+    """Return the error of a value of the wrong type, with the nearest name if there are names."""
     choices = map(str, get_args(kind)) if get_origin(kind) is Literal and isinstance(value, str) else ()
     return UsageError(f"{path} is {value!r}, but must be {_words(kind)}.{did_you_mean(str(value), choices)}")
 
@@ -198,10 +178,10 @@ def _words(kind: Any) -> str:  # noqa: ANN401
     origin: Any = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return " or ".join("null" if member is type(None) else _words(member) for member in members)
-    if origin in _SEQUENCES:
+    if origin in (tuple, list):
         count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
         return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
-    if origin in _MAPPINGS or _is_config(origin):
+    if origin is dict or _is_config(origin):
         return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):
         members = list(origin.__members__)

@@ -69,6 +69,9 @@ class _MetricsCollector:
 
     rows: list[Mapping[str, float]] = field(default_factory=list["Mapping[str, float]"])
 
+    def on_phase(self, phase: str) -> None:
+        del phase
+
     def on_row(self, row: Mapping[str, float]) -> None:
         self.rows.append(row)
 

@@ -46,9 +46,10 @@ _SPEC = "shoal/spec"
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends: after SIGTERM it has `REAPER_SAVE_S` to save. A killed torchrun ends no rank.
+    """End this process when its parent ends: after SIGTERM it has `REAPER_SAVE_S` to save.
 
-    srun's tasks are children of SLURM's daemon of the step, which ends them itself as long as it lives.
+    A killed torchrun ends no rank. srun's tasks are children of SLURM's daemon of the step, which ends them itself as
+    long as it lives.
     """
 
     def follow() -> None:
@@ -119,6 +120,7 @@ def run_joined(  # noqa: PLR0913  The first three are those of every launch mode
             abort=abort,
             store=lambda: store.raw,
             on_row=progress.on_row,
+            on_phase=progress.on_phase,
             network=network,
             gather=partial(_gather, store, rank),
             cause_of=partial(_first_cause, statuses, rank),

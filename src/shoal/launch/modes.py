@@ -73,8 +73,16 @@ def _run_in_process(
 
     rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
     timeouts = spec.config.startup_timeout, spec.config.stall_timeout
-    statuses = StatusStore(spec.run, rank)
-    return run_rank(lambda: spec, rank, statuses, timeouts, stop=stop, abort=abort, on_row=progress.on_row)
+    return run_rank(
+        lambda: spec,
+        rank,
+        StatusStore(spec.run, rank),
+        timeouts,
+        stop=stop,
+        abort=abort,
+        on_row=progress.on_row,
+        on_phase=progress.on_phase,
+    )
 
 
 def _let_idle_threads_sleep() -> None:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 class ProgressReporter(Protocol):
     """Shows one training in the launching process."""
 
+    def on_phase(self, phase: str) -> None:
+        """Take the phase of the slowest rank, one of `heartbeat.PHASES`; shown until the first iteration is done."""
+        ...
+
     def on_row(self, row: Mapping[str, float]) -> None:
         """Show the pooled metrics of one more iteration."""
         ...

@@ -34,6 +34,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     abort: Callable[[ShoalError], None],
     store: Callable[[], Store] | None = None,
     on_row: Callable[[Row], None] | None = None,
+    on_phase: Callable[[str], None] | None = None,
     network: Mapping[str, str] | None = None,
     gather: Callable[[WorkerReport], list[WorkerReport]] = lambda report: [report],
     cause_of: Callable[[ExitRecord], ShoalError] = failure_of,
@@ -49,6 +50,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
         abort: Ends this process from the watchdog's thread.
         store: Opens the store of the process group; None for a single worker.
         on_row: Called on rank 0 with the metrics of each iteration.
+        on_phase: Called with each phase that this rank enters.
         network: Variables that gloo and NCCL need to reach other nodes.
         gather: Returns the reports that this process returns; called before the exit record is written.
         cause_of: Returns the error to raise for an exception that is not Shoal's own.
@@ -59,6 +61,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     place = "startup"
     try:
         with Watchdog(rank, statuses, timeouts, abort) as beat:
+            beat.on_enter = on_phase
             try:
                 report, export = run_worker(
                     load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
+from shoal.heartbeat import slowest_phase
 from shoal.launch.exit_records import ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, NodeStatus
@@ -117,6 +118,9 @@ class Supervisor:
     def _update(self, *, last: bool = False) -> None:
         """Read the status of all nodes, and report new metrics and new output of rank 0."""
         self.statuses = [node.status(last=last) for node in self.nodes]
+        phases = [beat.phase for status in self.statuses for beat in status.beats]
+        if not self.has_learned and phases and not self._unseen:
+            self.reporter.on_phase(slowest_phase(phases))
         for status in self.statuses:
             for rank, how in status.ended.items():
                 self.ended.setdefault(rank, how)

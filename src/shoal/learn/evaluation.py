@@ -93,11 +93,11 @@ def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device:
         ShoalError: The task has no scene to film, or the film could not be made.
     """
     with open_policy(config, spec, model, device) as (env, policy):
-        if config.video is None:
+        if config.video_path is None:
             return _first_episodes(env, policy)
         reel = Reel(env.task, config.video_length or int(env.max_episode_length), config.video_size)
         episodes = _first_episodes(env, policy, reel)
-        make_film(reel.cut(), Path(config.video), choose_gl(device, os.environ))
+        make_film(reel.cut(), Path(config.video_path), choose_gl(device, os.environ))
         return episodes
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from shoal.config.checks import other_code
+from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.nodes import NodePlan
@@ -109,7 +109,7 @@ class WorkerSpec(NodeSpec):
         """
         data: dict[str, Any] = json.loads(text)
         if own is not None:
-            found = other_code(to_plain(own), data["config"])
+            found = foreign_code(to_plain(own), data["config"])
             if found is not None:
                 message = (
                     f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "

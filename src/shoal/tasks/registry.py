@@ -1,6 +1,6 @@
-"""Registry of tasks: names, one-line summaries, defaults and builders.
+"""Registry of tasks: names, one-line summaries, defaults, and the builder of each.
 
-A look-up imports no simulator, except for a task in a user's own file, which is imported. Other packages add tasks
+A lookup imports no simulator, except for a task in a user's own file, which is imported. Other packages add tasks
 through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
 """
 
@@ -34,18 +34,21 @@ _SHIPPED = (
     "shoal.tasks.quadruped.specs:SPECS",
     "shoal.tasks.gymnasium_v5.specs:SPECS",
 )
-"""Tasks of this package. Named, not imported: the families are on a higher layer."""
+"""Tasks of this package. Named, not imported: the task families are a higher layer."""
 
 _LONGEST = 400
-"""Longest shown text of another library's error: MuJoCo lists all names of a model."""
+"""Most characters of another library's error that are shown: MuJoCo lists all names of a model."""
+
+_PACKAGES = {"gymnasium": "gymnasium"}
+"""Import name of each extra that tasks need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One task."""
+    """One task: its defaults, and where it is built."""
 
     name: str
-    """Argument of `train`; also names the experiment's directory."""
+    """Name on the command line, and of the experiment's directory."""
     summary: str
     """One line for `shoal tasks`."""
     env: EnvConfig
@@ -57,23 +60,23 @@ class TaskSpec:
     max_iterations: int = 300
     """Default length of a training [iterations]."""
     builder: str
-    """Class of the task: `module:attribute`, or `/path/to/file.py:attribute`. Called as
+    """Builder of the environments: `module:attribute`, or `/path/to/file.py:attribute`. Called as
     `builder(config, num_envs=..., device=..., seed=...)`."""
     check: str | None = None
-    """Check of the environment's configuration before anything is started, `module:function`. Returns notes for the
-    user, and raises a `UsageError` where the task could not be built."""
+    """Check of the environment's configuration before a launch, `module:function`. Called with the configuration;
+    returns notes for the user, and raises a `UsageError` if the task cannot be built."""
     reference: str | None = None
     """Speed of the same dynamics in MuJoCo's C engine, `module:function`, for `shoal bench`. Called as
     `reference(config, num_envs, seconds)`; returns environment steps a second."""
     gpu_bytes_per_env: int = 0
-    """Least GPU memory of MuJoCo Warp and the task's arrays for one environment, with the defaults of `env` [bytes].
-    `tests/gpu/test_memory.py` measures it. 0 where it is unknown."""
+    """Least GPU memory of one environment with the defaults of `env` [bytes]; 0: unknown.
+    `tests/gpu/test_memory.py` measures it."""
     observation_size: int = 1
-    """Numbers in one observation, all groups together, with the defaults of `env`. 1 where it is unknown."""
+    """Numbers in one observation, all groups together, with the defaults of `env`; 1: unknown."""
     extra: str | None = None
-    """The extra of Shoal that the task needs, and its package of the same name."""
+    """Extra of Shoal that the task needs, see `require_extra`."""
     note: str | None = None
-    """A sentence about these defaults that is printed before a training."""
+    """Note about these defaults, printed before a training."""
 
     @property
     def experiment(self) -> str:
@@ -81,7 +84,7 @@ class TaskSpec:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", self.name)
 
     def defaults(self, task: str | None = None) -> TrainConfig:
-        """The configuration of `train <task>` without any flag."""
+        """Return the configuration of `train <task>` without flags."""
         return TrainConfig(
             task=task or self.name,
             num_envs=self.num_envs,
@@ -98,26 +101,26 @@ class TaskSpec:
         """Build the task's environments.
 
         Raises:
-            UsageError: The task's own code, or its model, is at fault.
+            UsageError: The task's own code, or its model, is wrong.
         """
         builder = self.load_builder()
         try:
             return builder(config, num_envs=num_envs, device=device, seed=seed)
         except (ShoalError, AttributeError, LookupError, NameError, TypeError, ValueError, FileNotFoundError) as error:
-            where = _place_of(error, builder)
-            if where is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
+            line = _source_line(error, builder)
+            if line is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
                 raise
             if isinstance(error, ShoalError):
-                message = f"{error} Look at {where}."
+                message = f"{error} Look at {line}."
                 raise UsageError(message) from error.__cause__
-            message = f"The task {self.name} cannot be built, see {where}: {_described(error)}"
+            message = f"The task {self.name} cannot be built, see {line}: {_description(error)}"
             raise UsageError(message) from error
 
     def check_env(self, config: EnvConfig) -> tuple[str, ...]:
         """Check that the task can be built, and return notes for the user.
 
         Raises:
-            UsageError: A package is not installed, or a robot does not exist.
+            UsageError: A package is not installed, or the configuration names something that does not exist.
         """
         if self.extra is not None:
             require_extra(self.extra)
@@ -142,7 +145,7 @@ def require_extra(extra: str) -> Path:
 
 
 def resolve(task: str) -> TaskSpec:
-    """Return the task of a name or a file.
+    """Return the task of a name.
 
     Args:
         task: A registered name, or `path/to/file.py:Class` for a task of the user's own.
@@ -161,7 +164,7 @@ def resolve(task: str) -> TaskSpec:
 
 @cache
 def registered() -> dict[str, TaskSpec]:
-    """All tasks by name: those of Shoal, then those of installed packages."""
+    """Return all tasks by name: Shoal's, then those of installed packages."""
     shipped = (EntryPoint(name="", value=value, group=ENTRY_POINT_GROUP) for value in _SHIPPED)
     specs: dict[str, TaskSpec] = {}
     for point in (*shipped, *entry_points(group=ENTRY_POINT_GROUP)):
@@ -172,9 +175,10 @@ def registered() -> dict[str, TaskSpec]:
 
 
 def _from_file(task: str) -> TaskSpec:
-    """Read the task of a user's own file: a class with `config` and `agent`, see docs/guide/your_own_task.md."""
-    where, _, attribute = task.partition(".py:")
-    path = Path(where.removesuffix(".py") + ".py").expanduser().resolve()
+    """Return the task of a user's own file: a class with `config` and `agent`, see docs/guide/your_own_task.md."""
+    stem, _, attribute = task.partition(".py:")
+    stem = stem.removesuffix(".py")
+    path = Path(f"{stem}.py").expanduser().resolve()
     if not path.is_file():
         message = f"The task '{task}' asks for the file {path}, which does not exist: pass path/to/file.py:Class."
         raise UsageError(message)
@@ -184,10 +188,10 @@ def _from_file(task: str) -> TaskSpec:
         attribute = candidates[0]
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
-        asked = f"task '{attribute}'" if attribute else "one task that is meant without a name"
+        wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
         message = (
-            f"The file {path} has no {asked} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
-            f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
+            f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
+            f"Pass {stem}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)
     author = getattr(module, attribute)
@@ -211,38 +215,38 @@ def _from_file(task: str) -> TaskSpec:
     )
 
 
-def _place_of(error: Exception, builder: Any) -> str | None:  # noqa: ANN401  A class or a function.
-    """Return the innermost line of user code in an error's traceback, or else that of the class; None for our code."""
+def _source_line(error: Exception, builder: Any) -> str | None:  # noqa: ANN401  A class or a function.
+    """Return the innermost line of the user's own file in a traceback, else that of the class; None for our tasks."""
     file = Path(inspect.getsourcefile(builder) or "")
     if file.is_relative_to(Path(__file__).parent):
         return None
-    place = f"line {inspect.getsourcelines(builder)[1]} of {file}"
+    line = f"line {inspect.getsourcelines(builder)[1]} of {file}"
     for frame in traceback.extract_tb(error.__traceback__):
         if Path(frame.filename).parent == file.parent:
-            place = f"line {frame.lineno} of {frame.filename}, in {frame.name}()"
-    return place
+            line = f"line {frame.lineno} of {frame.filename}, in {frame.name}()"
+    return line
 
 
-def _described(error: Exception) -> str:
-    """Return an error's message, with the nearest of the names that would have worked."""
+def _description(error: Exception) -> str:
+    """Return the type and message of an error, with the nearest valid name."""
     text = " ".join(str(error.args[0] if isinstance(error, LookupError) and error.args else error).split())
     if isinstance(error, AttributeError):
         hint = did_you_mean(error.name or "", dir(error.obj))
     else:
-        asked, *known = [*re.findall(r"'([^']+)'", text), ""]
-        file = Path(asked)
-        hint = did_you_mean(asked, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
+        wanted, *known = [*re.findall(r"'([^']+)'", text), ""]
+        file = Path(wanted)
+        hint = did_you_mean(wanted, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
     return f"{type(error).__name__}: {textwrap.shorten(text, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
 
 
 def _is_task(value: object, module: ModuleType) -> bool:
-    """Whether `value` is a task class of `module`, by its `config` alone: no simulator is imported."""
-    mine = isinstance(value, type) and value.__module__ == module.__name__
-    return mine and isinstance(getattr(value, "config", None), EnvConfig)
+    """Whether `value` is a task class defined in `module`: one with a `config`."""
+    is_local = isinstance(value, type) and value.__module__ == module.__name__
+    return is_local and isinstance(getattr(value, "config", None), EnvConfig)
 
 
 def _load(reference: str) -> Any:  # noqa: ANN401  Any attribute.
-    """Import `module:attribute` or `/path/to/file.py:attribute`."""
+    """Import what `module:attribute` or `/path/to/file.py:attribute` names."""
     where, _, attribute = reference.rpartition(":")
     module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     return getattr(module, attribute)
@@ -264,7 +268,7 @@ def _load_file(path: Path) -> ModuleType:
         raise UsageError(message)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Files beside the user's may be imported, but must not shadow a library.
+    # The file may import its neighbours, but none of them replaces a library.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)

@@ -1,0 +1,216 @@
+"""Configurations of the commands other than `train`: their flags, and the ranges of the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from shoal.config.agent import AgentConfig
+from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, Config, above, at_least, each, refuse_no_mp4, within
+from shoal.config.env import EnvConfig
+from shoal.errors import UsageError
+
+AgentKind = Literal["trained", "zero", "random"]
+"""Source of the actions: a trained policy, zeros, or uniform random numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayConfig(Config):
+    """Flags of `play` and `evaluate`."""
+
+    prefix = "--"
+
+    task: str
+    """Task of the policy: a registered name, or `path/to/file.py:Class`."""
+    checkpoint: str = "latest"
+    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
+    agent_kind: AgentKind = "trained"
+    """Source of the actions: the policy of the checkpoint, or without a checkpoint `zero` or `random` in [-1, 1]."""
+    episodes: Annotated[int, at_least(1)] = 10
+    """Number of episodes, each in an environment of its own, so that short ones do not count more often."""
+    viewer: Literal["web", "native"] | None = None
+    """Show the policy until Ctrl-C instead of counting episodes: `web` on a page, `native` in MuJoCo's window."""
+    num_envs: Annotated[int, at_least(1)] = 4
+    """Environments side by side on the page. The window shows one."""
+    viewer_host: str = "127.0.0.1"
+    """Address at which the page is served; by default it is reachable from this machine only."""
+    viewer_port: Annotated[int, within(1, HIGHEST_PORT)] = 8080
+    """Port of the page. If it is taken, the next free one."""
+    disturbances: bool = False
+    """Keep the pushes and the observation noise of training."""
+    seed: Annotated[int, at_least(0)] = 1
+    """Seed of the environments."""
+    video_path: str | None = None
+    """Write a film of the first environment to this mp4 file."""
+    video_length: Annotated[int | None, at_least(1)] = None
+    """Steps of the film. Default: the longest episode. Where an episode ends earlier, the next one follows."""
+    video_size: Annotated[tuple[int, int], FILM_SIZE] = (1280, 720)
+    """Width and height of the film [pixels]."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """Index of a visible GPU, or `None` for the CPU. `auto` is GPU 0 if there is one, else the CPU."""
+    log_root: str = "logs"
+    """Directory of all experiments, searched for `latest` and `best`."""
+    trust_run: bool = False
+    """Import the classes that the policy's run names even if the run is not below `--log-root`."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The task's environment; by default as in the policy's training."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The learner, whose networks are rebuilt; by default as in the policy's training."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        Config.__post_init__(self)
+        refuse_no_mp4(self.video_path)
+        if self.agent_kind != "trained" and self.checkpoint != "latest":
+            message = (
+                f"--checkpoint {self.checkpoint} and --agent {self.agent_kind} exclude each other, because "
+                f"{self.agent_kind} actions come from no checkpoint: pass one of them."
+            )
+            raise UsageError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig(Config):
+    """Flags of `shoal export`."""
+
+    prefix = "--"
+
+    task: str
+    """Task of the policy: a registered name, or `path/to/file.py:Class`."""
+    checkpoint: str = "latest"
+    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
+    out: str | None = None
+    """The ONNX file; the torch.export program goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
+    beside a `.pt` file that is in no run."""
+    log_root: str = "logs"
+    """Directory of all experiments, searched for `latest` and `best`."""
+    trust_run: bool = False
+    """Import the classes that the policy's run names even if the run is not below `--log-root`."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The task's environment; by default as in the policy's training."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The learner, whose networks are rebuilt; by default as in the policy's training."""
+
+    def __post_init__(self) -> None:
+        """Refuse an output file with another suffix."""
+        if self.out is not None and not self.out.endswith(".onnx"):
+            message = (
+                f"--out is {self.out!r}, but must end with .onnx, since the program of torch.export goes beside it as "
+                ".pt2: pass --out policy.onnx."
+            )
+            raise UsageError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig(Config):
+    """Flags of `shoal replay`."""
+
+    prefix = "--"
+
+    file: str
+    """The file that a training with `--env.on-nan stop` wrote: `<run>/ranks/rank_00000.lost.npz`."""
+    env: int | None = None
+    """Index of the environment on its rank. Default: the first one that diverged."""
+    video_path: str | None = None
+    """Write a film in slow motion to this mp4 file."""
+
+    def __post_init__(self) -> None:
+        """Refuse a film with another suffix."""
+        refuse_no_mp4(self.video_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsConfig(Config):
+    """Flags of `shoal checkpoints`."""
+
+    prefix = "--"
+
+    run: str | None = None
+    """The run: its directory, or its name in any experiment. Default: the newest run with a checkpoint."""
+    log_root: str = "logs"
+    """Directory of all experiments, searched for runs by name."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertConfig(Config):
+    """Flags of `shoal convert`."""
+
+    prefix = "--"
+
+    file: str
+    """A `.pt` checkpoint of rsl_rl, mjlab or Isaac Lab."""
+    trust: bool = False
+    """Unpickle the file even if it holds code. This runs that code: only for files from people you trust."""
+    output: str | None = None
+    """The converted file. Default: `<name>_plain.pt` beside the original."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchConfig(Config):
+    """Flags of `shoal bench`."""
+
+    prefix = "--"
+
+    task: str
+    """Task to measure: a registered name, or `path/to/file.py:Class`."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """GPUs, as for `train`: indices, `all`, or `None` for the CPU."""
+    nproc_per_node: Annotated[tuple[int, ...], each(at_least(1))] = (1,)
+    """Numbers of workers to compare, such as `1 2`. Efficiency is relative to the first one."""
+    num_envs: Annotated[int, at_least(1)] = 1024
+    """Environments on each worker."""
+    iterations: Annotated[int, at_least(1)] = 40
+    """Timed training iterations, after the warm-up."""
+    warmup: Annotated[int, at_least(1)] = 5
+    """Training iterations before the timed ones."""
+    save_interval: Annotated[int, at_least(1)] = 10
+    """Training iterations between checkpoints. With 3 checkpoints or more, their cost is printed."""
+    seconds: Annotated[float, above(0)] = 2.0
+    """Length of each measurement of environment steps [s]."""
+    repeats: Annotated[int, at_least(1)] = 3
+    """Repetitions of all measurements; medians are printed."""
+    threads: Annotated[int, at_least(1)] = 1
+    """CPU threads of each worker."""
+    cold: bool = False
+    """Measure the time to the first iteration with an empty kernel cache, too."""
+    json: str | None = None
+    """Write the results, with machine and versions, to this file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorConfig(Config):
+    """Flags of `shoal doctor`."""
+
+    prefix = "--"
+
+    task: str | None = None
+    """Check that this task can be trained here, too: its name, or `path/to/file.py:Class`."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """GPUs to check, as for `train`: indices, `all`, or `None` for the CPU. `auto` is every visible GPU, or the CPU
+    if there is none; with `--hosts`, the first GPU of each machine."""
+    nproc_per_node: Annotated[int | None, at_least(1)] = None
+    """Workers of the test launch. Default: one for each GPU, and 2 on the CPU."""
+    hosts: tuple[str, ...] = ()
+    """Check these machines instead, as for `train`, and measure the communication between them."""
+    ssh_config: str | None = None
+    """With `--hosts`: the configuration file of `ssh`. Default: `~/.ssh/config`."""
+    interface: str | None = None
+    """With `--hosts`: network interface of the communication. Default: the one that leads to the first machine."""
+    log_root: str = "logs"
+    """Directory of all experiments, whose disk is checked."""
+    timeout: Annotated[float, above(0)] = 30.0
+    """Time without progress after which a check counts as hung [s]."""
+    json: bool = False
+    """Print the findings as JSON instead of a table."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and flags that need --hosts."""
+        Config.__post_init__(self)
+        alone = "--ssh-config" if self.ssh_config is not None else "--interface" if self.interface is not None else None
+        if alone is not None and not self.hosts:
+            message = (
+                f"{alone} was passed without --hosts, so this machine alone is examined: pass --hosts, or leave it out."
+            )
+            raise UsageError(message)
