@@ -423,7 +423,7 @@ def test_the_page_has_every_line() -> None:
     ]
     finders = [call for call in calls if ast.unparse(call.func) in {"ok", "note", "problem"}]
     topics = {call.args[0].value for call in finders if isinstance(call.args[0], ast.Constant)}
-    assert {"python", "loopback", "disk", "links"} <= topics
+    assert {"python", "loopback", "memory", "links"} <= topics
     assert [topic for topic in topics if f"`{topic}" not in page] == []
     assert [setting for setting in NCCL_SETTINGS.items() if f"`{'='.join(setting)}`" not in page] == []
 

@@ -50,6 +50,7 @@ SRUN = {
 }
 
 NO_LOGIN = {"HOME": "nowhere", "NETRC": "nowhere", "WANDB_API_KEY": "", "WANDB_MODE": "online"}
+NO_LOGIN["WANDB_BASE_URL"] = "https://api.wandb.ai"
 
 
 @dataclass(frozen=True)

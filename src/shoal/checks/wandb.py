@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import tempfile
 from typing import TYPE_CHECKING
 
 from shoal import PYTHON
@@ -56,11 +57,18 @@ def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
 
 def _server_without_login(environ: Mapping[str, str]) -> str | None:
     """Return the server for which wandb finds no login. None with a login, offline, and where wandb fails."""
-    try:
-        answer = subprocess.run(
-            [*PYTHON, "-c", _QUERY], env=dict(environ), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
+    with tempfile.TemporaryDirectory(prefix="shoal-wandb-") as scratch:
+        own = {"WANDB_CACHE_DIR": scratch, "TMPDIR": scratch}  # wandb writes logs and temporary files.
+        try:
+            answer = subprocess.run(
+                [*PYTHON, "-c", _QUERY],
+                env={**environ, **own},
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
     last_line = answer.stdout.strip().rpartition("\n")[2]
     return last_line.removeprefix("no login to ") if last_line.startswith("no login to ") else None
