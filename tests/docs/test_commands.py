@@ -18,7 +18,7 @@ from support.fake_devices import machine_of
 from shoal.cli import main, report
 from shoal.cli.parse import parse_bench, parse_doctor, parse_train
 from shoal.errors import ShoalError
-from shoal.plan import devices
+from shoal.machine import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_a_command_for_gpus_is_planned_as_shown(
     monkeypatch.chdir(directory)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices, "read_inventory", lambda: machine_of(command.gpus or 0))
+    monkeypatch.setattr(gpus, "read_inventory", lambda: machine_of(command.gpus or 0))
     words = shlex.split(command.text)
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))

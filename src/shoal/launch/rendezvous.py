@@ -28,6 +28,7 @@ from shoal.launch.signed_store import SECRET, SignedStore, join_directory, leave
 from shoal.machine.network import answers, route_to, through
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launchers import launcher_of
+from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import joined_rank
 from shoal.plan.srun import read_task
 from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
@@ -198,7 +199,7 @@ def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
         store.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` does not wait for an answer.
 
 
-def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
+def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
     """Publish what this rank would do, wait for all ranks, and compare.
 
     Returns:
@@ -226,7 +227,7 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str:
     _refuse_other_commands(published)
     first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
     refuse_differences(first, others)
-    return "gloo" if any(each["backend"] == "gloo" for each in published) else "nccl"
+    return choose_backend((each["backend"] == "nccl" for each in published), rank.world_size)
 
 
 def publish_refusal(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
