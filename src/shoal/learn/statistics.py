@@ -126,7 +126,7 @@ class Statistics:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
             extras: May hold `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and `log`, or
-                `episode` as older environments call it, for `add_log`, with `lost`.
+                `episode` as older environments call it, for `add_log`, with `diverged`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -136,18 +136,18 @@ class Statistics:
         self._measured.append(measured)
         if self._terms:
             self._sums.append(extras["episode_sums"].clone())
-        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("lost"))
+        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("diverged"))
 
-    def add_log(self, values: Mapping[str, Any], lost: torch.Tensor | None = None) -> None:
+    def add_log(self, values: Mapping[str, Any], diverged: torch.Tensor | None = None) -> None:
         """Take in values to log by name: numbers, or tensors of any shape and device. The mean is over them all.
 
         A name without a slash belongs to the group `Episode`, as in rsl_rl.
 
         Args:
             values: By name.
-            lost: Not zero where an environment's values are left out of the means. Shape (num_envs,).
+            diverged: Not zero where an environment's values are left out of the means. Shape (num_envs,).
         """
-        kept = None if lost is None else lost == 0
+        kept = None if diverged is None else diverged == 0
         left_out = None if kept is None else (~kept).sum()
         for name, value in values.items():
             logged = self._log.setdefault(name if "/" in name else f"Episode/{name}", _Logged())

@@ -142,10 +142,7 @@ def require_extra(extra: str) -> Path:
 
 
 def resolve(task: str) -> TaskSpec:
-    """Return the task of a name or a file.
-
-    Args:
-        task: A registered name, or `path/to/file.py:Class` for a task of the user's own.
+    """Return the task of a registered name, or of `path/to/file.py:Class`.
 
     Raises:
         UsageError: Nothing is registered under that name, or the file has no such task.
@@ -184,9 +181,9 @@ def _from_file(task: str) -> TaskSpec:
         attribute = candidates[0]
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
-        asked = f"task '{attribute}'" if attribute else "one task that is meant without a name"
+        wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
         message = (
-            f"The file {path} has no {asked} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
+            f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
             f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)
@@ -229,9 +226,9 @@ def _described(error: Exception) -> str:
     if isinstance(error, AttributeError):
         hint = did_you_mean(error.name or "", dir(error.obj))
     else:
-        asked, *known = [*re.findall(r"'([^']+)'", text), ""]
-        file = Path(asked)
-        hint = did_you_mean(asked, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
+        name, *known = [*re.findall(r"'([^']+)'", text), ""]
+        file = Path(name)
+        hint = did_you_mean(name, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
     return f"{type(error).__name__}: {textwrap.shorten(text, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
 
 

@@ -74,14 +74,7 @@ class Engine(ABC):
     """Whether `step`, `reset` and `forward` do more than launch kernels, and so cannot be captured."""
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device) -> None:
-        """Prepare; `start` begins.
-
-        Args:
-            model: The model. It is not written to.
-            num_envs: Number of simulations.
-            decimation: Physics steps for each `step`.
-            device: Where the arrays live.
-        """
+        """Prepare; `start` begins. `decimation` is the number of physics steps for each `step`."""
         self.model = model
         self.num_envs = num_envs
         self.decimation = decimation
