@@ -10,10 +10,9 @@ The contract, beyond the library's own:
   `dones`.
 - `extras["episode_sums"]` holds, where `dones` is set, the contribution of each reward term to the return of the
   episode that ended, in the order of `episode_terms`. They add up to the return.
-- On the CPU the same seed gives the same episodes for the same actions, bit for bit. So it does on a GPU for tasks
-  without MuJoCo, whose kernels use one thread for each environment. MuJoCo Warp on a GPU numbers contacts, and adds
-  forces, in the order in which threads arrive: two runs differ by rounding first, and soon by whole trajectories. With
-  `--env.deterministic` they are equal on an emulated GPU; no real one has shown it yet.
+- The same seed and actions give the same episodes, bit for bit, on the CPU, and on a GPU for tasks without MuJoCo.
+  MuJoCo Warp on a GPU orders contacts and sums by threads: two runs differ by rounding first, and soon by whole
+  trajectories. With `--env.deterministic` they are equal on an emulated GPU; no real one has shown it yet.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class WarpVecEnv(Capabilities, VecEnv):
             self._extras["log"] = {
                 f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)
             }
-            self._extras["lost"] = to_torch(task.divergences)
+            self._extras["diverged"] = to_torch(task.divergences)
         self._live = {group: to_torch(array) for group, array in task.obs.items()}
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = [
@@ -113,7 +112,7 @@ class WarpVecEnv(Capabilities, VecEnv):
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
-                num_terms); ``log``, the task's metrics, each of shape (num_envs,); ``lost``, the number of
+                num_terms); ``log``, the task's metrics, each of shape (num_envs,); ``diverged``, the number of
                 divergences since `take_warnings`, shape (num_envs,), if the task has metrics.
         """
         if actions.shape != self._actions.shape:

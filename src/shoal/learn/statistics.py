@@ -122,7 +122,7 @@ class Statistics:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
             extras: May have `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and the arguments of
-                `add_log`: `log` (`episode` in older environments) and `lost`.
+                `add_log`: `log` (`episode` in older environments) and `diverged`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -132,7 +132,7 @@ class Statistics:
         self._measured.append(measured)
         if self._terms:
             self._sums.append(extras["episode_sums"].clone())
-        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("lost"))
+        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("diverged"))
 
     def add_log(self, values: Mapping[str, Any], diverged: torch.Tensor | None = None) -> None:
         """Add values to log by name: numbers, or tensors of any shape and device. The mean is over all elements.

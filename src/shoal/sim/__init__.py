@@ -1,5 +1,4 @@
-"""The simulated world: devices, arrays shared with torch, recorded steps, and tasks made of kernels.
+"""Simulation: engines, captured step graphs, rendering, diagnosis of NaN, and base classes of tasks.
 
-Together with the task families this is the only home of Warp and MuJoCo. Importing the package starts
-neither.
+Only this package and the task families import Warp and MuJoCo.
 """

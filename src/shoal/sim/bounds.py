@@ -1,7 +1,6 @@
 """Bounds checks: each kernel of a task runs first on copies of its arrays, with a margin behind each row and array.
 
-Warp does not check indices: a kernel that writes one column too many writes into the next environment's row, and trains
-badly without a message. For task validation only; the margin is compared on the host.
+Warp does not check indices: a kernel that writes one column too many writes into the next environment's row.
 """
 
 from __future__ import annotations

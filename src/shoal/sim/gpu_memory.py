@@ -20,12 +20,7 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on devi
 
 @contextmanager
 def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[None]:
-    """Translate out-of-memory errors of the body; other errors, and all on the CPU, pass unchanged.
-
-    Args:
-        device: The worker's device.
-        num_envs: The worker's environments.
-        flag: The flag of their number.
+    """Translate out-of-memory errors of the body; `flag` is that of the worker's `num_envs`. Others pass unchanged.
 
     Raises:
         TrainingFailedError: torch or Warp could not allocate memory of the GPU.

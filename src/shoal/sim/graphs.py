@@ -185,10 +185,7 @@ def _described(argument: Any) -> tuple[Any, ...]:  # noqa: ANN401  Whatever a ke
 def difference(before: Sequence[Launch], now: Sequence[Launch], lasting: Collection[int]) -> str | None:
     """Return the first difference of two captures of the same stages, as a clause; None where there is none.
 
-    Args:
-        before: Launches of the first capture.
-        now: Launches of the second one.
-        lasting: Addresses of arrays that outlive a step. Others are temporary, and may be elsewhere in each capture.
+    `lasting` are addresses of arrays that outlive a step. Others are temporary, and may be elsewhere in each capture.
     """
     for one, other in zip_longest(before, now):
         if one is None or other is None:

@@ -261,14 +261,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         *,
         dim: int | tuple[int, ...] | None = None,
     ) -> None:
-        """Launch `kernel` on the task's device, with one thread for each environment.
-
-        Args:
-            kernel: A function decorated with ``@wp.kernel``.
-            inputs: Its first arguments.
-            outputs: Its remaining arguments.
-            dim: Number of threads instead, along each of the indices that ``wp.tid()`` returns.
-        """
+        """Launch `kernel` on the task's device, with one thread for each environment, or `dim` threads."""
         wp.launch(
             kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
             dim=self.num_envs if dim is None else dim,

@@ -182,11 +182,9 @@ def _check_mask(task: Task) -> None:
 def check_capture(task: Task) -> None:
     """Check that the captured step gives the same result as its kernels launched one by one.
 
-    The launches are compared exactly: the step is captured again some steps later, and has to launch the same kernels
-    with the same arguments. The numbers are compared from the beginning of an episode. MuJoCo Warp orders contacts by
-    atomic counters, so that two runs of a step on a GPU differ; uncaptured runs measure by how much.
-
-    All arrays are restored afterwards.
+    A second capture, some steps later, must launch the same kernels with the same arguments. The numbers are compared
+    from the beginning of an episode; uncaptured runs measure how much two runs differ on a GPU. All arrays are restored
+    afterwards.
 
     Raises:
         ShoalError: The results differ, as they do where a method does more than launch kernels.
@@ -213,11 +211,7 @@ def check_capture(task: Task) -> None:
 
 
 def _compare_launches(task: Task) -> None:
-    """Capture the step again, and compare its launches with those of the first capture.
-
-    Raises:
-        ShoalError: They differ.
-    """
+    """Capture the step again, and compare its launches with those of the first capture."""
     for _ in range(_STEPS):
         task.run_stages()
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}

@@ -145,10 +145,7 @@ def require_extra(extra: str) -> Path:
 
 
 def resolve(task: str) -> TaskSpec:
-    """Return the task of a name.
-
-    Args:
-        task: A registered name, or `path/to/file.py:Class` for a task of the user's own.
+    """Return the task of a registered name, or of `path/to/file.py:Class`.
 
     Raises:
         UsageError: Nothing is registered under that name, or the file has no such task.
@@ -191,7 +188,7 @@ def _from_file(task: str) -> TaskSpec:
         wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
         message = (
             f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
-            f"Pass {stem}.py:{candidates[0] if candidates else 'Class'}."
+            f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)
     author = getattr(module, attribute)
@@ -233,9 +230,9 @@ def _description(error: Exception) -> str:
     if isinstance(error, AttributeError):
         hint = did_you_mean(error.name or "", dir(error.obj))
     else:
-        wanted, *known = [*re.findall(r"'([^']+)'", text), ""]
-        file = Path(wanted)
-        hint = did_you_mean(wanted, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
+        name, *known = [*re.findall(r"'([^']+)'", text), ""]
+        file = Path(name)
+        hint = did_you_mean(name, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
     return f"{type(error).__name__}: {textwrap.shorten(text, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
 
 

@@ -112,61 +112,34 @@ class _Sorts:
             return
         self._newest.fill_(-1)
         self._count.zero_()
-        wp.launch(
-            list_contacts,
-            dim=data.naconmax,
-            inputs=[data.nacon, contact.worldid, contact.geom, contact.geomcollisionid],
-            outputs=[self._newest, self._count, self._next, self._key],
-            device=data.nacon.device,
-        )
+        identity = [data.nacon, contact.worldid, contact.geom, contact.geomcollisionid]
+        self._launch(list_contacts, (data.naconmax,), identity, [self._newest, self._count, self._next, self._key])
         wp.utils.array_scan(self._count, self._first, inclusive=False)
-        wp.launch(
-            rank_contacts,
-            dim=data.naconmax,
-            inputs=[data.nacon, contact.worldid, self._newest, self._next, self._key, self._first],
-            outputs=[self._contacts.source],
-            device=data.nacon.device,
-        )
+        lists = [data.nacon, contact.worldid, self._newest, self._next, self._key, self._first]
+        self._launch(rank_contacts, (data.naconmax,), lists, [self._contacts.source])
         self._contacts.permute()
 
     def sort_rows(self) -> None:
         """Sort the constraint rows of each world, and update the row numbers that are stored elsewhere."""
-        data, efc = self._data, self._data.efc
+        data, efc, contact = self._data, self._data.efc, self._data.contact
         if not data.njmax:
             return
-        device = data.nefc.device
-        wp.launch(
-            rank_rows,
-            dim=(data.nworld, data.njmax),
-            inputs=[self._eq_type, data.nefc, data.njmax, efc.type, efc.id],
-            outputs=[self._rows.source, self._target],
-            device=device,
-        )
+        rows = [self._eq_type, data.nefc, data.njmax, efc.type, efc.id]
+        self._launch(rank_rows, (data.nworld, data.njmax), rows, [self._rows.source, self._target])
         self._rows.permute()
-        wp.launch(
-            move_contact_addresses,
-            dim=data.contact.efc_address.shape,
-            inputs=[data.nacon, data.contact.worldid, self._target],
-            outputs=[data.contact.efc_address],
-            device=device,
-        )
-        wp.launch(
-            move_friction_addresses,
-            dim=data.dof_frictionadr.shape,
-            inputs=[data.nf, self._target],
-            outputs=[data.dof_frictionadr],
-            device=device,
+        addresses = [data.nacon, contact.worldid, self._target]
+        self._launch(move_contact_addresses, contact.efc_address.shape, addresses, [contact.efc_address])
+        self._launch(
+            move_friction_addresses, data.dof_frictionadr.shape, [data.nf, self._target], [data.dof_frictionadr]
         )
         if self._is_sparse:
-            wp.launch(
-                sort_blocks,
-                dim=efc.jtdaj_adr.shape,
-                inputs=[efc.jtdaj_nblock, efc.jtdaj_adr, efc.jtdaj_nrow, self._target],
-                outputs=[self._block_adr, self._block_nrow],
-                device=device,
-            )
+            blocks = [efc.jtdaj_nblock, efc.jtdaj_adr, efc.jtdaj_nrow, self._target]
+            self._launch(sort_blocks, efc.jtdaj_adr.shape, blocks, [self._block_adr, self._block_nrow])
             wp.copy(efc.jtdaj_adr, self._block_adr)
             wp.copy(efc.jtdaj_nrow, self._block_nrow)
+
+    def _launch(self, kernel: Any, dim: tuple[int, ...], inputs: list[Any], outputs: list[wp.array]) -> None:  # noqa: ANN401
+        wp.launch(kernel, dim=dim, inputs=inputs, outputs=outputs, device=self._data.nacon.device)
 
 
 class _Table:

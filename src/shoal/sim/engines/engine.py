@@ -22,7 +22,7 @@ from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 from shoal.errors import ShoalError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
 LARGEST = 1e10
 """An environment has diverged when a position or velocity is not smaller: MuJoCo's own limit, mjMAXVAL."""
@@ -74,14 +74,7 @@ class Engine(ABC):
     """Whether `step`, `reset` and `forward` do more than launch kernels, and so cannot be captured."""
 
     def __init__(self, model: mujoco.MjModel, *, num_envs: int, decimation: int, device: wp.Device) -> None:
-        """Prepare; `start` begins.
-
-        Args:
-            model: The model. It is not written to.
-            num_envs: Number of simulations.
-            decimation: Physics steps for each `step`.
-            device: Where the arrays live.
-        """
+        """Prepare; `start` begins. `decimation` is the number of physics steps for each `step`."""
         self.model = model
         self.num_envs = num_envs
         self.decimation = decimation
@@ -100,7 +93,10 @@ class Engine(ABC):
 
         """
         if name not in self.fields:
-            _check_name(name, DATA_FIELDS, MODEL_FIELDS, "data", "MjData", "parameter")
+            if name not in DATA_FIELDS:
+                hint = " Ask for it by parameter()." if name in MODEL_FIELDS else did_you_mean(name, DATA_FIELDS)
+                message = f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}"
+                raise ShoalError(message)
             self.fields[name] = self._open(name)
         return self.fields[name]
 
@@ -110,7 +106,10 @@ class Engine(ABC):
         Kernels may write it in `MujocoTask.randomize`.
         """
         if name not in self.parameters:
-            _check_name(name, MODEL_FIELDS, DATA_FIELDS, "parameter", "MjModel", "data")
+            if name not in MODEL_FIELDS:
+                hint = " Ask for it by data()." if name in DATA_FIELDS else did_you_mean(name, MODEL_FIELDS)
+                message = f"parameter('{name}') was asked for, but MuJoCo's MjModel has no field of that name.{hint}"
+                raise ShoalError(message)
             self.parameters[name] = self._allocate(name, getattr(self.model, name))
         return self.parameters[name]
 
@@ -191,13 +190,6 @@ class Engine(ABC):
     @abstractmethod
     def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
-
-
-def _check_name(name: str, known: Collection[str], others: Collection[str], by: str, owner: str, other: str) -> None:
-    if name not in known:
-        hint = f" Ask for it by {other}()." if name in others else did_you_mean(name, known)
-        message = f"{by}('{name}') was asked for, but MuJoCo's {owner} has no field of that name.{hint}"
-        raise ShoalError(message)
 
 
 def rows_of(array: wp.array) -> wp.array:

@@ -45,12 +45,8 @@ def find_robot(robot: str) -> Path:
 def copy_model(file: Path, directory: Path, name: str) -> None:
     """Copy an MJCF file and all files that it refers to, with their relative paths.
 
-    A file that is missing, or no MJCF, is not copied: building the model reports it.
-
-    Args:
-        file: The MJCF file.
-        directory: Target of the copies; its old content is removed.
-        name: Name of the MJCF file there.
+    A file that is missing, or no MJCF, is not copied: building the model reports it. The old content of `directory` is
+    removed; `name` is the new name of the MJCF file.
 
     Raises:
         OSError: They cannot be written.

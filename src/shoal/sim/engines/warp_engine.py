@@ -56,22 +56,13 @@ class WarpEngine(Engine):
         njmax: int | None,
         deterministic: bool = False,
     ) -> None:
-        """Allocate.
-
-        Args:
-            model: The model.
-            num_envs: How many simulations.
-            decimation: Physics steps for each `step`.
-            device: A GPU, or the CPU, where it is slow.
-            nconmax: Contacts for each environment; None leaves MuJoCo Warp's own guess.
-            njmax: Constraints for each environment; None leaves MuJoCo Warp's own guess.
-            deterministic: Whether steps are bit-identical for the same state and controls.
+        """Allocate. For `nconmax`, `njmax` and `deterministic` see `MujocoConfig`, for the rest `Engine`.
 
         Raises:
-            UsageError: The model asks for something that MuJoCo Warp does not have.
+            UsageError: The model needs a feature that MuJoCo Warp does not have.
         """
         super().__init__(model, num_envs=num_envs, decimation=decimation, device=device)
-        # On the CPU a record would hold on to memory that MuJoCo Warp has allocated for the time of a call.
+        # On the CPU a graph would keep memory that MuJoCo Warp has allocated for the time of a call.
         self.is_on_host = not device.is_cuda
         self._is_deterministic = deterministic
         self._capacities = {"nconmax": nconmax, "njmax": njmax}

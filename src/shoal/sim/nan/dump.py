@@ -1,7 +1,6 @@
 """The file that a training leaves when it stops for diverged environments, and `shoal replay` reads.
 
-Numbers and text only, in numpy's own format: reading one runs no code. The model is as MuJoCo saves it, and only the
-version that has saved it reads it again.
+Numbers and text only: reading one runs no code. Only the version of MuJoCo that has saved the model reads it again.
 """
 
 from __future__ import annotations

@@ -39,14 +39,7 @@ class History:
     """A ring of the last `steps` steps of every environment: `num_envs` x `steps` x the bytes of a row."""
 
     def __init__(self, inputs: Mapping[str, wp.array], divergences: wp.array, steps: int, device: wp.Device) -> None:
-        """Allocate.
-
-        Args:
-            inputs: Inputs of the physics by name, see `Engine.step_inputs`. Each (num_envs, n) and live.
-            divergences: Number of divergences of each environment, (num_envs,). Where it is not 0, nothing is kept.
-            steps: Length of the ring.
-            device: Where all of that lives.
-        """
+        """Allocate for `steps` steps of the `Engine.step_inputs`. Nothing is kept where `divergences` is not 0."""
         self._divergences = divergences
         self._device = device
         num_envs = divergences.shape[0]

@@ -21,12 +21,7 @@ class Camera:
     """Draws a scene from its own camera of that name, or else from a fixed direction, following the model."""
 
     def __init__(self, scene: mujoco.MjModel, size: tuple[int, int]) -> None:
-        """Open a renderer.
-
-        Args:
-            scene: The model.
-            size: Width and height of a picture [pixels].
-        """
+        """Open a renderer of pictures of width and height `size` [pixels]."""
         width, height = size
         screen = scene.vis.global_
         screen.offwidth, screen.offheight = max(screen.offwidth, width), max(screen.offheight, height)
@@ -39,14 +34,7 @@ class Camera:
             mujoco.mjv_defaultFreeCamera(scene, self._free)
 
     def picture(self, positions: np.ndarray) -> np.ndarray:
-        """Draw the scene.
-
-        Args:
-            positions: The joint positions ``qpos``. Shape (nq,).
-
-        Returns:
-            Colours as bytes. Shape (height, width, 3).
-        """
+        """Draw joint positions, (nq,), and return colours as bytes, (height, width, 3)."""
         self._data.qpos[:] = positions
         mujoco.mj_fwdPosition(self._scene, self._data)
         if self._free is not None:

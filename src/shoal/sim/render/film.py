@@ -34,13 +34,7 @@ class FilmProcess:
     """A process that draws and encodes one clip. It leaves nothing but the film."""
 
     def __init__(self, clip: Clip, target: Path, gl: str, *, nice: int = 0) -> None:
-        """Start.
-
-        Args:
-            clip: The clip.
-            target: The film, an mp4.
-            gl: The GL backend, see `shoal.checks.film`.
-            nice: Niceness, up to 19.
+        """Start to make the mp4 `target`. `gl` is the GL backend, see `shoal.checks.film`.
 
         Raises:
             OSError: There is no room for the clip, or for another process.

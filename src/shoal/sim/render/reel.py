@@ -27,12 +27,7 @@ class Reel:
     """Buffer of the joint positions of environment 0, on the task's device."""
 
     def __init__(self, task: Task, steps: int, size: tuple[int, int]) -> None:
-        """Allocate.
-
-        Args:
-            task: The task.
-            steps: Length of the buffer.
-            size: Width and height of the film [pixels].
+        """Allocate. `steps` is the length of the buffer, `size` width and height of the film [pixels].
 
         Raises:
             UsageError: The task has no picture.

@@ -73,12 +73,9 @@ def _cylinder(radius: float, half_length: float, _z: float) -> Surface:
 
 
 def _revolved(distances: np.ndarray, heights: np.ndarray, creases: tuple[int, ...] = ()) -> Surface:
-    """Revolve a line about the z axis.
+    """Revolve points at distances and heights, each (num_points,), about the z axis, from the lowest up.
 
-    Args:
-        distances: Distances of the line's points from the axis, from the lowest up. Shape (num_points,).
-        heights: Heights of the points.
-        creases: Points with the same position as their successor: there is no surface between the two.
+    There is no surface between `creases` and their successors, which have the same positions.
     """
     turn = np.linspace(0.0, 2 * np.pi, SEGMENTS, endpoint=False)
     ring = np.stack([np.cos(turn), np.sin(turn)], axis=1)

@@ -26,11 +26,7 @@ class Window:
     """Shows joint positions of a model."""
 
     def __init__(self, model: mujoco.MjModel, on_key: Callable[[int], None]) -> None:
-        """Open it.
-
-        Args:
-            model: The model.
-            on_key: Called, on a thread of the window, with the code of each key: letters are their own codes.
+        """Open it. `on_key` gets the code of each key, on a thread of the window: letters are their own codes.
 
         Raises:
             UsageError: The display does not answer.

@@ -201,13 +201,6 @@ def apply_cartpole_actions(
 
 
 @wp.kernel(enable_backward=False)
-def gather_cartpole(qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], state: wp.array2d[wp.float32]) -> None:
-    """Copy MuJoCo's positions and velocities to `state`."""
-    env = wp.tid()
-    store(state, env, wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1]))
-
-
-@wp.kernel(enable_backward=False)
 def scatter_cartpole(
     done: wp.array[wp.bool],
     state: wp.array2d[wp.float32],
@@ -225,15 +218,19 @@ def scatter_cartpole(
 @wp.kernel(enable_backward=False)
 def reward_swingup(
     actions: wp.array2d[wp.float32],
-    state: wp.array2d[wp.float32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
     rail_half_length: wp.float32,
     centred_margin: wp.float32,
     slow_margin: wp.float32,
+    state: wp.array2d[wp.float32],
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
-    """Reward as `simulate_swingup` does."""
+    """Copy MuJoCo's state to `state`, and reward as `simulate_swingup` does."""
     env = wp.tid()
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
-    terms[env, 0] = swung_up(loaded(state, env), action, centred_margin, slow_margin)
-    terminated[env] = wp.abs(state[env, 0]) > rail_half_length
+    after = wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1])
+    store(state, env, after)
+    terms[env, 0] = swung_up(after, action, centred_margin, slow_margin)
+    terminated[env] = wp.abs(after[0]) > rail_half_length

@@ -28,11 +28,11 @@ class SwingupMujoco(CartpoleState[SwingupMujocoConfig], MujocoTask[SwingupMujoco
     def compute_rewards(self) -> None:
         """Compute rewards and terminations."""
         config = self.config
-        self.launch(kernels.gather_cartpole, inputs=[self.qpos, self.qvel], outputs=[self.state])
+        limits = (config.rail_half_length, config.centred_margin, config.slow_margin)
         self.launch(
             kernels.reward_swingup,
-            inputs=[self.actions, self.state, config.rail_half_length, config.centred_margin, config.slow_margin],
-            outputs=[self.terms, self.terminated],
+            inputs=[self.actions, self.qpos, self.qvel, *limits],
+            outputs=[self.state, self.terms, self.terminated],
         )
 
     def reset_state(self) -> None:

@@ -17,7 +17,7 @@ TerrainName = Literal["rough", "boxes", "hill", "pit", "stairs_down", "stairs_up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VelocityConfig(MujocoConfig):
-    """A robot that is told how fast to walk, and in which direction."""
+    """Track a commanded velocity with a legged robot."""
 
     size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet")
     model_fields: ClassVar[tuple[str, ...]] = ("robot",)
@@ -27,76 +27,76 @@ class VelocityConfig(MujocoConfig):
     needs a free joint, a position actuator for each of its other joints, and a keyframe to stand in. Empty for the
     robot that ships."""
     keyframe: str = "home"
-    """The keyframe in which the robot begins, and around which it acts."""
+    """Keyframe of the first state, and of the joint positions at action 0."""
     feet: str = "(FR|FL|RR|RL)(_foot)?"
     """Pattern of the names of the geoms that are feet."""
     physics_dt: float | None = 0.005
     decimation: int = 4
     """Physics steps for each action. The defaults give 50 actions a second."""
     action_scale: float = 0.3
-    """What an action of 1 adds to the angle of a joint that is asked for [rad]."""
+    """Offset of a joint position target at action 1 [rad]."""
 
     command_interval_min: float = 3.0
-    """A command lasts at least so long [s]."""
+    """Shortest time between two commands [s]."""
     command_interval_max: float = 8.0
-    """A command lasts at most so long [s]."""
+    """Longest time between two commands [s]."""
     forward_speed: float = 1.0
-    """Fastest command forwards and backwards [m/s]."""
+    """Largest commanded linear velocity along x [m/s]."""
     sideways_speed: float = 0.5
-    """Fastest command to either side [m/s]."""
+    """Largest commanded linear velocity along y [m/s]."""
     turning_speed: float = 1.0
-    """Fastest command to turn to either side [rad/s]."""
+    """Largest commanded angular velocity about z [rad/s]."""
     standing_share: float = 0.1
     """Share of the commands that are to stand still."""
 
     reset_joint_range: float = 0.1
-    """An episode begins with each joint at most so far from the keyframe [rad]."""
+    """Largest distance of first joint positions from the keyframe [rad]."""
     push_interval: float = 8.0
     """Mean time between two pushes [s]; 0 for none."""
     push_speed: float = 0.5
-    """A push changes the base's speed by at most so much, along each horizontal axis [m/s]."""
+    """Largest change of the base's velocity by a push, along x and y [m/s]."""
 
     friction_min: float = 0.4
-    """Least friction of the feet; each environment has its own."""
+    """Smallest friction of the feet; each environment has its own."""
     friction_max: float = 1.2
-    """Most friction of the feet."""
+    """Largest friction of the feet."""
     added_mass_min: float = -1.0
-    """What the base of an environment weighs more than the model's, at least [kg]."""
+    """Smallest mass added to the base of an environment [kg]."""
     added_mass_max: float = 2.0
-    """What the base of an environment weighs more than the model's, at most [kg]."""
+    """Largest mass added to the base of an environment [kg]."""
     gain_range: float = 0.1
-    """Gains of the actuators differ from the model's by at most this share."""
+    """Largest relative change of the actuators' PD gains in an environment."""
 
     noise_linear_velocity: float = 0.1
-    """Largest error of the observed speed [m/s]."""
+    """Largest error of the observed linear velocity [m/s]."""
     noise_angular_velocity: float = 0.2
     """Largest error of the observed angular velocity [rad/s]."""
     noise_gravity: float = 0.05
     """Largest error of the observed direction of gravity, along each axis."""
     noise_joint_position: float = 0.01
-    """Largest error of an observed joint angle [rad]."""
+    """Largest error of an observed joint position [rad]."""
     noise_joint_velocity: float = 1.5
-    """Largest error of an observed joint speed [rad/s]."""
+    """Largest error of an observed joint velocity [rad/s]."""
 
     tilt_limit: float = 1.2217
-    """The episode fails where the base leans more than this [rad]: 70 degrees, as in mjlab."""
+    """The episode terminates where the base tilts more than this [rad]: 70 degrees, as in mjlab."""
     height_limit: float = 0.12
-    """The episode fails where the base is lower than this above the ground [m]."""
+    """The episode terminates where the base is lower than this above the ground [m]."""
     tracking_sigma: float = 0.25
     """Squared error of the velocity at which a tracking term has fallen to 1/e [m^2/s^2 or rad^2/s^2]."""
     swing_time: float = 0.25
-    """A foot that was in the air for longer earns in `feet_air_time`, one that was shorter pays [s]."""
+    """Air time of a foot with a `feet_air_time` of 0 [s]: longer is rewarded, shorter penalised."""
 
     track_linear_velocity_weight: float = 2.0
-    """Weight of following the commanded horizontal velocity."""
+    """Weight of tracking the commanded horizontal velocity."""
     track_angular_velocity_weight: float = 1.0
-    """Weight of following the commanded turning speed."""
+    """Weight of tracking the commanded angular velocity about z."""
     lin_vel_z_weight: float = -2.0
-    """Weight of the base's vertical speed squared."""
+    """Weight of the base's vertical velocity squared."""
     ang_vel_xy_weight: float = -0.05
-    """Weight of the base's rolling and pitching speed squared."""
+    """Weight of the base's roll and pitch velocities squared."""
     flat_orientation_weight: float = -2.5
-    """Weight of the horizontal part of gravity, as the base feels it, squared."""
+    """Weight of the horizontal part of gravity in the base's frame, squared."""
     joint_torques_weight: float = -2e-4
     """Weight of the sum of squared torques."""
     joint_acc_weight: float = -2.5e-7
@@ -104,12 +104,12 @@ class VelocityConfig(MujocoConfig):
     action_rate_weight: float = -0.01
     """Weight of the sum of squared changes of the actions."""
     feet_air_time_weight: float = 0.1
-    """Weight of how much longer than `swing_time` a foot was in the air, when it touches down."""
+    """Weight of a foot's air time beyond `swing_time`, at touch-down."""
     joint_deviation_weight: float = -0.1
-    """Weight of the sum of squared angles from the keyframe; more than ten times as much where the command is to
+    """Weight of the sum of squared joint distances from the keyframe; ten times as much where the command is to
     stand."""
     feet_slip_weight: float = -0.1
-    """Weight of the sum of squared speeds of the feet that touch the ground."""
+    """Weight of the sum of squared velocities of the feet in contact."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -135,7 +135,7 @@ class VelocityConfig(MujocoConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoughConfig(VelocityConfig):
-    """The same on rough ground, which becomes harder for those who manage."""
+    """The same on rough terrain, with a terrain curriculum."""
 
     size_fields: ClassVar[tuple[str, ...]] = (
         *VelocityConfig.size_fields,
@@ -143,35 +143,34 @@ class RoughConfig(VelocityConfig):
     )
 
     terrains: tuple[TerrainName, ...] = ("rough", "boxes", "hill", "pit", "stairs_down", "stairs_up")
-    """Kinds of ground, each for as many environments."""
+    """Terrain types, each for as many environments."""
     terrain_levels: int = 10
-    """How many levels there are between the easiest ground of each kind and the hardest."""
+    """Number of levels of each terrain type, from easy to hard."""
     terrain_seed: int = 0
-    """Decides what is random in the ground. All workers walk on the same."""
+    """Seed of the terrain, which is the same on all workers."""
     curriculum: bool = True
-    """Whether an environment goes up or down a level by how far its robot has come. If not, each episode is on any
-    level; `play` and `evaluate` begin with that."""
+    """Whether terrain levels follow the walked distance. If not, the level of each episode is drawn uniformly, as in
+    `play` and `evaluate`."""
     first_levels: int = 3
-    """A curriculum begins on so many of the easiest levels."""
+    """Number of the easiest levels that a curriculum begins on."""
     only_level: int | None = None
-    """The only level, counted from 0, instead of any or a curriculum."""
+    """The only level, counted from 0, instead of a curriculum."""
     promote_at: float = 0.8
-    """A robot that did not fall, and has come at least this share of the way that it was told to go, goes up a
-    level."""
+    """The level goes up after an episode without a fall and with at least this share of the commanded distance."""
     demote_at: float = 0.5
-    """A robot that fell, or has come less than this share of the way that it was told to go, goes down a level."""
+    """The level goes down after a fall, or with less than this share of the commanded distance."""
 
     scan_length: float = 1.2
-    """How far the observed ground reaches from behind the robot to before it [m]."""
+    """Length of the height scan along x [m]."""
     scan_width: float = 0.8
-    """How far the observed ground reaches from one side of the robot to the other [m]."""
+    """Width of the height scan along y [m]."""
     scan_spacing: float = 0.1
-    """Distance between two observed points of the ground [m]."""
+    """Distance between two points of the height scan [m]."""
     noise_scan: float = 0.05
-    """Largest error of the observed height of the ground [m]."""
+    """Largest error of an observed height [m]."""
 
     flat_orientation_weight: float = -0.5
-    """Weight of the horizontal part of gravity, as the base feels it, squared."""
+    """Weight of the horizontal part of gravity in the base's frame, squared."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -183,5 +182,5 @@ class RoughConfig(VelocityConfig):
         check(self, "env.", {"terrains": each(one_of(TerrainName))})
 
     def in_play(self) -> Self:
-        """Return the same without a curriculum: what a policy is worth is told on all levels alike."""
+        """Return the same without a curriculum, for an evaluation on all levels alike."""
         return replace(self, curriculum=False)

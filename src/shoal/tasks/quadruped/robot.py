@@ -113,8 +113,9 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
     _check_joints(model, config)
     names = [model.key(index).name for index in range(model.nkey)]
     if config.keyframe not in names:
+        listed = f"the keyframes {', '.join(names)}" if names else "no keyframe"
         message = (
-            f"--env.keyframe {config.keyframe} was asked for, but the robot has {_listed(names, 'keyframe')}: "
+            f"--env.keyframe {config.keyframe} was asked for, but the robot has {listed}: "
             "pass one, or add one to the model."
         )
         raise UsageError(message)
@@ -167,7 +168,3 @@ def _check_joints(model: mujoco.MjModel, config: VelocityConfig) -> None:
             "control is the angle to go to."
         )
         raise UsageError(message)
-
-
-def _listed(names: list[str], noun: str) -> str:
-    return f"the {noun}s {', '.join(names)}" if names else f"no {noun}"
