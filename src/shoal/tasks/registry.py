@@ -188,7 +188,7 @@ def _from_file(task: str) -> TaskSpec:
         wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
         message = (
             f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
-            f"Pass {where.removesuffix('.py')}.py:{candidates[0] if candidates else 'Class'}."
+            f"Pass {stem}.py:{candidates[0] if candidates else 'Class'}."
         )
         raise UsageError(message)
     author = getattr(module, attribute)
