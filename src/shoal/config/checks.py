@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -36,8 +36,11 @@ class Config:
 
 @cache
 def _rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
-    """Return the rules in the annotations of a configuration; a Literal is one too."""
-    rules: dict[str, Rule] = {}
+    """Return the rules in the annotations of a configuration; a Literal is one too.
+
+    A subclass that declares a field again, with another default, keeps the rule of its base.
+    """
+    rules = dict(_rules_of(cls.__base__)) if is_dataclass(cls.__base__) else {}
     for name, kind in get_type_hints(cls, include_extras=True).items():
         members = get_args(kind) if get_origin(kind) in (Annotated, Union, types.UnionType) else (kind,)
         for part in members:
