@@ -1,4 +1,4 @@
-"""What every task's environment can be told, whatever the robot.
+"""Configuration of environments: the fields that all tasks share.
 
 A task adds its own settings in a subclass, beside its kernels and not here.
 """
@@ -21,7 +21,7 @@ class EnvConfig(Config):
 
     A subclass with slots that checks ranges of its own calls ``EnvConfig.__post_init__(self)``; ``super()``
     without arguments does not work there, because a dataclass with slots is a copy of the class that was
-    written. How many environments there are is not said here: it belongs to the run, not to the task.
+    written. The number of environments belongs to the run, not to the task.
     """
 
     prefix: ClassVar[str] = "env."
@@ -32,24 +32,23 @@ class EnvConfig(Config):
     """Fields that name MJCF files: a run keeps a copy of each, with all that it refers to."""
 
     episode_length_s: Annotated[float, above(0)] = 20.0
-    """Longest time that an episode may take, in seconds of simulated time; then it is cut off (a time-out).
-    The default is the one that Isaac Lab and mjlab use for locomotion."""
+    """Longest episode [s of simulated time]; then it is truncated (a time-out). Isaac Lab's and mjlab's default."""
     step_graph: bool = True
-    """Capture each environment step as one graph (on a GPU a CUDA graph) and replay it. Without, each kernel is
-    launched by itself, which is much slower: for debugging, or where capturing is impossible."""
+    """Capture each environment step as one graph (on a GPU a CUDA graph). Without, each kernel is launched separately,
+    which is much slower: for debugging, or if capturing is impossible."""
 
     def in_play(self) -> Self:
-        """Return what `play` and `evaluate` begin with, where a policy was trained with this: the same by default."""
+        """Return the defaults of `play` and `evaluate` for a policy that was trained with this: the same."""
         return self
 
     def undisturbed(self) -> Self:
-        """Return the same without what disturbs a policy in training, such as pushes and noise of the observations."""
+        """Return the same without disturbances of training, such as pushes and observation noise."""
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class MujocoConfig(EnvConfig):
-    """What every task with a MuJoCo model can be told.
+    """Base of the configuration of every task with a MuJoCo model.
 
     It has no slots, so that a task which exists without MuJoCo too can inherit both configurations.
     """
@@ -57,24 +56,24 @@ class MujocoConfig(EnvConfig):
     size_fields: ClassVar[tuple[str, ...]] = ("nconmax", "njmax")
 
     engine: EngineName = "auto"
-    """What simulates: `warp` is MuJoCo Warp, `native` MuJoCo's own C engine on the cores of this worker. `auto` is
-    `warp` on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
+    """Physics engine: `warp` is MuJoCo Warp, `native` MuJoCo's C engine on the cores of this worker. `auto` is `warp`
+    on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
     physics_dt: Annotated[float | None, above(0)] = None
-    """Time step of the physics [s], whatever the model's file says. None leaves it to the file."""
+    """Time step of the physics [s], instead of the model file's. None: the file's."""
     decimation: Annotated[int, at_least(1)] = 4
     """Physics steps for each action."""
     on_nan: OnNan = "reset"
-    """What happens where a state or a reward is not finite any more: `reset` begins a new episode there and counts
-    it; `stop` stops the training before the next gradient, and leaves a file for `shoal replay`."""
+    """Handling of non-finite states and rewards: `reset` begins a new episode of that environment and counts it; `stop`
+    ends the training before the next gradient, and writes a file for `shoal replay`."""
     replay_steps: Annotated[int, at_least(1)] = 50
-    """With `stop`, how many steps that led to a loss the file has. They are kept of all environments, in memory."""
+    """With `stop`: number of last steps in that file. They are kept in memory for all environments."""
     lost_limit: Annotated[float, within(0, 1)] = 0.01
-    """With `reset`, training stops all the same when more than this share of all environments is lost in one
-    iteration. Up to three losses are borne however few environments there are, unless this is 0."""
+    """With `reset`: largest part of all environments that may diverge in one iteration before training ends. Up to
+    three may diverge however few environments there are, unless this is 0."""
     nconmax: Annotated[int | None, at_least(1)] = None
-    """Contacts that MuJoCo Warp has room for, for each environment in the mean. None leaves its own guess."""
+    """Capacity of MuJoCo Warp for contacts, per environment on average. None: its own estimate."""
     njmax: Annotated[int | None, at_least(1)] = None
-    """Constraints that MuJoCo Warp has room for in each environment. None leaves its own guess."""
+    """Capacity of MuJoCo Warp for constraints of each environment. None: its own estimate."""
     deterministic: bool = False
     """Make MuJoCo Warp's steps bit-identical for the same seed and actions on the same kind of GPU: contacts and
     constraints are sorted, and sums are computed in a fixed order, which takes time and memory. MuJoCo's C engine is
