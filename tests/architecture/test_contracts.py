@@ -38,10 +38,10 @@ def test_every_contract_is_kept() -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("errors.py", "import shoal.config", "Floors: a module imports"),
-        ("plan/spec.py", "import shoal.cli", "Floors: a module imports"),
-        ("drawer.py", "", "Floors: a module imports"),
-        ("tasks/drawer.py", "", "Floors: task families"),
+        ("errors.py", "import shoal.config", "Layers: a module imports"),
+        ("plan/spec.py", "import shoal.cli", "Layers: a module imports"),
+        ("drawer.py", "", "Layers: a module imports"),
+        ("tasks/drawer.py", "", "Layers: task families"),
         ("errors.py", "import rich", "Fence: tyro and rich"),
         ("logs.py", "def f():\n    from rsl_rl.env import VecEnv", "Fence: rsl_rl"),
         ("errors.py", "import warp", "Fence: warp and mujoco"),
