@@ -148,7 +148,6 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
     console = _stdout()
     if not console.is_terminal:
         view = _PlainView()
-        view.on_phase("startup")
         yield view
         view.close()
         return

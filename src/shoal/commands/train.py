@@ -87,6 +87,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         lock_run(run, stack)
         record = RunRecord(run, plan)
         view.on_line(f"Run directory: {run.path}")
+        view.on_phase("startup")
         return run.path.absolute()
 
     mode = launch_mode_of(plan, record_and_abort)
