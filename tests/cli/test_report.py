@@ -117,6 +117,7 @@ def test_without_a_terminal_notes_come_first_then_the_headline_then_progress(
     plan = plan_of("--nproc-per-node", "2", environ={"RANK": "1"})
     with report.training_view(plan, silent=False) as view:
         view.on_line("Run directory: here")
+        view.on_phase("startup")
         view.on_row(ROW)
     assert matches_snapshot(SNAPSHOTS / "plain_view.txt", tidy(capsys.readouterr().out))
 
@@ -137,8 +138,8 @@ def test_plain_lines_are_rare_but_the_last_is_always_told(capsys: pytest.Capture
     with report.training_view(plan_of(), silent=False) as view:
         for iteration in range(1, 101):
             view.on_row({**ROW, "iteration": float(iteration)})
-    told = [line.partition("]")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert told[1:] == ["[1/300", "[100/300"]
+    lines = [line.partition("]")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert lines == ["[1/300", "[100/300"]
 
 
 def test_nothing_is_told_twice_when_the_last_row_was_told(capsys: pytest.CaptureFixture[str]) -> None:
