@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from support.stories import Listener
 from shoal.errors import InterruptedRunError, ShoalError, TrainingFailedError, WorkerLostError
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord
+from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.supervisor import Supervisor
 from shoal.plan.nodes import NodePlan
@@ -83,13 +85,13 @@ class ScriptedNode:
         self.launcher = ""
 
 
-def beat(rank: int, host: str) -> Beat:
+def beat(rank: int, host: str, *, phase: str = "rollout", idle: float = 0.0) -> Beat:
     return Beat(
         rank=rank,
-        phase="rollout",
+        phase=phase,
         iteration=3,
         marks=1,
-        idle=0.0,
+        idle=idle,
         silent=0.0,
         limit=60.0,
         pid=1,
@@ -209,3 +211,19 @@ def test_a_signal_reaches_every_rank_and_is_the_cause(run_dir: RunDir) -> None:
     said = error_of(run_dir, event, stop)
     assert said.startswith(f"{InterruptedRunError.__name__}: SIGINT ended the run at once.")
     assert {node.signals[0] for node in nodes} == {signal.SIGINT}
+
+
+def test_a_rank_without_a_heartbeat_that_all_others_wait_for_is_named(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PauseDetector, "look", lambda _: 1e3)
+    waiting = ScriptedNode.status
+
+    def status(node: ScriptedNode, *, last: bool = False) -> NodeStatus:
+        seen = waiting(node, last=last)
+        alive = tuple(rank for rank in seen.alive if rank != 13)  # It was stopped while it started.
+        beats = tuple(beat(rank, node.name, phase="collective", idle=70.0) for rank in alive)
+        return replace(seen, alive=alive, unseen=(13,) if 13 in seen.alive else (), beats=beats)
+
+    monkeypatch.setattr(ScriptedNode, "status", status)
+    assert "Rank 13 has shown no heartbeat while the others waited for 70 s" in error_of(run_dir, lambda _: None)

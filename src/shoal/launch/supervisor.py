@@ -189,7 +189,7 @@ class Supervisor:
     def _has_stuck_rank(self) -> bool:
         """Whether a rank hangs that cannot report it itself, or all of them wait for each other."""
         beats = [beat for status in self.statuses for beat in status.beats]
-        missing = sorted(self._alive - {beat.rank for beat in beats})
+        missing = sorted({*self._alive, *self._unseen} - {beat.rank for beat in beats})
         watched = self.pauses.look()
         self.stuck = self.stuck or find_stuck_rank(self.spec.run, beats, watched, missing)
         return self.stuck is not None
