@@ -94,6 +94,7 @@ def test_a_command_that_is_typed_on_each_machine(command: Command, typist: Typis
     assert len(last_digests(typist.made)) == 2
 
 
+@pytest.mark.soak
 def test_torchrun_that_is_typed_on_each_machine(typist: Typist) -> None:
     first, second = typist.made.workers
     running = [typist.start(first, TORCHRUN), typist.start(second, TORCHRUN, **{"--node-rank=0": "--node-rank=1"})]

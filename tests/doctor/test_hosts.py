@@ -69,6 +69,7 @@ def milliseconds(finding: dict[str, Any]) -> tuple[float, float]:
 
 
 @pytest.mark.spawn
+@pytest.mark.soak
 @pytest.mark.slow
 @needs_machines
 def test_machines_on_a_long_cable_are_found_apart(pair: Machines) -> None:

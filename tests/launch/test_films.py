@@ -23,6 +23,7 @@ SHORT = ("--video", "--video-length", "20", "--video-interval", "40", "--video-s
 LONG = ("--video", "--video-length", "200", "--video-interval", "100000", "--max-iterations", "100000")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_filmed_training_learns_the_same(tmp_path: Path) -> None:
     words = (*SWINGUP, *SPAWNED, "--max-iterations", "12")

@@ -14,6 +14,7 @@ import shutil
 import sys
 import textwrap
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, did_you_mean
@@ -78,7 +79,7 @@ def print_help(words: Sequence[str], program: str, render: Callable[[], object])
         render: Makes tyro print its help.
     """
     at = next(index for index, word in enumerate(words) if word in HELP_FLAGS)
-    name = " ".join(word for word in words[at + 1 : at + 3] if not word.startswith("-"))
+    name = " ".join(takewhile(lambda word: not word.startswith("-"), words[at + 1 :]))
     text = _captured(render)
     groups = _groups_in(text)
     if not name or name == ALL:

@@ -48,6 +48,7 @@ def train_and_evaluate(name: str, where: Path, *flags: str, episodes: int) -> fl
 
 
 @pytest.mark.spawn
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_pendulum_is_kept_upright_after_thirty_iterations(tmp_path: Path) -> None:
     flags = ("--seed", "1", "--max-iterations", "30")
