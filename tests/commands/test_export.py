@@ -109,6 +109,7 @@ def test_a_failed_export_costs_one_warning(log_root: Path, caplog: pytest.LogCap
     assert not outcome.run.exports_dir.exists()
 
 
+@pytest.mark.soak
 def test_no_export_leaves_no_export(log_root: Path) -> None:
     assert not carry_out(log_root, TASK, "--max-iterations", "1").run.exports_dir.exists()
 

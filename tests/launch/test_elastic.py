@@ -204,6 +204,7 @@ def test_a_failure_on_one_machine_is_told_on_all_and_is_not_tried_again(tmp_path
         assert_nothing_is_left(made)
 
 
+@pytest.mark.soak
 def test_a_signal_on_one_machine_ends_all_with_a_checkpoint(pair: Machines) -> None:
     running = begun(pair)
     running[1].signal_itself(signal.SIGTERM)
