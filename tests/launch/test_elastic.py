@@ -149,6 +149,7 @@ def begun(made: Machines, *flags: str, nnodes: str = "2") -> list[RunningThere]:
     return running
 
 
+@pytest.mark.soak
 def test_both_sides_of_a_cable_that_is_pulled_end_and_say_so(pair: Machines) -> None:
     running = begun(pair)
     pair["beta"].cut()

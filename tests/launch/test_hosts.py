@@ -165,6 +165,7 @@ def name_of(pid: int) -> str:
         return "sshd"  # It has just ended.
 
 
+@pytest.mark.soak
 def test_a_machine_without_power_is_told_of_in_time_and_the_training_goes_on_with_the_other(pair: Machines) -> None:
     again = ("--max-restarts", "1", "--min-workers", "1", "--max-iterations", "12", "--agent.save-interval", "2")
     words = (*SWINGUP, *AB, "--stall-timeout", str(STALL_S), *again)
