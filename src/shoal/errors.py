@@ -3,13 +3,9 @@
 A message is one string that says what was asked, what is true, and what to do.
 """
 
-from __future__ import annotations
-
 import difflib
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import ClassVar
 
 
 class ShoalError(Exception):

@@ -1,13 +1,8 @@
 """Atomic writing of files, never through a planted link."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes | memoryview | str) -> None:

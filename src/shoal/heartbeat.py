@@ -4,8 +4,6 @@ The training thread writes each phase as it enters it, the watchdog's thread (`s
 still runs. The file is written with `pwrite`, not mapped: a full disk would end a process that maps it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -13,14 +11,11 @@ import platform
 import struct
 import threading
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shoal.procfs import started_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
 
 PHASES = (
     "startup",  # reading the job, importing, building the learner

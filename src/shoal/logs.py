@@ -1,7 +1,5 @@
 """Logging: format, level and rank prefix of Shoal's own log lines."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import TextIO

@@ -1,7 +1,5 @@
 """Processes by id: state, start and end, from /proc and prctl."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Provenance of results: time, package versions, git state."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from datetime import datetime

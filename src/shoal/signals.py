@@ -1,16 +1,12 @@
 """Signals that ask a run to stop, counted as flags that are read between iterations, never raised inside one."""
 
-from __future__ import annotations
-
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.errors import InterruptedRunError, TerminatedRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ERRORS: dict[str, type[InterruptedRunError | TerminatedRunError]] = {
     "SIGINT": InterruptedRunError,

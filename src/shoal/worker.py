@@ -10,6 +10,7 @@ import logging
 import platform
 import random
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,23 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
+from shoal.learn.metrics import Row
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good
+from shoal.plan.ranks import Rank
+from shoal.plan.spec import WorkerSpec
 from shoal.provenance import git_state, now, versions
 from shoal.signals import ERRORS, StopRequests
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch.distributed import Store
 
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.checkpoints import Snapshot
     from shoal.learn.groups import World
-    from shoal.learn.metrics import Row
     from shoal.learn.runner import Runner
-    from shoal.plan.ranks import Rank
-    from shoal.plan.spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -196,10 +195,9 @@ def _learn(  # noqa: PLR0913  All by name.
     # A collective, also after a signal: a rank that ended before rank 0 has saved would alarm its launcher.
     digest = compare_replicas(runner.alg, world, when="at the end")
     if stopped_by is not None:
-        message = (
+        raise ERRORS[stopped_by](
             f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
         )
-        raise ERRORS[stopped_by](message)
     report = WorkerReport(
         rank=world.rank,
         host=platform.node(),

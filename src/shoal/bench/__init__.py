@@ -4,28 +4,23 @@ Measurements are repeated in turns, because other processes disturb them. Result
 of ratios within a turn.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.bench.environments import measure_environments
 from shoal.bench.training import Run, measure_training
+from shoal.config import BenchConfig
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.host import cpu_name
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shoal.config import BenchConfig
 
 
 @dataclass(slots=True)

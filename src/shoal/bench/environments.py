@@ -5,24 +5,18 @@ stepped in turn, a fraction of a second each, so that a busy machine slows both.
 another engine is compared with that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from shoal import PYTHON
 from shoal.bench.training import bench_environment
+from shoal.config import BenchConfig
 from shoal.errors import ShoalError
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.config import BenchConfig
 
 _WARM_UP = 64
 _STEPS_PER_READING = 8
@@ -47,8 +41,7 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
     command = [*PYTHON, "-c", f"from {__name__} import main; main()", json.dumps(arguments)]
     done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
     if done.returncode:
-        message = f"The environments of {config.task} could not be measured: {done.stderr.strip()[-2000:]}"
-        raise ShoalError(message)
+        raise ShoalError(f"The environments of {config.task} could not be measured: {done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

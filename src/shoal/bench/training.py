@@ -1,25 +1,19 @@
 """Training steps per second and time to the first iteration, read from the metrics of a `train` command."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from shoal import PYTHON
+from shoal.config import BenchConfig
 from shoal.errors import ShoalError
 from shoal.launch.tail import Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from shoal.config import BenchConfig
-    from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec
 
 _POLL_S = 0.05
 _TIME_LIMIT_S = 1800.0
@@ -65,8 +59,7 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
             if process.returncode or not rows:
                 output.seek(0)
                 tail = output.read().decode(errors="replace").strip()[-2000:]
-                message = f"`{' '.join(command)}` failed with {process.returncode}: {tail}"
-                raise ShoalError(message)
+                raise ShoalError(f"`{' '.join(command)}` failed with {process.returncode}: {tail}")
     timed = rows[min(config.warmup, len(rows) - 1) :]
     before = rows[min(config.warmup, len(rows) - 1) - 1]
     steps = timed[-1]["Train/total_steps"] - before["Train/total_steps"]

@@ -1,15 +1,10 @@
 """Check of video recording: a library that renders without a display, and an encoder. Neither is loaded."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from ctypes.util import find_library
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 GL_VARIABLE = "MUJOCO_GL"
 """Selects MuJoCo's renderer. It is read once, when MuJoCo is imported."""

@@ -1,7 +1,5 @@
 """Findings of checks: one fact each, with its level and remedy."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 

@@ -1,18 +1,12 @@
 """Checks of the NVIDIA driver and of GPUs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from shoal.checks.findings import Finding, note, ok, problem, size
+from shoal.machine.cuda_versions import Version
+from shoal.machine.gpu_health import Driver, GpuState, Holder
 from shoal.plan.sizes import CONTEXT_BYTES, gpu_bytes_per_env
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from shoal.machine.cuda_versions import Version
-    from shoal.machine.gpu_health import Driver, GpuState, Holder
-    from shoal.plan.training import TrainPlan
+from shoal.plan.training import TrainPlan
 
 FIRST_DRIVER = {12: 525, 13: 580}
 """First release of the NVIDIA driver for each major version of CUDA."""

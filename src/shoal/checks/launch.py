@@ -1,9 +1,7 @@
 """Checks of what a launch needs besides its workers: the launcher, loopback, host names, semaphores."""
 
-from __future__ import annotations
-
 import multiprocessing
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import psutil
 
@@ -13,11 +11,7 @@ from shoal.machine.host import why_unresolved
 from shoal.machine.network import LOOPBACK, addresses_by_interface, answers
 from shoal.plan.launchers import SRUN_SIGN, TORCHRUN_SIGN, launcher_of
 from shoal.plan.ranks import rendezvous_host
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from shoal.plan.training import TrainPlan
+from shoal.plan.training import TrainPlan
 
 
 def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -4,13 +4,12 @@ Requirements are lower bounds (`shoal.plan.sizes`): what is refused here could n
 work is a note. `shoal doctor` makes the same checks, and more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.checks.film import refuse_no_film
+from shoal.checks.findings import Finding
 from shoal.checks.gpu import check_driver, check_gpu
 from shoal.checks.launch import check_launch
 from shoal.checks.storage import (
@@ -26,15 +25,10 @@ from shoal.checks.wandb import refuse_no_wandb
 from shoal.errors import UsageError
 from shoal.machine import gpu_health, host
 from shoal.machine.cuda_versions import read_built_with
+from shoal.machine.gpus import Gpu, VisibleGpus
 from shoal.plan.rundir import experiment_dir
 from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from shoal.checks.findings import Finding
-    from shoal.machine.gpus import Gpu, VisibleGpus
-    from shoal.plan.training import TrainPlan
+from shoal.plan.training import TrainPlan
 
 
 def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> tuple[str, ...]:
@@ -54,8 +48,7 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
     notes: list[str] = []
     for finding in findings_of(plan, environ, gpus):
         if finding.level == "problem":
-            message = finding.sentence
-            raise UsageError(message)
+            raise UsageError(finding.sentence)
         if finding.level == "note":
             notes.append(finding.sentence)
     return tuple(notes)

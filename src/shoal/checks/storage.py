@@ -1,21 +1,15 @@
 """Checks of storage: the run directory, Warp's kernel cache, temporary files, disk space, memory, shared memory."""
 
-from __future__ import annotations
-
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.machine import host
+from shoal.machine.host import Disk, Memory
+from shoal.plan.rundir import RunDir
 from shoal.plan.sizes import MIB, WORKER_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from shoal.machine.host import Disk, Memory
-    from shoal.plan.rundir import RunDir
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  The kernel's own directory.
 NCCL_SEGMENT_BYTES = 32 * MIB

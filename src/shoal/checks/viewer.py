@@ -1,18 +1,12 @@
 """Checks of viewers: a package, a display, a port."""
 
-from __future__ import annotations
-
 import importlib.util
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from shoal.config import PlayConfig
 from shoal.config.checks import HIGHEST_PORT
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.config import PlayConfig
 
 PORTS_TRIED = 100
 """Number of consecutive ports that are tried."""
@@ -25,8 +19,7 @@ def free_viewer_port(config: PlayConfig) -> int:
         UsageError: viser is not installed, no port is free, or the host has no such address.
     """
     if importlib.util.find_spec("viser") is None:
-        message = "--viewer web was asked for, but viser is not installed: run `uv add 'shoal[viewer]'`."
-        raise UsageError(message)
+        raise UsageError("--viewer web was asked for, but viser is not installed: run `uv add 'shoal[viewer]'`.")
     host, first = config.viewer_host, config.viewer_port
     last = min(first + PORTS_TRIED - 1, HIGHEST_PORT)
     reason = ""
@@ -41,11 +34,10 @@ def free_viewer_port(config: PlayConfig) -> int:
             reason = error.strerror or str(error)
         else:
             return port
-    message = (
+    raise UsageError(
         f"The viewer cannot be served at {host}, ports {first} to {last} ({reason}): pass --viewer-host 127.0.0.1, "
         "or another --viewer-port."
     )
-    raise UsageError(message)
 
 
 def check_display(environ: Mapping[str, str]) -> None:
@@ -55,8 +47,7 @@ def check_display(environ: Mapping[str, str]) -> None:
         UsageError: There is no display.
     """
     if not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
-        message = (
+        raise UsageError(
             "--viewer native was asked for, but there is no display (DISPLAY is not set): pass --viewer web, and look "
             "at the policy in a browser."
         )
-        raise UsageError(message)

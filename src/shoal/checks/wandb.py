@@ -3,18 +3,13 @@
 Without a login wandb prompts on the terminal, or raises, while a training starts.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from shoal import PYTHON
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _TIMEOUT_S = 30.0
 _QUERY = """
@@ -44,15 +39,13 @@ def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
         UsageError: W&B cannot be used.
     """
     if importlib.util.find_spec("wandb") is None:
-        message = "--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`."
-        raise UsageError(message)
+        raise UsageError("--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`.")
     server = _server_without_login(environ) if writes else None
     if server is not None:
-        message = (
+        raise UsageError(
             f"--logger wandb was asked for, but nobody is logged in to {server} here: run `wandb login`, "
             "set WANDB_API_KEY, or set WANDB_MODE=offline and send the metrics later, with `wandb sync`."
         )
-        raise UsageError(message)
 
 
 def _server_without_login(environ: Mapping[str, str]) -> str | None:

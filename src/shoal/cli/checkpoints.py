@@ -1,10 +1,7 @@
 """Output of `shoal checkpoints` and `shoal convert`."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -14,10 +11,8 @@ from rich.text import Text
 from shoal.checks.findings import size
 from shoal.cli.output import printable
 from shoal.cli.report import print_line
-
-if TYPE_CHECKING:
-    from shoal.commands.checkpoints import Verified, VerifiedRun
-    from shoal.commands.convert import Converted
+from shoal.commands.checkpoints import Verified, VerifiedRun
+from shoal.commands.convert import Converted
 
 
 def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:

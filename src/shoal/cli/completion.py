@@ -7,6 +7,7 @@ imported, and no file of a user's own task.
 from __future__ import annotations
 
 import types
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -25,8 +26,6 @@ from shoal.config import (
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from _typeshed import DataclassInstance
 
 _BASH = """\

@@ -4,8 +4,6 @@ tyro renders every flag with its type, description and default. This module sele
 described in one place: the docstring of its field.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -13,14 +11,11 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 HELP_FLAGS = ("-h", "--help")
 ALL = "all"
@@ -96,8 +91,7 @@ def print_help(words: Sequence[str], program: str, render: Callable[[], object])
         if group is None:
             known = [each for each in groups if each]
             hint = did_you_mean(name, known) or f" It has: {', '.join(known)}."
-            message = f"The help of `{program}` has no group '{name}'.{hint}"
-            raise UsageError(message)
+            raise UsageError(f"The help of `{program}` has no group '{name}'.{hint}")
         lines = [f"{program}: {name}", *_lines_of(group)]
     sys.stdout.write("\n".join(lines) + "\n")
 

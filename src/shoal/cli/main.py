@@ -3,32 +3,27 @@
 torch is imported inside the commands that need it, so that help and usage errors come at once.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
+from shoal.config import TrainConfig
 from shoal.config.checks import listed
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
 from shoal.plan.launchers import launcher_of, state_dir
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shoal.config import TrainConfig
-
-    _Command = Callable[[Sequence[str]], None]
+_Command = Callable[[Sequence[str]], None]
 
 
 def run(name: str) -> NoReturn:
@@ -45,8 +40,7 @@ def _shoal(words: Sequence[str]) -> None:
         return
     if words[0] not in _COMMANDS:
         hint = did_you_mean(words[0], _COMMANDS)
-        message = f"There is no command 'shoal {words[0]}'.{hint} `shoal --help` lists them."
-        raise UsageError(message)
+        raise UsageError(f"There is no command 'shoal {words[0]}'.{hint} `shoal --help` lists them.")
     _COMMANDS[words[0]][1](words[1:])
 
 
@@ -119,8 +113,7 @@ def _evaluate(words: Sequence[str]) -> None:
 
     config = parse_play(words, program="evaluate")
     if config.viewer is not None:
-        message = f"`evaluate` counts episodes and shows none: pass --viewer {config.viewer} to `play`."
-        raise UsageError(message)
+        raise UsageError(f"`evaluate` counts episodes and shows none: pass --viewer {config.viewer} to `play`.")
     report.print_evaluation(play(config))
 
 
@@ -164,8 +157,7 @@ def _tasks(words: Sequence[str]) -> None:
         report.print_line("usage: shoal tasks\n\nLists the tasks. It takes no flags.")
         return
     if words:
-        message = f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out."
-        raise UsageError(message)
+        raise UsageError(f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out.")
     report.print_tasks()
 
 
@@ -195,8 +187,7 @@ def _completion(words: Sequence[str]) -> None:
     elif len(words) == 1 and words[0] in SCRIPTS:
         sys.stdout.write(SCRIPTS[words[0]])
     elif words and words[0] not in {"-h", "--help"}:
-        message = f"`shoal completion` has no script for '{words[0]}': pass {listed(SCRIPTS)}."
-        raise UsageError(message)
+        raise UsageError(f"`shoal completion` has no script for '{words[0]}': pass {listed(SCRIPTS)}.")
     else:
         report.print_line("usage: shoal completion {bash,zsh,fish}\n\nPrints the completion script of a shell.")
 

@@ -1,7 +1,5 @@
 """Standard output and error that never end or block a command: closed, full, limited to ASCII, or not read."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -4,12 +4,11 @@ The task, or a saved configuration, has the defaults; flags override them. tyro 
 the configuration. Arguments that contradict each other, or name what does not exist, raise a UsageError.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 import yaml
@@ -36,10 +35,6 @@ from shoal.plan.ranks import joined_rank
 from shoal.plan.resume import find_model, run_to_continue
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 T = TypeVar("T")
 EnvT = TypeVar("EnvT", bound=EnvConfig)
@@ -126,8 +121,7 @@ def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     if place is not None:
         named.append(words.pop(place))
     if len(named) > 1:
-        message = f"One training has one task, but {' and '.join(named)} were named: pass one of them."
-        raise UsageError(message)
+        raise UsageError(f"One training has one task, but {' and '.join(named)} were named: pass one of them.")
     return (named[0] if named else None), words
 
 
@@ -238,15 +232,13 @@ def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
     layers = {file: _read_yaml(file) for file in files}
     named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
     if named is None:
-        message = "No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all."
-        raise UsageError(message)
+        raise UsageError("No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all.")
     config = registry.resolve(named).defaults(named)
     for file, layer in layers.items():
         try:
             config = from_plain(config, _without_encoders(layer) | {"task": named})
         except UsageError as error:
-            message = f"In {file}: {error}"
-            raise UsageError(message) from error
+            raise UsageError(f"In {file}: {error}") from error
         config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
     return config
 
@@ -283,11 +275,10 @@ def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) 
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
         found = foreign_code(to_plain(_defaults(task, [])), to_plain(config))
         if found is not None:
-            message = (
+            raise UsageError(
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
                 f"read that code, and pass {trust} if you trust it."
             )
-            raise UsageError(message)
     return config
 
 
@@ -303,8 +294,7 @@ def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[st
             continue
         value = value if equals else next(remaining, "")
         if not value:
-            message = f"{flag} needs a value: pass {example}."
-            raise UsageError(message)
+            raise UsageError(f"{flag} needs a value: pass {example}.")
         values.append(value)
     return values, rest
 
@@ -321,18 +311,16 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         message = f"--config {file} is no plain YAML ({where}): pass a file such as <run>/params/train.yaml."
         raise UsageError(message) from error
     if not isinstance(data, dict):
-        message = f"--config {file} holds no named values: it must look like <run>/params/train.yaml."
-        raise UsageError(message)
+        raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
     return cast("dict[str, Any]", data)
 
 
 def _only_one_number_of_envs(config: TrainConfig, words: Sequence[str]) -> TrainConfig:
     given = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
     if {"--num-envs", "--num-envs-total"} <= given:
-        message = (
+        raise UsageError(
             "--num-envs and --num-envs-total exclude each other: --num-envs counts the environments on each worker, "
             "--num-envs-total those of all workers together. Pass one of them."
         )
-        raise UsageError(message)
     # A saved total must not outlive a --num-envs that was typed now.
     return replace(config, num_envs_total=None) if "--num-envs" in given else config

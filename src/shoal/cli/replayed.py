@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -11,11 +12,9 @@ from rich.text import Text
 
 from shoal.cli.output import printable
 from shoal.cli.report import print_line
+from shoal.commands.replay import Replayed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shoal.commands.replay import Replayed
     from shoal.sim.nan.replay import Step
 
 _STEPS_SHOWN = 10

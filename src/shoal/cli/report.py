@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -18,22 +19,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from shoal.bench import BenchReport
 from shoal.cli.output import printable
+from shoal.commands.export import Exported
+from shoal.commands.play import Episodes
+from shoal.doctor import Diagnosis
+from shoal.errors import ShoalError
+from shoal.launch.progress import ProgressReporter
 from shoal.plan.ranks import RANK_VARIABLES
 from shoal.plan.rundir import RunDir
+from shoal.plan.training import TrainPlan
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
-
-    from shoal.bench import BenchReport
-    from shoal.commands.export import Exported
-    from shoal.commands.play import Episodes
     from shoal.commands.train import Outcome
-    from shoal.doctor import Diagnosis
-    from shoal.errors import ShoalError
-    from shoal.launch.progress import ProgressReporter
-    from shoal.plan.training import TrainPlan
 
 PLAIN_LINE_S = 2.0
 """Least time between two progress lines if standard output is no terminal [s]."""

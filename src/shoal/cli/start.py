@@ -1,13 +1,8 @@
 """Entry points of the installed commands. Signals are handled before anything slow is imported."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import NoReturn
+from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a command, unless they are ignored when it starts, as SIGHUP is under `nohup`."""

@@ -1,19 +1,15 @@
 """`shoal checkpoints`: verify the checkpoints of a run, and name the newest and the best."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, best_first, list_checkpoints
 from shoal.plan.rundir import RunDir, find_any_run, list_all_runs
-
-if TYPE_CHECKING:
-    from shoal.config import CheckpointsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +74,10 @@ class VerifiedRun:
         if not damaged:
             return None
         effect = f"goes on from {self.newest.checkpoint.path.name}" if self.newest else "has nothing to go on from"
-        message = (
+        return ShoalError(
             f"Damaged checkpoints in {self.run.checkpoints_dir}: {damaged} of {len(self.checkpoints)}. `--resume` "
             f"{effect}. Remove them, or copy them again from where they are whole."
         )
-        return ShoalError(message)
 
     def to_plain(self) -> dict[str, Any]:
         """Return all fields as plain values, for JSON."""
@@ -106,10 +101,9 @@ def verify(config: CheckpointsConfig) -> VerifiedRun:
     else:
         run = find_any_run(config.log_root, config.run)
     if run is None:
-        message = (
+        raise UsageError(
             f"There is no run with a checkpoint in {Path(config.log_root).absolute()}: train first, or pass a path."
         )
-        raise UsageError(message)
     verified = [_verified(checkpoint) for checkpoint in list_checkpoints(run)]
     checkpoints = tuple(each for each in verified if each is not None)
     if not checkpoints:

@@ -1,16 +1,11 @@
 """`shoal convert`: convert a foreign checkpoint to rsl_rl 5's layout, with plain values only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from shoal.config import ConvertConfig
 from shoal.errors import UsageError
 from shoal.plan.training import refuse_unwritable
-
-if TYPE_CHECKING:
-    from shoal.config import ConvertConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +29,7 @@ def convert(config: ConvertConfig) -> Converted:
     """
     file = Path(config.file)
     if not file.is_file():
-        message = f"{file} is no file: pass the .pt file of a checkpoint, such as model_1000.pt."
-        raise UsageError(message)
+        raise UsageError(f"{file} is no file: pass the .pt file of a checkpoint, such as model_1000.pt.")
     output = _output(config, file)
 
     from shoal.learn.foreign_checkpoints import (
@@ -55,10 +49,8 @@ def _output(config: ConvertConfig, file: Path) -> Path:
     flag = "The default of --output" if config.output is None else "--output"
     output = file.with_name(f"{file.stem}_plain.pt") if config.output is None else Path(config.output)
     if output.is_dir():
-        message = f"{flag} asks for {output}, which is a directory: pass a file, such as {output / 'model.pt'}."
-        raise UsageError(message)
+        raise UsageError(f"{flag} asks for {output}, which is a directory: pass a file, such as {output / 'model.pt'}.")
     if output.exists() and output.samefile(file):
-        message = f"{flag} asks for {output}, which is the file that is converted: pass another one."
-        raise UsageError(message)
+        raise UsageError(f"{flag} asks for {output}, which is the file that is converted: pass another one.")
     refuse_unwritable(flag, output.parent)
     return output

@@ -1,22 +1,16 @@
 """`shoal export`: write a checkpoint's policy as ONNX and as a program of `torch.export`."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from shoal.config import ExportConfig
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import refuse_links
 from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.config import ExportConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,6 @@ def _onnx_file(config: ExportConfig, model: Path) -> Path:
     if run and config.out is None:
         refuse_links(run)
     if file.is_dir():
-        message = f"--out asks for {file}, which is a directory: pass a file, such as {file / 'policy.onnx'}."
-        raise UsageError(message)
+        raise UsageError(f"--out asks for {file}, which is a directory: pass a file, such as {file / 'policy.onnx'}.")
     refuse_unwritable("The default of --out" if config.out is None else "--out", file.parent)
     return file

@@ -1,27 +1,21 @@
 """`play` and `evaluate`: find a policy's checkpoint, run episodes, and return statistics or show a viewer."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING
 
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
+from shoal.config import AgentKind, PlayConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.plan.resume import find_model
 from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shoal.config import AgentKind, PlayConfig
-    from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shoal import PYTHON
 from shoal.checks.film import choose_gl, refuse_no_film
+from shoal.config import ReplayConfig
 from shoal.errors import UsageError
 from shoal.plan.training import refuse_unwritable
 from shoal.procfs import how_it_ended
@@ -17,7 +18,6 @@ from shoal.procfs import how_it_ended
 if TYPE_CHECKING:
     import numpy as np
 
-    from shoal.config import ReplayConfig
     from shoal.sim.nan.dump import DivergedEnv, Dump
     from shoal.sim.nan.replay import Replay
 
@@ -62,10 +62,9 @@ def replay(config: ReplayConfig) -> Replayed:
     result = _step_again(file, lost)
     if config.video_path is not None:
         if not len(result.positions):
-            message = (
+            raise UsageError(
                 f"Environment {lost.env} was lost before anything moved, so there is no film: leave --video-path out."
             )
-            raise UsageError(message)
         _film(dump.scene, result.positions, Path(config.video_path))
     return Replayed(dump=dump, lost=lost, replay=result, video=config.video_path)
 

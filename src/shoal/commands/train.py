@@ -1,18 +1,19 @@
 """The `train` command: plan, run directory, launch mode, restarts, run record."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shoal.checks.preflight import preflight
+from shoal.config import TrainConfig
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.progress import ProgressReporter
 from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import RunRecord, lock_run, make_log_dir, make_run_dir
@@ -20,16 +21,8 @@ from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
-from shoal.plan.training import plan_training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shoal.config import TrainConfig
-    from shoal.launch.progress import ProgressReporter
-    from shoal.plan.training import TrainPlan
-    from shoal.worker import WorkerReport
+from shoal.plan.training import TrainPlan, plan_training
+from shoal.worker import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)

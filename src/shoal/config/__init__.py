@@ -3,8 +3,6 @@
 Standard library only. Nothing here looks at the machine, and nothing knows rsl_rl but `to_rsl_rl`.
 """
 
-from __future__ import annotations
-
 from shoal.config.agent import AgentConfig
 from shoal.config.algorithm import PpoConfig, RndConfig, RndWeightScheduleConfig, SymmetryConfig
 from shoal.config.commands import (

@@ -70,18 +70,16 @@ class AgentConfig(Config):
         """Refuse values out of range, and parts that do not fit together."""
         Config.__post_init__(self)
         if not self.actor.distribution.enabled and not is_custom(self.actor.class_name):
-            message = (
+            raise UsageError(
                 "agent.actor.distribution.class_name is None, but rsl_rl needs a distribution of the actions:"
                 f" set it to {listed(DISTRIBUTION_FIELDS)}, the first of which is the usual one."
             )
-            raise UsageError(message)
         for name, model in (("actor", self.actor), ("critic", self.critic)):
             if self.algorithm.symmetry.enabled and model.class_name == "RNNModel":
-                message = (
+                raise UsageError(
                     f"agent.{name}.class_name is 'RNNModel', but agent.algorithm.symmetry.enabled is True, and rsl_rl"
                     " mirrors no recurrence: change one of them."
                 )
-                raise UsageError(message)
 
 
 def _section(config: DataclassInstance) -> dict[str, Any]:

@@ -4,8 +4,6 @@ Networks are in `models`, the length of a rollout in `agent`. What rsl_rl fills 
 sizes that follow from the observations) is not here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -118,11 +116,10 @@ class SymmetryConfig(Config):
         """Refuse values out of range, and symmetry without a function."""
         Config.__post_init__(self)
         if self.enabled and not self.data_augmentation_func:
-            message = (
+            raise UsageError(
                 "agent.algorithm.symmetry.enabled is True, but data_augmentation_func is not given:"
                 " set it to the function that mirrors observations and actions, as 'module:function'."
             )
-            raise UsageError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

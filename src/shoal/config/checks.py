@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast
 from shoal.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
     from _typeshed import DataclassInstance
 
 
@@ -102,8 +100,7 @@ HIGHEST_PORT = 65535
 def refuse_no_mp4(path: str | None) -> None:
     """Refuse a film with another suffix than .mp4."""
     if path is not None and not path.endswith(".mp4"):
-        message = f"--video-path is {path}, but a film is an mp4: pass --video-path film.mp4."
-        raise UsageError(message)
+        raise UsageError(f"--video-path is {path}, but a film is an mp4: pass --video-path film.mp4.")
 
 
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:
@@ -122,8 +119,7 @@ def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> 
             usual = next((field.default for field in fields(config) if field.name == name), MISSING)
             remedy = "" if usual is MISSING or usual is None else f" The default is {usual!r}."
             shown = name.replace("_", "-") if prefix == "--" else name
-            message = f"{prefix}{shown} is {value!r}, but must {must}.{remedy}"
-            raise UsageError(message)
+            raise UsageError(f"{prefix}{shown} is {value!r}, but must {must}.{remedy}")
 
 
 def check_class(
@@ -142,20 +138,18 @@ def check_class(
     if chosen is not None and is_custom(chosen):
         return
     if chosen is not None and chosen not in takes:
-        message = (
+        raise UsageError(
             f"{prefix}class_name is {chosen!r}, but rsl_rl has {listed(takes)}.{did_you_mean(chosen, takes)}"
             " A class of your own is written 'module:Class'."
         )
-        raise UsageError(message)
     for name in sorted({name for names in takes.values() for name in names}):
         value = getattr(config, name)
         if value is not None and (chosen is None or name not in takes[chosen]):
             takers = listed(cls for cls, names in takes.items() if name in names)
-            message = (
+            raise UsageError(
                 f"{prefix}{name} is {value!r}, but class_name is {chosen!r}, which does not take it:"
                 f" set class_name to {takers}, or {name} to None."
             )
-            raise UsageError(message)
 
 
 def is_custom(class_name: str) -> bool:

@@ -1,7 +1,5 @@
 """Configurations of the commands other than `train`: their flags, and the ranges of the values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -62,11 +60,10 @@ class PlayConfig(Config):
         Config.__post_init__(self)
         refuse_no_mp4(self.video_path)
         if self.agent_kind != "trained" and self.checkpoint != "latest":
-            message = (
+            raise UsageError(
                 f"--checkpoint {self.checkpoint} and --agent {self.agent_kind} exclude each other, because "
                 f"{self.agent_kind} actions come from no checkpoint: pass one of them."
             )
-            raise UsageError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +91,10 @@ class ExportConfig(Config):
     def __post_init__(self) -> None:
         """Refuse an output file with another suffix."""
         if self.out is not None and not self.out.endswith(".onnx"):
-            message = (
+            raise UsageError(
                 f"--out is {self.out!r}, but must end with .onnx, since the program of torch.export goes beside it as "
                 ".pt2: pass --out policy.onnx."
             )
-            raise UsageError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +206,6 @@ class DoctorConfig(Config):
         Config.__post_init__(self)
         alone = "--ssh-config" if self.ssh_config is not None else "--interface" if self.interface is not None else None
         if alone is not None and not self.hosts:
-            message = (
+            raise UsageError(
                 f"{alone} was passed without --hosts, so this machine alone is examined: pass --hosts, or leave it out."
             )
-            raise UsageError(message)

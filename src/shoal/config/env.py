@@ -3,8 +3,6 @@
 A task adds its own settings in a subclass, beside its kernels and not here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -88,9 +86,8 @@ class MujocoConfig(EnvConfig):
         if self.engine == "auto":
             return "native" if device == "cpu" else "warp"
         if self.engine == "native" and device != "cpu":
-            message = (
+            raise UsageError(
                 f"--env.engine native was asked for on {device}, but MuJoCo's C engine runs on the CPU: "
                 "pass --gpu-ids None, or --env.engine warp."
             )
-            raise UsageError(message)
         return self.engine

@@ -3,8 +3,6 @@
 Whether the machines exist, and are alike, is checked when they are reached.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, NoReturn
@@ -105,5 +103,4 @@ def number_of_nodes(nnodes: str) -> tuple[int, int]:
 
 
 def _refuse(fact: str, remedy: str) -> NoReturn:
-    message = f"{fact}: {remedy}."
-    raise UsageError(message)
+    raise UsageError(f"{fact}: {remedy}.")

@@ -4,8 +4,6 @@ One flat `ModelConfig` serves rsl_rl's MLP and recurrent models, so that the com
 `class_name`. A field that only some of the classes take is None unless it is given, and is refused for the others.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal

@@ -59,8 +59,7 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     except (UsageError, ValueError, TypeError) as error:
         # A configuration does not know the field that holds it.
         where = "" if not path or str(error).startswith(f"{path}.") else f"{path}: "
-        message = f"{where}{error}"
-        raise UsageError(message) from error
+        raise UsageError(f"{where}{error}") from error
 
 
 @cache

@@ -3,8 +3,6 @@
 Nothing here depends on the machine; `shoal.plan` decides what does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
@@ -97,23 +95,19 @@ class TrainConfig(MachinesConfig):
         if self.nnodes is not None and not self.max_restarts:
             least, most = number_of_nodes(self.nnodes)
             if least < most:
-                message = (
+                raise UsageError(
                     f"--nnodes {self.nnodes} lets training go on when a machine is lost, but without restarts it "
                     "cannot: pass --max-restarts 3, say."
                 )
-                raise UsageError(message)
         if self.video_length > self.video_interval:
-            message = (
+            raise UsageError(
                 f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one film "
                 "ends before the next begins: pass a shorter length or a longer interval."
             )
-            raise UsageError(message)
         if self.resume is not None and self.checkpoint is not None:
-            message = (
+            raise UsageError(
                 "--resume and --checkpoint exclude each other: --resume continues a run in its own directory, "
                 "--checkpoint starts a new run from its weights. Pass one of them."
             )
-            raise UsageError(message)
         if self.resume is not None and len(self.resume) > 1:
-            message = f"--resume takes one run at most, but got {' '.join(self.resume)}: pass one of them."
-            raise UsageError(message)
+            raise UsageError(f"--resume takes one run at most, but got {' '.join(self.resume)}: pass one of them.")

@@ -3,27 +3,21 @@
 A check is a function that yields findings, listed in `CHECKS`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal import __version__
-from shoal.checks.findings import problem
+from shoal.checks.findings import Finding, problem
+from shoal.config import DoctorConfig
 from shoal.doctor import communication, gpus, host, software
 from shoal.doctor.context import DoctorContext
 from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError
 from shoal.machine.gpus import visible_gpus
 from shoal.tasks import registry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from shoal.checks.findings import Finding
-    from shoal.config import DoctorConfig
-
-    _Check = Callable[[DoctorContext], Iterable[Finding]]
+_Check = Callable[[DoctorContext], Iterable[Finding]]
 
 CHECKS: tuple[_Check, ...] = (
     software.python,
@@ -62,10 +56,8 @@ class Diagnosis:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         first = problems[0].sentence
         if all(finding.transient for finding in problems):
-            message = f"Training would not work now ({count} that may pass by). The first: {first}"
-            return MachineBusyError(message)
-        message = f"Training would not work as asked ({count}). The first: {first}"
-        return UsageError(message)
+            return MachineBusyError(f"Training would not work now ({count} that may pass by). The first: {first}")
+        return UsageError(f"Training would not work as asked ({count}). The first: {first}")
 
     def to_plain(self) -> dict[str, Any]:
         """Return the findings as plain values, for JSON."""

@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from shoal.checks.findings import note, ok, problem
-from shoal.doctor.context import training_of
+from shoal.checks.findings import Finding, note, ok, problem
+from shoal.config import DoctorConfig, TrainConfig
+from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.progress import ProgressReporter
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
-from shoal.plan.training import plan_training
+from shoal.plan.training import TrainPlan, plan_training
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from shoal.checks.findings import Finding
-    from shoal.config import DoctorConfig, TrainConfig
-    from shoal.doctor.context import DoctorContext
-    from shoal.launch.progress import ProgressReporter
-    from shoal.plan.training import TrainPlan
-
-    Timings = Mapping[str, float]
-    """Result of `learn.collective_latency.measure_collective_latency`."""
+Timings = Mapping[str, float]
+"""Result of `learn.collective_latency.measure_collective_latency`."""
 
 GRADIENT = 440_000
 """Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
@@ -118,8 +112,7 @@ def launch_probe(
         except _STOPPED as error:
             if stop.first is None:  # A rank was stopped, and this process was not.
                 raise WorkerLostError(str(error)) from error
-            message = f"Ended by {stop.first}."
-            raise type(error)(message) from None
+            raise type(error)(f"Ended by {stop.first}.") from None
     return reports[0].distance, metrics.rows
 
 

@@ -1,26 +1,19 @@
 """What every check of the doctor reads: the configuration, the environment, and facts that are found out once."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shoal.config import DoctorConfig, TrainConfig
 from shoal.doctor.probe import Probe
 from shoal.errors import UsageError
 from shoal.machine import gpu_health
-from shoal.plan.devices import WorkerDevices, parse_gpu_ids, plan_workers
-from shoal.plan.training import plan_training
+from shoal.machine.gpu_health import GpuState
+from shoal.machine.gpus import VisibleGpus
+from shoal.plan.devices import GpuIds, WorkerDevices, parse_gpu_ids, plan_workers
+from shoal.plan.training import TrainPlan, plan_training
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.config import DoctorConfig, TrainConfig
-    from shoal.machine.gpu_health import GpuState
-    from shoal.machine.gpus import VisibleGpus
-    from shoal.plan.devices import GpuIds
-    from shoal.plan.training import TrainPlan
 
 DEFAULT_TASK = "Cartpole-Swingup"
 """Task of the training that is planned, and of the short ones that are launched, where none is named."""

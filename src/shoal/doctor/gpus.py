@@ -1,21 +1,15 @@
 """Checks of the GPUs: their state, the links between them, and a kernel on each device."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from shoal.checks.findings import note, ok, problem, size
+from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.checks.gpu import holders_of
 from shoal.checks.preflight import wanted_gpus
+from shoal.doctor.context import DoctorContext
 from shoal.errors import UsageError
 from shoal.machine import gpu_health
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from shoal.checks.findings import Finding
-    from shoal.doctor.context import DoctorContext
-    from shoal.machine.gpu_health import GpuLink, GpuState
+from shoal.machine.gpu_health import GpuLink, GpuState
 
 
 def gpus(context: DoctorContext) -> Iterator[Finding]:

@@ -1,23 +1,16 @@
 """Checks of the host: cores, open files, and what `train` checks: storage, memory, loopback, names."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from shoal.checks.findings import note, ok, problem
+from shoal.checks.findings import Finding, note, ok, problem
 from shoal.checks.launch import check_loopback
 from shoal.checks.preflight import findings_of
+from shoal.doctor.context import DoctorContext
 from shoal.errors import UsageError
 from shoal.machine.host import cpu_name, cpu_quota, usable_cores, why_unresolved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shoal.checks.findings import Finding
-    from shoal.doctor.context import DoctorContext
 
 _FEW_FILES = 256
 """Open files below which a launch with sockets, logs and libraries hardly works."""

@@ -1,7 +1,5 @@
 """Child processes that import torch or run a kernel under a time limit, so that a crash or a hang becomes a finding."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,26 +1,19 @@
 """Checks of the software: Python, packages and their known-bad releases, torch and its CUDA, locale, environment."""
 
-from __future__ import annotations
-
 import locale
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from shoal import __version__
-from shoal.checks.findings import note, ok, problem
+from shoal.checks.findings import Finding, note, ok, problem
 from shoal.checks.gpu import check_driver
+from shoal.doctor.context import DoctorContext
 from shoal.machine import gpu_health
 from shoal.machine.cuda_versions import read_built_with
 from shoal.plan.ranks import stale_rank_note
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shoal.checks.findings import Finding
-    from shoal.doctor.context import DoctorContext
 
 PYTHONS = ((3, 11), (3, 14))
 """The first release of Python that works, and the first later one that does not."""

@@ -17,8 +17,10 @@ The contract, beyond the library's own:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
@@ -26,13 +28,7 @@ from tensordict import TensorDict
 from shoal.envs.capabilities import Capabilities
 from shoal.errors import ShoalError
 from shoal.sim.bridge import to_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-
-    from shoal.sim.kernel_task import KernelTask
+from shoal.sim.kernel_task import KernelTask
 
 
 class WarpVecEnv(Capabilities, VecEnv):
@@ -116,11 +112,10 @@ class WarpVecEnv(Capabilities, VecEnv):
                 divergences since `take_warnings`, shape (num_envs,), if the task has metrics.
         """
         if actions.shape != self._actions.shape:
-            message = (
+            raise ShoalError(
                 f"The actions have the shape {tuple(actions.shape)}, but {self.num_envs} environments with "
                 f"{self.num_actions} actions each need {tuple(self._actions.shape)}."
             )
-            raise ShoalError(message)
         self._actions.copy_(actions.detach())
         self.task.step()
         self._observations.reverse()

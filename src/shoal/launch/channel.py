@@ -4,21 +4,17 @@ A message is a JSON object. Each end sends bytes once a second at least: a conne
 it falls silent. Sending never blocks the caller, since a pipe without a reader fills up.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import queue
 import threading
 import time
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.timing import CHANNEL_BEAT_S, CHANNEL_FLUSH_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Message = dict[str, Any]
 """What was passed to `send`, with its `kind`."""

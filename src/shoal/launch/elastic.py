@@ -5,8 +5,6 @@ starts all of them again when one is lost or a node joins. Its scratch directory
 configuration, and what they keep between attempts: the run, and a failure that would come again.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -16,19 +14,21 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from shoal import PYTHON
+from shoal.config import TrainConfig
 from shoal.config.machines import number_of_nodes
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import TrainingFailedError, UsageError, WorkerLostError
+from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError
 from shoal.files import write_whole
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, read_exit_records
 from shoal.launch.reaper import MARK, reaped_scratch
@@ -38,6 +38,7 @@ from shoal.machine.network import addresses_by_interface, answers, route_to
 from shoal.plan.launchers import STATE_DIR, launcher_of, state_dir
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.rundir import RunDir
+from shoal.plan.training import TrainPlan
 from shoal.signals import ERRORS
 from shoal.timing import (
     ELASTIC_MARGIN_S,
@@ -47,13 +48,6 @@ from shoal.timing import (
     ELASTIC_STOP_S,
     FOREVER_S,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shoal.config import TrainConfig
-    from shoal.errors import ShoalError
-    from shoal.plan.training import TrainPlan
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes the workers of each attempt open a store of their own. Through the agents' store, torch 2.15 does not tell a
@@ -150,18 +144,16 @@ def _refuse_wrong_address(config: TrainConfig) -> None:
     address = config.master_addr or ""
     route = route_to(address)
     if route is None:
-        message = (
+        raise UsageError(
             f"--master-addr {address} was passed, but it does not resolve on {platform.node()}, or no network "
             "interface leads there: pass an address of machine 0."
         )
-        raise UsageError(message)
     if config.node_rank == 0 and not route.is_local:
         own = ", ".join(each for addresses in addresses_by_interface().values() for each in addresses)
-        message = (
+        raise UsageError(
             f"--node-rank 0 was passed on {platform.node()}, but --master-addr {address} is none of its addresses "
             f"({own}): pass one of them on all machines, or another --node-rank here."
         )
-        raise UsageError(message)
 
 
 def _reaches_node_0(config: TrainConfig) -> bool:
@@ -232,11 +224,10 @@ def _launch(plan: TrainPlan, scratch: Path) -> None:
 
 
 def _not_met(config: TrainConfig, reason: str) -> WorkerLostError:
-    message = (
+    return WorkerLostError(
         f"The machines of --nnodes {config.nnodes} did not meet at {config.master_addr}, port {config.master_port} "
         f"({reason}): see whether the others are there, and start all of them again. --startup-timeout waits longer."
     )
-    return WorkerLostError(message)
 
 
 def _cause_here(scratch: Path) -> ExitRecord | None:

@@ -12,9 +12,11 @@ import logging
 import platform
 import time
 import traceback
+from collections.abc import Callable, Container, Iterable
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from shoal.errors import (
     InterruptedRunError,
@@ -26,15 +28,10 @@ from shoal.errors import (
 )
 from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
+from shoal.plan.ranks import Rank
+from shoal.plan.rundir import RunDir
 from shoal.signals import ERRORS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-    from pathlib import Path
-
-    from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
-    from shoal.worker import WorkerReport
+from shoal.worker import WorkerReport
 
 logger = logging.getLogger(__name__)
 

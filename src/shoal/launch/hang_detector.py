@@ -4,27 +4,20 @@ A rank that only waits for others is never the cause. A rank in another phase is
 run: it was stopped, or native code holds Python's lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from shoal.errors import WorkerLostError
-from shoal.heartbeat import read_beat
+from shoal.heartbeat import Beat, read_beat
 from shoal.launch.exit_records import resume_hint
+from shoal.plan.rundir import RunDir
 from shoal.procfs import is_stopped, started_at, state
 from shoal.timing import HANG_GRACE_S, OWN_PAUSE_S, PROCESS_SILENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from shoal.heartbeat import Beat
-    from shoal.plan.rundir import RunDir
 
 
 class PauseDetector:
@@ -100,17 +93,15 @@ def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) 
     """Return the error of ranks that all wait, for each other or for ranks that have no heartbeat."""
     idle, first = min(beat.idle for beat in beats), beats[0]
     if missing:
-        message = (
+        return WorkerLostError(
             f"Rank {', '.join(map(str, missing))} has shown no heartbeat while the others waited for {idle:.0f} s, "
             f"rank {first.rank} on {first.host} in {first.place}. Look at that rank's own output. {resume_hint(run)}"
         )
-        return WorkerLostError(message)
-    message = (
+    return WorkerLostError(
         f"No progress for {idle:.0f} s: all {len(beats)} ranks only wait, rank {first.rank} on {first.host} in "
         f"{first.place}. Look at the network between them, and at what else uses the same kernel cache. "
         f"{resume_hint(run)}"
     )
-    return WorkerLostError(message)
 
 
 def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:

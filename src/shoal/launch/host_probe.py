@@ -3,18 +3,19 @@
 Everything that keeps a node from training is reported here, before any training starts, with its remedy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import socket
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shoal.config import TrainConfig
 from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.launch.channel import Message
 from shoal.launch.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
@@ -23,12 +24,6 @@ from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, plan_devices, rendezvou
 from shoal.plan.slurm import allocated_hosts
 from shoal.plan.training import refuse_unwritable, requested_gpus
 from shoal.timing import ANSWER_S, POLL_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from shoal.config import TrainConfig
-    from shoal.launch.channel import Message
 
 
 def hosts_of(config: TrainConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -70,11 +65,10 @@ def probe_hosts(
         refuse_differences(own, [each.fingerprint for each in facts])
         planned, notes = plan_devices(requested_gpus(config), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
-            message = (
+            raise UsageError(
                 f"Host {facts[0].host} has rank 0, which writes the run, but does not see {log_root.absolute()}: pass "
                 "--log-root with a directory that it shares with this machine, or start training there."
             )
-            raise UsageError(message)
         present = [probe for probe in probes if probe.host not in missing]
         rendezvous, networks = _find_rendezvous(present, facts, config.interface)
     nodes = tuple(
@@ -189,12 +183,11 @@ def _find_rendezvous(
         unconnected = [probe.host for probe, routes in zip(others, found, strict=True) if not routes]
         hosts = ", ".join(unconnected or [probe.host for probe in others])
         via = f" through {interface}" if interface else ""
-        message = (
+        raise UsageError(
             f"Host {hosts} cannot connect to host {facts[0].host}{via}, where the workers meet (tried "
             f"{', '.join(candidates) or 'no address'}): open the way between them in their firewalls, or pass another "
             "--interface."
         )
-        raise UsageError(message)
     own = next(name for name, each in facts[0].addresses.items() if address in each)
     routes = [Route(address, address, own), *(Route(address, *routes[address]) for routes in found)]
     return address, [route.environment() for route in routes]

@@ -3,42 +3,35 @@
 Rank 0 makes the run directory and sends its path and the specification through the store of the rendezvous.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
+from shoal.launch.progress import ProgressReporter
 from shoal.launch.rank import run_rank
-from shoal.launch.rendezvous import acknowledge, find_network
+from shoal.launch.rendezvous import Rendezvous, acknowledge, find_network
 from shoal.launch.run_record import record_end
+from shoal.launch.signed_store import SignedStore
 from shoal.launch.status_store import StatusStore, TcpStatusStore
 from shoal.plan.launchers import launcher_of, state_dir
+from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests
 from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S
 from shoal.worker import WorkerReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shoal.launch.progress import ProgressReporter
-    from shoal.launch.rendezvous import Rendezvous
-    from shoal.launch.signed_store import SignedStore
-    from shoal.plan.ranks import Rank
-    from shoal.signals import StopRequests
 
 _RUN_DIR = "shoal/run_dir"
 _REPORT = "shoal/report"

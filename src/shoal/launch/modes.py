@@ -1,28 +1,20 @@
 """Launch modes: what each does with a specification, and the environment in which it runs."""
 
-from __future__ import annotations
-
 import os
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from shoal.signals import stop_announcement, stop_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from shoal.errors import ShoalError
-    from shoal.launch.progress import ProgressReporter
-    from shoal.launch.rendezvous import Rendezvous
-    from shoal.plan.ranks import Rank
-    from shoal.plan.spec import WorkerSpec
-    from shoal.plan.training import TrainPlan
-    from shoal.signals import StopRequests
-    from shoal.worker import WorkerReport
+from shoal.errors import ShoalError
+from shoal.launch.progress import ProgressReporter
+from shoal.launch.rendezvous import Rendezvous
+from shoal.plan.ranks import Rank
+from shoal.plan.spec import WorkerSpec
+from shoal.plan.training import TrainPlan
+from shoal.signals import StopRequests, stop_announcement, stop_requests
+from shoal.worker import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)

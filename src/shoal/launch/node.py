@@ -4,16 +4,15 @@ A local launch has one, in the launching process. With `--hosts` each node agent
 a `shoal.launch.remote_node.RemoteNode` for it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import platform
 import signal
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from shoal.heartbeat import Beat, place_of, read_beat
 from shoal.launch.exit_records import ExitRecord, read_exit_records
@@ -24,13 +23,9 @@ from shoal.launch.reaper import MARK, marked, signal_all
 from shoal.launch.tail import Tail
 from shoal.launch.torchrunx_patch import Agent, patched_run
 from shoal.launch.worker_entry import USUAL_TMPDIR, enter
+from shoal.plan.spec import NodeSpec
 from shoal.signals import STOPPING
 from shoal.timing import START_S
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.plan.spec import NodeSpec
 
 _AGENT_LOG = "agent.log"
 _AGENT_OUTPUT_BYTES = 16 * 1024

@@ -5,8 +5,6 @@ but for a moment to test whether other nodes can connect. When the channel close
 silent for too long, it exits, and its reaper lets the ranks save and then ends them.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -15,13 +13,14 @@ import queue
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from shoal.launch.channel import Channel
-from shoal.launch.node import LocalNode
+from shoal.launch.channel import Channel, Message
+from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.tcp_rendezvous import read_rendezvous_port, write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
@@ -29,12 +28,6 @@ from shoal.machine.network import addresses_by_interface
 from shoal.plan.environment_parity import fingerprint
 from shoal.plan.spec import NodeSpec
 from shoal.timing import CHANNEL_BEAT_S, POLL_S, REACH_S
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.launch.channel import Message
-    from shoal.launch.node import NodeStatus
 
 _CHUNK_BYTES = 1 << 16
 _LAST_BYTES = 16 << 20

@@ -3,8 +3,6 @@
 The kernel kills with SIGKILL, as any other process may, so the signal alone proves nothing.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from shoal.machine.cgroups import control_groups

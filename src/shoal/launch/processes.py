@@ -4,24 +4,18 @@ Spawned ranks are no children of the launching process, which therefore cannot w
 while it runs; where the kernel offers process handles, they report the end at once.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import select
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from shoal.launch.reaper import locked_by, signal_all
+from shoal.plan.ranks import Rank
 from shoal.procfs import how_it_ended, stat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from shoal.plan.ranks import Rank
 
 
 def life_file(scratch: Path, rank: int) -> Path:

@@ -1,11 +1,7 @@
 """The protocol of a progress reporter, which shows a training to the user (`shoal.cli.report`)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 
 class ProgressReporter(Protocol):

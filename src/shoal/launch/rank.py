@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
+from shoal.launch.status_store import StatusStore
 from shoal.launch.watchdog import Watchdog
-from shoal.worker import run_worker
+from shoal.learn.metrics import Row
+from shoal.plan.ranks import Rank
+from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests
+from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch.distributed import Store
-
-    from shoal.launch.status_store import StatusStore
-    from shoal.learn.metrics import Row
-    from shoal.plan.ranks import Rank
-    from shoal.plan.spec import WorkerSpec
-    from shoal.signals import StopRequests
-    from shoal.worker import WorkerReport
 
 
 def run_rank(  # noqa: PLR0913  What the launch modes differ in.

@@ -5,8 +5,6 @@ end of that file however it ended. It then lets the ranks save, kills all proces
 removes the scratch directory. It is this file, run as a program with the standard library alone: it starts in 30 ms.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -16,12 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MARK = "SHOAL_SCRATCH"
 """The environment variable that all processes of a launch inherit. Its value is the scratch directory."""

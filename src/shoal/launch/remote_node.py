@@ -5,23 +5,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import math
+import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from shoal.launch.channel import Message
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.ssh import SshConnection
+from shoal.plan.spec import WorkerSpec
 from shoal.timing import NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NODE_SILENCE_S, POLL_S
-
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from shoal.launch.channel import Message
-    from shoal.plan.spec import WorkerSpec
 
 
 def silence_limit(stall_timeout: float) -> float:

@@ -15,6 +15,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -29,17 +30,14 @@ from shoal.machine.network import answers, route_to, through
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launchers import launcher_of
 from shoal.plan.nodes import choose_backend
-from shoal.plan.ranks import joined_rank
+from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.srun import read_task
+from shoal.plan.training import TrainPlan
 from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch.distributed import Store
 
-    from shoal.plan.ranks import Rank
-    from shoal.plan.training import TrainPlan
 
 _ANSWER = timedelta(seconds=STORE_ANSWER_S)
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
@@ -140,11 +138,10 @@ class Rendezvous:
                 family = socket.AF_INET6 if both else socket.AF_INET
                 listener = socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
         except OSError as error:
-            message = (
+            raise UsageError(
                 f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
                 f"({error.strerror or error}): export another MASTER_PORT before srun."
-            )
-            raise UsageError(message) from error
+            ) from error
         descriptor = listener.detach()
         return TCPStore(self.host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 
@@ -155,12 +152,11 @@ class Rendezvous:
         begun = time.monotonic()
         while not answers(self.host, self.port):
             if time.monotonic() - begun > timeout:
-                message = (
+                raise WorkerLostError(
                     f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
                     "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
                     "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
                 )
-                raise WorkerLostError(message)
             time.sleep(RENDEZVOUS_POLL_S)
         found: queue.SimpleQueue[Store | Exception] = queue.SimpleQueue()
 
@@ -176,11 +172,10 @@ class Rendezvous:
         except queue.Empty as error:
             store = error
         if isinstance(store, Exception):
-            message = (
+            raise UsageError(
                 f"What answers on port {self.port} of {self.host} is no store of rank 0's: export another MASTER_PORT "
                 "before srun."
-            )
-            raise UsageError(message) from store
+            ) from store
         return store
 
     def connect(self, secret: str | None) -> SignedStore:
@@ -222,8 +217,7 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
     published = _wait_for_all(store, rank, config.startup_timeout)
     for number, each in enumerate(published):
         if "refusal" in each:
-            message = f"Rank {number} on {each['host']} refuses: {each['refusal']}"
-            raise UsageError(message)
+            raise UsageError(f"Rank {number} on {each['host']} refuses: {each['refusal']}")
     _refuse_other_commands(published)
     first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
     refuse_differences(first, others)
@@ -253,11 +247,10 @@ def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> lis
             time.sleep(RENDEZVOUS_POLL_S)
             continue
         late = ", ".join(map(str, missing))
-        message = (
+        raise WorkerLostError(
             f"Rank {late} of {rank.world_size} has not arrived within {waited:.0f} s: see whether its machine is there "
             "and was started, and start all of them again. --startup-timeout waits longer."
         )
-        raise WorkerLostError(message)
     published = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
     acknowledge(store, rank, "handshake")
     return published
@@ -320,9 +313,8 @@ def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interfa
         address = store.get(_REMOTE).decode()
         route = route_to(address)
     if route is None:
-        message = (
+        raise WorkerLostError(
             f"No network interface of this machine leads to {address}, where other workers are: pass --interface with "
             "the one that does, or mend the network."
         )
-        raise WorkerLostError(message)
     return route.environment()

@@ -4,34 +4,26 @@ A training that loses a worker is started again from its newest good checkpoint,
 without progress are counted: a newer checkpoint makes all of them available again.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from shoal.config import TrainConfig
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
 from shoal.launch.exit_records import ended_at_once
-from shoal.machine.gpus import visible_gpus
+from shoal.launch.progress import ProgressReporter
+from shoal.machine.gpus import VisibleGpus, visible_gpus
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.nodes import Nodes
+from shoal.plan.nodes import NodePlan, Nodes
+from shoal.plan.rundir import RunDir
 from shoal.plan.spec import Start
+from shoal.plan.training import TrainPlan
+from shoal.signals import StopRequests
 from shoal.timing import LONGEST_PAUSE_S, POLL_S
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from shoal.config import TrainConfig
-    from shoal.launch.progress import ProgressReporter
-    from shoal.machine.gpus import VisibleGpus
-    from shoal.plan.nodes import NodePlan
-    from shoal.plan.rundir import RunDir
-    from shoal.plan.training import TrainPlan
-    from shoal.signals import StopRequests
-
-    ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
-    Slot = tuple[str, str, int]  # Host, UUID of the GPU, number among the workers of that GPU: ranks may change.
+ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
+Slot = tuple[str, str, int]  # Host, UUID of the GPU, number among the workers of that GPU: ranks may change.
 
 
 class Restarts:

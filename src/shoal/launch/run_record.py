@@ -1,7 +1,5 @@
 """The run directory, made once by the launching process, and `run.json`, with one entry for each launch into it."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json
@@ -11,10 +9,12 @@ import platform
 import shutil
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,15 +25,9 @@ from shoal.errors import UsageError
 from shoal.files import write_whole
 from shoal.launch.exit_records import clear_exit_records
 from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, launch_stamp, run_names
+from shoal.plan.training import TrainPlan
 from shoal.provenance import git_state, now, versions
 from shoal.timing import RUN_LOCK_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from shoal.plan.training import TrainPlan
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +42,10 @@ def make_run_dir(plan: TrainPlan) -> RunDir:
     try:
         return RunDir(_make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
     except OSError as error:
-        message = (
+        raise UsageError(
             f"The run directory cannot be made in {experiment.absolute()} ({error.strerror}): "
             "pass --log-root with a directory that you can write to."
-        )
-        raise UsageError(message) from error
+        ) from error
 
 
 def make_log_dir(base: Path) -> Path:
@@ -65,11 +58,10 @@ def make_log_dir(base: Path) -> Path:
     try:
         return _make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
     except OSError as error:
-        message = (
+        raise UsageError(
             f"The rank files cannot be written to {base.absolute()} ({error.strerror}): pass --torchrunx-log-dir, or "
             "set TORCHRUNX_LOG_DIR, with a directory that you can write to."
-        )
-        raise UsageError(message) from error
+        ) from error
 
 
 def _make_first_free(parent: Path, names: Iterable[str]) -> Path:

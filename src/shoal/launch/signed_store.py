@@ -11,8 +11,11 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, WorkerLostError
@@ -20,10 +23,6 @@ from shoal.launch.reaper import locked_by, own_scratch, sweep_abandoned
 from shoal.timing import SHARED_DISK_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-    from pathlib import Path
-
     from torch.distributed import Store
 
 SECRET = "SHOAL_SECRET"  # noqa: S105  The variable's name.
@@ -57,12 +56,11 @@ class SignedStore:
             return value
         signature, text = value[:_DIGITS], value[_DIGITS:]
         if not hmac.compare_digest(signature, self._sign(self.secret, key, text.decode(errors="replace")).encode()):
-            message = (
+            raise UsageError(
                 f"The store in which the ranks meet holds a '{key}' that none of them has signed: another program "
                 f"writes into it, or not all ranks have the same {SECRET}. Start all of them again, with another "
                 "MASTER_PORT."
             )
-            raise UsageError(message)
         return text
 
     def add(self, key: str, amount: int) -> int:
@@ -97,11 +95,10 @@ def make_secret(file: Path) -> str:
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(secret)
     except OSError as error:
-        message = (
+        raise UsageError(
             f"The secret of this step cannot be written to {file} ({error.strerror}): pass a --log-root that you can "
             f"write to, or export {SECRET} before srun."
-        )
-        raise UsageError(message) from error
+        ) from error
     return secret
 
 
@@ -121,12 +118,11 @@ def read_secret(file: Path) -> str:
                 if secret := opened.read():
                     return secret
         if time.monotonic() > deadline:
-            message = (
+            raise UsageError(
                 f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root "
                 f"on a disk that all machines share, or export {SECRET} before srun, as `openssl rand -hex 32` makes "
                 "it."
             )
-            raise UsageError(message)
         time.sleep(_POLL_S)
 
 
@@ -142,11 +138,10 @@ def join_directory(directory: Path, *, make: bool, timeout: float) -> None:
         try:
             directory.mkdir(mode=0o700)
         except OSError as error:
-            message = (
+            raise UsageError(
                 f"The directory {directory}, in which the tasks of srun would meet, cannot be made "
                 f"({error.strerror}): export TMPDIR before srun, with a directory of yours on each machine."
-            )
-            raise UsageError(message) from error
+            ) from error
         own_scratch(directory)
         return
     deadline = time.monotonic() + timeout
@@ -156,11 +151,10 @@ def join_directory(directory: Path, *, make: bool, timeout: float) -> None:
             if locked_by(directory / _OWNER):
                 return
         if time.monotonic() > deadline:
-            message = (
+            raise WorkerLostError(
                 f"Rank 0 has not made {directory} within {timeout:.0f} s, where the tasks of srun meet: see whether "
                 "it was started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
             )
-            raise WorkerLostError(message)
         time.sleep(_POLL_S)
 
 
@@ -174,8 +168,7 @@ def leave_directory(directory: Path, *, made: bool) -> None:
 def _refuse_not_private(path: Path, status: os.stat_result) -> None:
     """Refuse what another user owns or can write: it may be an attack."""
     if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        message = (
+        raise UsageError(
             f"{path}, by which the tasks of srun would meet, is a link, or another user owns it or can enter it: "
             f"remove it; or export TMPDIR, on one machine, or {SECRET}, on several, before srun."
         )
-        raise UsageError(message)

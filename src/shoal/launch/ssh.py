@@ -4,8 +4,6 @@
 directory, environment and requests over standard input, since all users can read a command line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import json
@@ -16,19 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import Channel
+from shoal.launch.channel import Channel, Message
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.launch.channel import Message
 
 FORWARDED = (
     *("PATH", "LD_LIBRARY*", "LIBRARY_PATH", "PYTHON*", "CUDA*", "TORCH*", "PYTORCH*", "NCCL*"),  # As torchrunx does.
@@ -159,11 +152,9 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 def refuse_without_ssh(ssh_config: str | None) -> None:
     """Raise UsageError where `ssh` or its configuration is missing."""
     if shutil.which("ssh") is None:
-        message = "--hosts was passed, but there is no ssh here: install OpenSSH's client."
-        raise UsageError(message)
+        raise UsageError("--hosts was passed, but there is no ssh here: install OpenSSH's client.")
     if ssh_config is not None and not Path(ssh_config).is_file():
-        message = f"--ssh-config is {ssh_config}, which is no file: pass ssh's configuration, or leave it out."
-        raise UsageError(message)
+        raise UsageError(f"--ssh-config is {ssh_config}, which is no file: pass ssh's configuration, or leave it out.")
 
 
 def connection_error(host: str, code: int | None, output: str) -> ShoalError:

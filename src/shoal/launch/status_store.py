@@ -4,8 +4,6 @@ Ranks of one node use files. Ranks of several nodes, whose disks may differ, use
 from its own thread: a broken link blocks neither training nor watchdog.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -14,21 +12,18 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord, first_failure, read_exit_records, write_exit_record
 from shoal.launch.hang_detector import read_beats
+from shoal.launch.signed_store import SignedStore
+from shoal.plan.ranks import Rank
+from shoal.plan.rundir import RunDir
 from shoal.timing import BEAT_S, STATUS_LINGER_S, STATUS_REFRESH_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from shoal.launch.signed_store import SignedStore
-    from shoal.plan.ranks import Rank
-    from shoal.plan.rundir import RunDir
 
 _FAILED = "shoal/failed"
 """Set once a rank has failed: all others read its record at once, as the store may not live long."""

@@ -4,35 +4,26 @@ It shows rank 0's output, forwards signals, detects ranks and nodes that were lo
 its first cause from the status of the nodes.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError, WorkerLostError
 from shoal.heartbeat import slowest_phase
-from shoal.launch.exit_records import ended_at_once, failure_of, first_failure, resume_hint, was_requested
+from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
-from shoal.launch.node import LocalNode, NodeStatus
+from shoal.launch.node import LocalNode, Node, NodeStatus
+from shoal.launch.progress import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote_node import remote_nodes
-from shoal.signals import stop_announcement
+from shoal.plan.rundir import RunDir
+from shoal.plan.spec import WorkerSpec
+from shoal.signals import StopRequests, stop_announcement
 from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shoal.launch.exit_records import ExitRecord
-    from shoal.launch.node import Node
-    from shoal.launch.progress import ProgressReporter
-    from shoal.plan.rundir import RunDir
-    from shoal.plan.spec import WorkerSpec
-    from shoal.signals import StopRequests
 
 
 def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
@@ -238,8 +229,7 @@ class Supervisor:
         file = f" Its last words are in {self.spec.log_file(rank)}." if self.spec.log_dir else ""
         more = f"{stacks_of(run, rank)}{file} {resume_hint(run)}"
         place = f"{status.places[rank]}{_while_saving(run)}"
-        message = f"Lost rank {rank} on {node.name} in {place}: {how}{oom}.{more}"
-        return WorkerLostError(message, rank=rank)
+        return WorkerLostError(f"Lost rank {rank} on {node.name} in {place}: {how}{oom}.{more}", rank=rank)
 
     def _lost_node_error(self, node: Node, status: NodeStatus) -> ShoalError:
         """Return the error of a node that is out of reach."""

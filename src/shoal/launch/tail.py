@@ -1,12 +1,8 @@
 """Reading files that another process is appending to, a whole line at a time."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 class Tail:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.files import write_whole
+from shoal.plan.ranks import Rank
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch.distributed import Store
 
-    from shoal.plan.ranks import Rank
 
 _PORT_FILE = "rendezvous_port"
 _POLL_S = 0.02

@@ -4,8 +4,6 @@ Run as `python -m shoal.launch.torchrunx_agent [fork]`. Spawned workers import t
 all code is inside `main`.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

@@ -14,24 +14,19 @@ is done here instead:
 `shoal.launch.torchrunx_agent` does the same in the agent's process, and `run_torchrunx_worker` in each worker's.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import Pipe
-from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, TypeVar
 
 from shoal import PYTHON
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from multiprocessing.connection import Connection
-    from pathlib import Path
-    from types import ModuleType
 
 AGENT_SOCKET = "SHOAL_AGENT_SOCKET"
 """Environment variable with the file descriptor of the agent's end of the socket pair."""
@@ -71,8 +66,7 @@ def socketpair_group(peer: Connection, how_peer_ended: Callable[[], str], patien
             try:
                 peer.send_bytes(cloudpickle.dumps(obj))
                 if not peer.poll(patience):
-                    why = f"it was silent for {patience or 0:.0f} s"
-                    raise AgentFailedError(why)
+                    raise AgentFailedError(f"it was silent for {patience or 0:.0f} s")
                 other = cloudpickle.loads(peer.recv_bytes())
             except (EOFError, OSError) as error:
                 raise AgentFailedError(how_peer_ended()) from error

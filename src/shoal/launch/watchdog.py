@@ -4,16 +4,16 @@ A rank without progress dumps the stacks of its threads, writes its exit record 
 run, faulthandler's own thread dumps the stacks, and other processes report the rank (`shoal.launch.hang_detector`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TextIO
 
-from shoal.heartbeat import Heartbeat, beat_file
+from shoal.errors import ShoalError, WorkerLostError
+from shoal.heartbeat import Beat, Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, failure_of
 from shoal.launch.hang_detector import (
     PauseDetector,
@@ -24,16 +24,9 @@ from shoal.launch.hang_detector import (
     stack_file,
     stall_error,
 )
+from shoal.launch.status_store import StatusStore
+from shoal.plan.ranks import Rank
 from shoal.timing import BEAT_S, DUMP_GRACE_S, HANG_GRACE_S, IDLE_BEFORE_READING_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TextIO
-
-    from shoal.errors import ShoalError, WorkerLostError
-    from shoal.heartbeat import Beat
-    from shoal.launch.status_store import StatusStore
-    from shoal.plan.ranks import Rank
 
 _BEATS_PER_LIMIT = 5
 

@@ -15,10 +15,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from shoal.plan.spec import WorkerSpec
+
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-    from shoal.plan.spec import WorkerSpec
 
 
 USUAL_TMPDIR = "SHOAL_USUAL_TMPDIR"

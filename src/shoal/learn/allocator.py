@@ -1,7 +1,5 @@
 """Settings of glibc's memory allocator for training on the CPU."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

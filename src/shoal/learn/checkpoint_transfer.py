@@ -4,27 +4,22 @@ The checkpoint that a training starts from is broadcast once, in the default pro
 checkpoint threads to rank 0 in a group of their own: collectives of two threads must not mix in one group.
 """
 
-from __future__ import annotations
-
 import tempfile
 import uuid
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from shoal.errors import TrainingFailedError
+from shoal.learn.groups import World
 from shoal.plan.checkpoints import MODEL, sha256
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import timedelta
-
-    from shoal.learn.groups import World
-    from shoal.plan.rundir import RunDir
+from shoal.plan.rundir import RunDir
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 
@@ -92,10 +87,9 @@ def local_copy(model: Path, world: World) -> Iterator[Path]:
         directory.mkdir()
         for name in world.gather_strings(names)[0]:
             if name in {"", ".."} or "/" in name:
-                message = (
+                raise TrainingFailedError(
                     f"Rank 0 has sent {name!r} as part of a checkpoint, which is no name of a file: see what it is."
                 )
-                raise TrainingFailedError(message)
             _broadcast_file(model.with_name(name), None if has_it else directory / name, world)
         yield model if has_it else directory / model.name
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
+from shoal.learn.groups import World
 from shoal.plan.checkpoints import Keep, to_drop, to_strip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shoal.learn.checkpoint_transfer import CheckpointTransfer
-    from shoal.learn.groups import World
-    from shoal.plan.rundir import RunDir
+from shoal.plan.rundir import RunDir
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ Each rank writes its file into the unfinished directory, and then a second file 
 learner and polls for the sums of the others. No collective is needed, so all of it runs in threads beside the training.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
@@ -18,23 +16,18 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.plan.checkpoints import MANIFEST, MODEL, rank_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from shoal.learn.checkpoint_transfer import CheckpointTransfer
-    from shoal.plan.checkpoints import Checkpoint
-    from shoal.plan.rundir import RunDir
-
+from shoal.learn.checkpoint_transfer import CheckpointTransfer
+from shoal.plan.checkpoints import MANIFEST, MODEL, Checkpoint, rank_file
+from shoal.plan.rundir import RunDir
 
 _POLL_S = 0.02
 RANK_FILE_TIMEOUT_S = 120.0
@@ -75,11 +68,10 @@ def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer
         else:
             _write_rank_file(unfinished, snapshot)
     except OSError as error:
-        message = (
+        raise TrainingFailedError(
             f"The checkpoint {final} could not be written ({error.strerror or error}): "
             "make room or mend the directory, and pass --resume to go on from the one before."
-        )
-        raise TrainingFailedError(message) from error
+        ) from error
     return final
 
 
@@ -156,11 +148,10 @@ def _wait_for_sum(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
         time.sleep(_POLL_S)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     if not text:
-        message = (
+        raise TrainingFailedError(
             f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
             f"{RANK_FILE_TIMEOUT_S:.0f} s. Pass --resume to go on from the one before."
         )
-        raise TrainingFailedError(message)
     file.unlink()
     return json.loads(text)
 
@@ -178,17 +169,15 @@ def read_checkpoint(model: Path) -> dict[str, Any]:
     except MemoryError:
         raise
     except Exception as error:  # torch raises many kinds for a file that is none of its own.
-        message = (
+        raise UsageError(
             f"The checkpoint {model} cannot be loaded as plain tensors ({type(error).__name__}): "
             "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one, or make it "
             f"plain with `shoal convert {model} --trust` if you trust the people it is from."
-        )
-        raise UsageError(message) from error
+        ) from error
     if not isinstance(state, dict) or "actor_state_dict" not in state:
         is_older = isinstance(state, dict) and "model_state_dict" in state
         remedy = f"It is of an older rsl_rl: run `shoal convert {model}`." if is_older else "Pass another one."
-        message = f"The file {model} is no checkpoint of a PPO policy: it has no 'actor_state_dict'. {remedy}"
-        raise UsageError(message)
+        raise UsageError(f"The file {model} is no checkpoint of a PPO policy: it has no 'actor_state_dict'. {remedy}")
     return state
 
 
@@ -201,11 +190,10 @@ def read_rank_file(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # As above.
-        message = (
+        raise UsageError(
             f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it "
             "should be: it was written by another version. Pass --checkpoint to start a new run from its weights."
-        )
-        raise UsageError(message) from error
+        ) from error
     rows = state.get("rows") if isinstance(state, dict) else None
     if not isinstance(rows, dict) or not all(isinstance(row, torch.Tensor) for row in rows.values()):
         message = f"The file {path} is no part of a checkpoint: it has no 'rows' of environments. Pass another one."

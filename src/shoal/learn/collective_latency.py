@@ -1,20 +1,15 @@
 """Latency of collectives: the time of an all_reduce, and the number of them in a training iteration."""
 
-from __future__ import annotations
-
 import time
 from statistics import median
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from rsl_rl.modules import EmpiricalNormalization
 
 from shoal.errors import TrainingFailedError
-
-if TYPE_CHECKING:
-    from shoal.learn.groups import World
-    from shoal.learn.runner import Runner
+from shoal.learn.groups import World
+from shoal.learn.runner import Runner
 
 _WARM_UP = 3
 _REPEATS = 20

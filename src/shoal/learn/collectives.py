@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from shoal.heartbeat import Heartbeat
+from shoal.heartbeat import Heartbeat
 
 _COLLECTIVES = (
     "all_gather",

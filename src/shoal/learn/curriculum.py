@@ -4,19 +4,14 @@ A checkpoint has the number of environments on each level, not the level of each
 workers and environments.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.envs.capabilities import Capabilities
-    from shoal.learn.groups import World
+from shoal.envs.capabilities import Capabilities
+from shoal.learn.groups import World
 
 
 def pool_curriculum(env: Capabilities, world: World) -> dict[str, list[float]]:

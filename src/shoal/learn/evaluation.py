@@ -1,16 +1,16 @@
 """Inference: load a policy without exploration noise, or an untrained one, and run episodes."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import torch
+from tensordict import TensorDict
 
 from shoal.checks.film import choose_gl
-from shoal.config import TrainConfig
+from shoal.config import ExportConfig, PlayConfig, TrainConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
@@ -19,14 +19,7 @@ from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tensordict import TensorDict
-
-    from shoal.config import ExportConfig, PlayConfig
-    from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec
 
 
 class Policy(Protocol):

@@ -4,36 +4,30 @@ The network is that of rsl_rl's `as_onnx()`: it takes plain tensors, normalises 
 Added here are a batch axis of any size, the metadata, and files that appear whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import logging
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import nn
 
 from shoal import __version__
+from shoal.config import ExportConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import build_env, build_runner
+from shoal.learn.runner import Runner
 from shoal.sim.isolation import isolated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from torch import nn
-
-    from shoal.config import ExportConfig
-    from shoal.learn.runner import Runner
-    from shoal.sim.kernel_task import KernelTask
-    from shoal.tasks.registry import TaskSpec
+from shoal.sim.kernel_task import KernelTask
+from shoal.tasks.registry import TaskSpec
 
 METADATA = "metadata.json"
 """Extra file of a `.pt2` with the metadata; in ONNX they are `metadata_props`."""
@@ -82,11 +76,10 @@ def exportable_policy(runner: Runner, task: KernelTask[Any], *, name: str, check
     """
     policy = runner.get_inference_policy()
     if not hasattr(policy, "as_onnx"):
-        message = (
+        raise UsageError(
             f"The policy is a {type(policy).__name__}, which has no as_onnx() as rsl_rl's models have, so it cannot be "
             "exported: give it one."
         )
-        raise UsageError(message)
     network = policy.as_onnx(verbose=False).to("cpu").eval().requires_grad_(requires_grad=False)
     observations = runner.env.get_observations()
     _compare_actions(network, policy, observations)
@@ -118,11 +111,10 @@ def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict) 
         outputs = network(*inputs)
     actions = outputs[0] if isinstance(outputs, tuple) else outputs
     if not torch.allclose(actions, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
-        message = (
+        raise ShoalError(
             f"What as_onnx() of {type(policy).__name__} returns does not act as the policy does: its actions differ by "
             f"{(actions - expected).abs().max():.3g}. Write an as_onnx() for that class."
         )
-        raise ShoalError(message)
 
 
 def _example_inputs(network: Any, num_envs: int) -> dict[str, torch.Tensor]:  # noqa: ANN401  rsl_rl adds to `nn.Module`.
@@ -138,11 +130,10 @@ def _to_string(key: str, value: object, task: KernelTask[Any]) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        message = (
+        raise ShoalError(
             f"deployment() of the task {type(task).__name__} gives {value!r} for '{key}', which JSON cannot hold: "
             "give finite numbers, strings, and lists of them."
-        )
-        raise ShoalError(message) from error
+        ) from error
 
 
 def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]:
@@ -159,11 +150,10 @@ def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, data)
         except OSError as error:
-            message = (
+            raise ShoalError(
                 f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another "
                 "--out."
-            )
-            raise ShoalError(message) from error
+            ) from error
     return onnx_file, program_file
 
 

@@ -4,26 +4,21 @@ The training pays for a copy of one row a step while a clip is recorded, and for
 A video that cannot be made is logged as a warning.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shoal.checks.film import choose_gl
+from shoal.config import TrainConfig
 from shoal.errors import UsageError
+from shoal.learn.groups import World
+from shoal.sim.kernel_task import KernelTask
 from shoal.sim.render.film import FilmProcess, unfinished
 from shoal.sim.render.reel import Reel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from shoal.config import TrainConfig
-    from shoal.learn.groups import World
-    from shoal.sim.kernel_task import KernelTask
 
 logger = logging.getLogger(__name__)
 

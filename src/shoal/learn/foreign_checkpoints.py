@@ -9,23 +9,19 @@ mjlab and Isaac Lab leave saving to rsl_rl, so the layout of a file follows from
 Only names change, no tensor. Shoal's own checkpoints are in `shoal.learn.checkpoints`.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeGuard
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 
 from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _TRUST_HELP = "--trust unpickles it and runs whatever code is in it: pass it only for files from people you trust."
 _NOT_PLAIN = object()
@@ -96,11 +92,10 @@ def load_foreign_checkpoint(file: Path, *, trust: bool) -> object:
     try:
         return _load(file, weights_only=False)
     except Exception as error:
-        message = (
+        raise UsageError(
             f"The file {file} cannot be unpickled ({type(error).__name__}: {' '.join(str(error).split())}): it is "
             "damaged, or needs a package that is not installed here. Install it, or pass another file."
-        )
-        raise UsageError(message) from error
+        ) from error
 
 
 def _load(file: Path, *, weights_only: bool) -> object:
@@ -181,11 +176,10 @@ def _keys(what: str, keys: Iterable[object]) -> str:
 
 
 def _unknown(file: Path, content: str) -> UsageError:
-    message = (
+    return UsageError(
         f"The file {file} is no checkpoint that can be converted: it holds {content}. Pass one that has "
         "actor_state_dict and critic_state_dict, or a model_state_dict with an actor and a critic."
     )
-    return UsageError(message)
 
 
 def write_plain_checkpoint(state: dict[str, Any], file: Path) -> list[str]:

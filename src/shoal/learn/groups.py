@@ -3,27 +3,22 @@
 Opened after the environment has captured its graphs, because NCCL's watchdog thread can break a capture.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from shoal.heartbeat import Heartbeat
 from shoal.learn.collectives import CollectiveTimer, instrumented_collectives
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ Each check synchronises with the device once, so it runs once an iteration and n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,8 +14,6 @@ import torch
 from shoal.errors import TrainingFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from rsl_rl.storage import RolloutStorage
     from tensordict import TensorDict
 
@@ -52,11 +51,10 @@ def refuse_non_finite_rollout(
     what, envs = found
     shown = ", ".join(map(str, envs[:_ENVS_SHOWN])) + (", ..." if len(envs) > _ENVS_SHOWN else "")
     remedy = dump_diverged(iteration) if dump_diverged else None
-    message = (
+    raise TrainingFailedError(
         f"{what} of environments {shown} on rank {rank} held NaN or infinity in iteration {iteration}, and no "
         f"gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is one."
     )
-    raise TrainingFailedError(message)
 
 
 def _first_non_finite(storage: RolloutStorage, newest: TensorDict) -> tuple[str, list[int]] | None:
@@ -91,12 +89,11 @@ def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[s
     if not has_bad_weights and all(math.isfinite(loss) for loss in losses.values()):
         return
     values = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "in the middle of its update"
-    message = (
+    raise TrainingFailedError(
         f"Learning diverged in iteration {iteration}: {'the weights are' if has_bad_weights else 'a loss is'} NaN or "
         f"infinite ({values}). Lower --agent.algorithm.learning-rate, or the size of the rewards; "
         "--resume goes on from the last checkpoint, if there is one."
     )
-    raise TrainingFailedError(message)
 
 
 def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteration: int) -> None:
@@ -110,9 +107,8 @@ def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteratio
     """
     if diverged <= max(limit * num_envs, ALLOWED_DIVERGED if limit else 0):
         return
-    message = (
+    raise TrainingFailedError(
         f"{diverged:,} of {num_envs:,} environments diverged to NaN or infinity in iteration {iteration}, more than "
         f"--env.lost-limit {limit:g} allows. Look at the model's masses and gains, lower its time step, "
         "or pass --env.on-nan stop to stop at the first."
     )
-    raise TrainingFailedError(message)

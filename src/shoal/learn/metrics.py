@@ -5,23 +5,18 @@ full disk or without a network, loses rows and does not end the training. wandb 
 a terminal; neither may delay a training.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
+from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
 from shoal.files import write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.config import TrainConfig
-    from shoal.plan.rundir import RunDir
+from shoal.plan.rundir import RunDir
 
 logger = logging.getLogger(__name__)
 

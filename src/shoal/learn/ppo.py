@@ -9,20 +9,15 @@ The library normalises advantages by each rank's mean and standard deviation. He
 the update does not depend on the number of ranks that collected the samples.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from rsl_rl import algorithms
+from rsl_rl.storage import RolloutStorage
 from rsl_rl.utils import reduce_gradients_in_buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rsl_rl.storage import RolloutStorage
-    from tensordict import TensorDict
+from tensordict import TensorDict
 
 _EPSILON = 1e-8
 """What rsl_rl adds to a standard deviation."""

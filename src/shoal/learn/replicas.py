@@ -7,18 +7,17 @@ comparison costs one small collective.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
 from shoal.errors import ReplicasDivergedError
+from shoal.learn.groups import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rsl_rl.algorithms import PPO
 
-    from shoal.learn.groups import World
 
 # Constants of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), as
 # signed 64-bit numbers: 2**64 divided by the golden ratio, and the factors of its finaliser.

@@ -4,40 +4,32 @@ PPO, models and storage are the library's. The loop is Shoal's: statistics poole
 whole, a count of iterations done, replica checks, non-finite checks, and a stop that all ranks agree on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rsl_rl.env import VecEnv
 from rsl_rl.runners import OnPolicyRunner
+from tensordict import TensorDict
 
-from shoal.config import MujocoConfig
+from shoal.config import MujocoConfig, TrainConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import TrainingFailedError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
+from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.metrics import Row
 from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
-from shoal.learn.statistics import WHOLE_REWARD, Seconds, Statistics
+from shoal.learn.statistics import WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from rsl_rl.env import VecEnv
-    from tensordict import TensorDict
-
-    from shoal.config import TrainConfig
-    from shoal.learn.groups import World
-    from shoal.learn.metrics import Row
-    from shoal.learn.statistics import Pooled
 
 logger = logging.getLogger(__name__)
 
@@ -306,11 +298,10 @@ class Runner(OnPolicyRunner):
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, KeyError, ValueError) as error:
-            message = (
+            raise TrainingFailedError(
                 f"The checkpoint does not fit the networks of this training ({error}). "
                 "Pass the observation groups and hidden sizes that it was trained with."
-            )
-            raise TrainingFailedError(message) from error
+            ) from error
         if weights_only:
             return
         self.iteration = last_done + 1

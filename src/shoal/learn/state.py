@@ -7,25 +7,19 @@ The environments of a job are numbered rank by rank. Environment i of the checkp
 resumed job, on whichever rank that is now. Further ones begin a first episode; with fewer, the last ones are left out.
 """
 
-from __future__ import annotations
-
 import logging
 import random
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from shoal.envs.capabilities import Capabilities
 from shoal.learn.checkpoints import read_rank_file
-from shoal.plan.checkpoints import rank_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.envs.capabilities import Capabilities
-    from shoal.learn.groups import World
-    from shoal.learn.statistics import Statistics
-    from shoal.plan.checkpoints import Checkpoint
+from shoal.learn.groups import World
+from shoal.learn.statistics import Statistics
+from shoal.plan.checkpoints import Checkpoint, rank_file
 
 logger = logging.getLogger(__name__)
 

@@ -4,19 +4,15 @@ Printed and logged values are means over the episodes, terms and losses of all r
 the host between two calls of `pool`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.learn.groups import World
+from shoal.learn.groups import World
 
 WINDOW_EPISODES = 100
 """Least number of episodes in a mean return, as in rsl_rl."""

@@ -3,8 +3,6 @@
 A slow rank never ends the run.
 """
 
-from __future__ import annotations
-
 from statistics import median
 
 SLOWER = 2.5

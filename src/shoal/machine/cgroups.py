@@ -1,12 +1,7 @@
 """The control groups of this process, by which containers limit cores and memory."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path("/sys/fs/cgroup")
 """Mount point of control groups."""

@@ -1,7 +1,5 @@
 """CUDA versions that torch and Warp were built with, read from their files: importing either takes over a second."""
 
-from __future__ import annotations
-
 import ctypes
 import runpy
 from importlib.util import find_spec

@@ -4,20 +4,14 @@ Reading creates no CUDA context, and so takes no memory on any GPU. Counting GPU
 judged in `shoal.checks.gpu`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from shoal.machine.cgroups import read_text
-from shoal.machine.gpus import import_nvml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-
-    from shoal.machine.gpus import Gpu
+from shoal.machine.gpus import Gpu, import_nvml
 
 T = TypeVar("T")
 

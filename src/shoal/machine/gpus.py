@@ -6,18 +6,14 @@ are those of torch 2.15, since torch assigns the indices. In doubt fewer GPUs co
 `shoal.machine.gpu_health`.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES = 570
 """The driver release from which a process sees one compute instance of *each* GPU instance, and whole GPUs beside

@@ -3,25 +3,20 @@
 Only facts, read without torch. They are judged in `shoal.checks`.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from shoal.machine.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RESOLVE_S = 2.0
 """Time limit of a host name look-up [s]. Without one, an unreachable name server takes half a minute."""

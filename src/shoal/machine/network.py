@@ -4,20 +4,15 @@ By default gloo listens at the address of the host's name, which on Debian is 12
 suitable interface. Both accept an interface by name, which the kernel's routing table provides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LOOPBACK = next((name for _number, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
 """Name of the loopback interface."""
@@ -99,11 +94,10 @@ def through(interface: str) -> dict[str, str]:
     addresses = interfaces.get(interface)
     if not addresses:
         known = ", ".join(sorted(name for name, addresses in interfaces.items() if addresses))
-        message = (
+        raise UsageError(
             f"--interface {interface} was asked for, but {socket.gethostname()} has no such interface that is up and "
             f"has an address: pass one of {known}."
         )
-        raise UsageError(message)
     return _interface_variables(interface, ipv6=all(":" in address for address in addresses))
 
 

@@ -1,20 +1,16 @@
 """Finding checkpoints, and validating them by their manifests, without torch. Writing is `shoal.learn.checkpoints`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
@@ -231,21 +227,18 @@ def checkpoint_at(path: Path) -> Path:
     if path.is_dir() and (path / MODEL).is_file():
         damage = Checkpoint(path).damage()
         if damage is not None:
-            message = f"The checkpoint {path} is damaged: {damage}. Pass another one."
-            raise UsageError(message)
+            raise UsageError(f"The checkpoint {path} is damaged: {damage}. Pass another one.")
         return path / MODEL
     if path.is_dir():
-        message = (
+        raise UsageError(
             f"{path} is a directory, but no checkpoint: it holds no {MODEL}. Pass a directory below <run>/checkpoints, "
             "a .pt file, 'latest' or 'best'."
         )
-        raise UsageError(message)
     if not path.is_file():
-        message = (
+        raise UsageError(
             f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, 'latest' or "
             "'best'."
         )
-        raise UsageError(message)
     return path
 
 

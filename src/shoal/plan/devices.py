@@ -1,18 +1,13 @@
 """The device of each worker of this machine: `--gpu-ids` and `--nproc-per-node` applied to the visible GPUs."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from shoal.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shoal.machine.gpus import VisibleGpus
+from shoal.machine.gpus import VisibleGpus
 
 GpuIds = tuple[int, ...] | Literal["all", "auto"] | None
 """Indices among the visible GPUs; `all` of them; `auto` when the flag was not given; None for the CPU."""
@@ -48,15 +43,13 @@ def parse_gpu_ids(words: Sequence[str]) -> GpuIds:
     text = " ".join(words).strip()
     inner = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     if not inner:
-        message = f"--gpu-ids {text}".strip() + f" names no GPU: {_FORMS}"
-        raise UsageError(message)
+        raise UsageError(f"--gpu-ids {text}".strip() + f" names no GPU: {_FORMS}")
     if inner.lower() in ("all", "none"):
         return "all" if inner.lower() == "all" else None
     entries = re.split(r"\s*,\s*|\s+", inner)
     for entry in entries:
         if not _INDEX.fullmatch(entry):
-            message = f"--gpu-ids {text} was asked for, but {_why_no_index(entry)}"
-            raise UsageError(message)
+            raise UsageError(f"--gpu-ids {text} was asked for, but {_why_no_index(entry)}")
     return tuple(int(entry) for entry in entries)
 
 
@@ -97,11 +90,10 @@ def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus)
         UsageError: The request cannot be met.
     """
     if nproc_per_node is not None and nproc_per_node < 1:
-        message = (
+        raise UsageError(
             f"--nproc-per-node {nproc_per_node} was asked for, but a run needs at least one worker: "
             "pass --nproc-per-node 1, or leave the flag out."
         )
-        raise UsageError(message)
     if gpu_ids is None:
         return _on_cpu(nproc_per_node or 1)
     if gpu_ids == "auto" and not gpus:
@@ -109,12 +101,11 @@ def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus)
     indices = _chosen(gpu_ids, nproc_per_node, gpus)
     workers = nproc_per_node or len(indices)
     if workers < len(indices):
-        message = (
+        raise UsageError(
             f"{len(indices)} GPUs were asked for ({_commas(indices)}), but only {_count(workers, 'worker')}, "
             f"and a worker uses one GPU: pass --nproc-per-node {len(indices)}, "
             f"or --gpu-ids {_spaced(indices[:workers])}."
         )
-        raise UsageError(message)
     return _on_gpus(indices, workers, gpus)
 
 
@@ -168,11 +159,10 @@ def _chosen(
     if not gpus:
         requested = "All GPUs were" if gpu_ids == "all" else _were(gpu_ids)
         remedy = "change or unset it, or pass" if gpus.hidden_count else "pass"
-        message = (
+        raise UsageError(
             f"{requested} asked for, but no GPU is visible ({_why_none(gpus)}): "
             f"{remedy} --gpu-ids None to train on the CPU."
         )
-        raise UsageError(message)
     if gpu_ids == "all":
         return tuple(range(len(gpus)))
     message = _why_unavailable(gpu_ids, gpus)

@@ -3,21 +3,16 @@
 Averaging gradients of two versions of a learner raises no error, so versions and file contents are compared first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.provenance import versions
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _ABSENT = "absent"
 _NAMED_AT_MOST = 5

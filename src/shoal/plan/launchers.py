@@ -3,18 +3,14 @@
 `shoal.plan.ranks` interprets those of torchrun, and `shoal.plan.srun` those of SLURM.
 """
 
-from __future__ import annotations
-
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Launcher = Literal["torchrun", "srun"]
 
@@ -72,8 +68,7 @@ class Rank:
     def __post_init__(self) -> None:
         in_order = 0 <= self.local_rank < self.local_world_size <= self.world_size
         if not (in_order and 0 <= self.rank < self.world_size):
-            message = f"Inconsistent rank: {self}"
-            raise ValueError(message)
+            raise ValueError(f"Inconsistent rank: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,41 +90,35 @@ class LauncherVariables:
         """Return a whole number."""
         text = self.text(name)
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-            what = f"{name} is '{text}', but {self.launcher} sets it to a whole number"
-            raise self.error(what)
+            raise self.error(f"{name} is '{text}', but {self.launcher} sets it to a whole number")
         return int(text)
 
     def size(self, name: str) -> int:
         """Return a number of workers, at least 1."""
         size = self.integer(name)
         if size < 1:
-            what = f"{name} is {size}, but this process itself is one worker"
-            raise self.error(what)
+            raise self.error(f"{name} is {size}, but this process itself is one worker")
         return size
 
     def below(self, name: str, size_name: str, size: int) -> int:
         """Return a rank below `size`."""
         rank = self.integer(name)
         if rank < 0:
-            what = f"{name} is {rank}, but ranks count from 0"
-            raise self.error(what)
+            raise self.error(f"{name} is {rank}, but ranks count from 0")
         if rank >= size:
-            what = f"{name} is {rank}, but {size_name} is {size}, so the highest is {size - 1}"
-            raise self.error(what)
+            raise self.error(f"{name} is {rank}, but {size_name} is {size}, so the highest is {size - 1}")
         return rank
 
     def port(self, name: str) -> int:
         """Return a port number."""
         port = self.integer(name)
         if not 0 < port <= _MAX_PORT:
-            what = f"{name} is {port}, but a port is a number from 1 to {_MAX_PORT}"
-            raise self.error(what)
+            raise self.error(f"{name} is {port}, but a port is a number from 1 to {_MAX_PORT}")
         return port
 
     def error(self, what_is_true: str) -> UsageError:
         """Return an error, with the remedy for this launcher."""
-        message = (
+        return UsageError(
             f"{what_is_true}: start it again with `{_COMMANDS[self.launcher]}`, which sets this variable itself, "
             f"or unset {_SIGNS[self.launcher]} to train without {self.launcher}."
         )
-        return UsageError(message)

@@ -3,22 +3,16 @@
 The facts about other nodes come from `shoal.launch.host_probe`.
 """
 
-from __future__ import annotations
-
 import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from shoal.errors import UsageError
 from shoal.machine.gpus import Gpu, VisibleGpus
-from shoal.plan.devices import GpuIds, plan_workers
+from shoal.plan.devices import GpuIds, WorkerDevices, plan_workers
 from shoal.plan.environment_parity import Fingerprint
 from shoal.timing import CLOCK_OFFSET_S
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from shoal.plan.devices import WorkerDevices
 
 LOCALHOST = "localhost"
 """The name of this machine where it is the only node; rank files are named after it."""
@@ -121,8 +115,7 @@ def plan_devices(
         try:
             workers = plan_workers(gpu_ids, nproc_per_node, node.gpus)
         except UsageError as error:
-            message = f"Host {node.host} cannot do it: {error}"
-            raise UsageError(message) from error
+            raise UsageError(f"Host {node.host} cannot do it: {error}") from error
         planned.append(workers)
         notes.extend(f"Host {node.host}: {note}" for note in workers.notes)
     _refuse_mixture(nodes, planned)
@@ -141,11 +134,10 @@ def _refuse_duplicates(nodes: Sequence[NodeFacts]) -> None:
     for node in nodes:
         same = next((each for each in seen if (each.name, each.addresses) == (node.name, node.addresses)), None)
         if same is not None:
-            message = (
+            raise UsageError(
                 f"Host {same.host} and {node.host} are the same machine, {node.name}: name it once; "
                 "--nproc-per-node adds workers."
             )
-            raise UsageError(message)
         seen.append(node)
 
 
@@ -153,11 +145,10 @@ def _refuse_mixture(nodes: Sequence[NodeFacts], planned: Sequence[WorkerDevices]
     on_cpu = [node.host for node, workers in zip(nodes, planned, strict=True) if workers.devices[0] == "cpu"]
     if on_cpu and len(on_cpu) < len(nodes):
         others = ", ".join(node.host for node in nodes if node.host not in on_cpu)
-        message = (
+        raise UsageError(
             f"Host {', '.join(on_cpu)} would train on the CPU, and {others} on GPUs, and the slowest sets the pace: "
             "pass --gpu-ids None to use the CPU on all, or leave out those without a GPU."
         )
-        raise UsageError(message)
 
 
 def rendezvous_candidates(node: NodeFacts, interface: str | None) -> list[str]:
@@ -172,11 +163,10 @@ def rendezvous_candidates(node: NodeFacts, interface: str | None) -> list[str]:
     """
     known = {name: usable for name, each in node.addresses.items() if (usable := list(filter(_is_routable, each)))}
     if interface is not None and interface not in known:
-        message = (
+        raise UsageError(
             f"--interface {interface} was asked for, but host {node.host} has no such interface that is up and has "
             f"an address: pass one of {', '.join(sorted(known)) or 'those that it should have'}."
         )
-        raise UsageError(message)
     found = [
         (node.reached_at not in node.addresses[name], ":" in address, address)  # gloo, too, prefers IPv4.
         for name, addresses in known.items()

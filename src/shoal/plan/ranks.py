@@ -1,17 +1,12 @@
 """The rank of this process, if torchrun or srun started it, variables left over from a launcher, and CPU threads."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from shoal.machine.host import usable_cores
 from shoal.plan.launchers import LauncherVariables, Rank, launcher_of
 from shoal.plan.srun import read_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RANK_VARIABLES = (
     "RANK",

@@ -1,20 +1,15 @@
 """Resume resolution: the run that `--resume` continues, and the checkpoint that a training starts from."""
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from shoal.config import TrainConfig
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 from shoal.plan.spec import Start
-
-if TYPE_CHECKING:
-    from shoal.config import TrainConfig
-    from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +82,7 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     else:
         return checkpoint_at(Path(checkpoint))
     if found is None:  # Removed by another process meanwhile.
-        message = f"The newest checkpoint below {log_root} is gone: try again."
-        raise UsageError(message)
+        raise UsageError(f"The newest checkpoint below {log_root} is gone: try again.")
     return found.model
 
 
@@ -107,19 +101,16 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
             return run, passed_over
         passed_over += damaged
     if passed_over:
-        message = (
+        raise UsageError(
             f"No run in {experiment.absolute()} has a whole checkpoint. {' '.join(passed_over)} Pass a path, or train "
             "anew without this flag."
         )
-        raise UsageError(message)
-    message = f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path."
-    raise UsageError(message)
+    raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
 
 
 def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -> None:
     if checkpoint.iteration >= config.max_iterations:
-        message = (
+        raise UsageError(
             f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
             f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
         )
-        raise UsageError(message)

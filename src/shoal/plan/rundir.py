@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MODEL_FILE = "model.xml"
 """Name of the copy of an MJCF file."""
@@ -108,11 +105,10 @@ def refuse_links(run: RunDir) -> None:
     films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
     for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, *films):
         if path.is_symlink():
-            message = (
+            raise UsageError(
                 f"{path} is a link to {path.readlink()}, and what is written there would land elsewhere: put what it "
                 "leads to in its place, or take another run."
             )
-            raise UsageError(message)
 
 
 def experiment_dir(log_root: str | Path, experiment: str) -> Path:
@@ -123,8 +119,7 @@ def experiment_dir(log_root: str | Path, experiment: str) -> Path:
     """
     _refuse_bad_name("The experiment's name", experiment)
     if not experiment:
-        message = "The experiment's name is empty: give it at least one letter."
-        raise UsageError(message)
+        raise UsageError("The experiment's name is empty: give it at least one letter.")
     return Path(log_root) / experiment
 
 
@@ -151,8 +146,7 @@ def _refuse_bad_name(what: str, name: str) -> None:
     elif len(name.encode()) > _LONGEST_NAME_BYTES:
         reason = f"is {len(name.encode())} bytes long, and {_LONGEST_NAME_BYTES} is the most"
     if reason:
-        message = f"{what} {name!r} {reason}: choose another name, such as 'baseline'."
-        raise UsageError(message)
+        raise UsageError(f"{what} {name!r} {reason}: choose another name, such as 'baseline'.")
 
 
 def run_names(now: datetime, run_name: str) -> Iterator[str]:
@@ -181,11 +175,10 @@ def list_runs(experiment: Path) -> list[RunDir]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        message = (
+        raise UsageError(
             f"{experiment} should hold the runs of an experiment, but cannot be read ({error.strerror}): "
             "pass another --log-root, or mend it."
-        )
-        raise UsageError(message) from error
+        ) from error
     return [RunDir(path) for _key, path in sorted(found)]
 
 
@@ -234,10 +227,9 @@ def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
     """Return the one of `runs`, which are below `directory`, with this name, or any run by its path."""
     named = [run for run in runs if run.name == name_or_path]
     if len(named) > 1:
-        message = (
+        raise UsageError(
             f"The run '{name_or_path}' is there more than once: pass {' or '.join(str(run.path) for run in named)}."
         )
-        raise UsageError(message)
     if named:
         return named[0]
     path = _directory(name_or_path)
@@ -248,8 +240,7 @@ def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
         what = f"{path} is no run: it has neither run.json nor checkpoints."
     else:
         what = f"The run '{name_or_path}' does not exist.{_near(name_or_path, runs)}"
-    message = f"{what} {_available_runs(directory, runs)}"
-    raise UsageError(message)
+    raise UsageError(f"{what} {_available_runs(directory, runs)}")
 
 
 def _directory(word: str) -> Path | None:

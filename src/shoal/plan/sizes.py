@@ -3,15 +3,11 @@
 A task may declare the memory of an environment with default settings (`TaskSpec`).
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from shoal.config import AgentConfig
-    from shoal.config.models import ModelConfig
-    from shoal.plan.training import TrainPlan
+from shoal.config import AgentConfig
+from shoal.config.models import ModelConfig
+from shoal.plan.training import TrainPlan
 
 MIB = 2**20
 FLOAT = 4

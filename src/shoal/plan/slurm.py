@@ -1,15 +1,10 @@
 """The machines of a SLURM allocation, parsed from SLURM's compressed host list."""
 
-from __future__ import annotations
-
 import itertools
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MOST_HOSTS = 100_000
 _PART = re.compile(r"[^\[\]]+|\[[^\[\]]*\]")
@@ -24,11 +19,10 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     word = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not word.strip():
-        message = (
+        raise UsageError(
             "--hosts slurm was asked for, but SLURM_JOB_NODELIST is not set, so this process is in no allocation: run "
             "it from within sbatch or salloc, or name the machines."
         )
-        raise UsageError(message)
     return expand_hosts(word)
 
 
@@ -74,7 +68,6 @@ def _numbers(spans: str, word: str) -> list[str]:
 
 
 def _unreadable(word: str) -> UsageError:
-    message = (
+    return UsageError(
         f"SLURM_JOB_NODELIST is '{word}', which is no list of machines such as a[01-03,7],b: name them in --hosts."
     )
-    return UsageError(message)

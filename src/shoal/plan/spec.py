@@ -1,23 +1,18 @@
 """`WorkerSpec`, the message that each worker of a training gets, and `NodeSpec`, the part that its node needs too."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
+from shoal.config import TrainConfig
 from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import RunDir, rank_log_name
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shoal.config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +106,10 @@ class WorkerSpec(NodeSpec):
         if own is not None:
             found = foreign_code(to_plain(own), data["config"])
             if found is not None:
-                message = (
+                raise UsageError(
                     f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
                     "command for every rank, with the task and the classes of the run that goes on."
                 )
-                raise UsageError(message)
         task: str = data["config"]["task"]
         data["config"] = from_plain(own or registry.resolve(task).defaults(task), data["config"])
         data["start"] = Start(**data["start"]) if data["start"] else None

@@ -3,19 +3,14 @@
 SLURM may distribute tasks cyclically, so the ranks of one machine need not be consecutive.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.plan.launchers import LauncherVariables, Rank, tasks_name
 from shoal.plan.slurm import expand_hosts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _FIRST_PORT, _PORTS = 20_000, 12_000
 """Ports below Linux's ephemeral range."""
@@ -54,8 +49,7 @@ def read_task(environ: Mapping[str, str]) -> Task:
         raise variables.error(what)
     hosts = _hosts(variables)
     if len(hosts) != len(counts):
-        what = f"{_HOSTS} names {len(hosts)} machines, but {_TASKS} counts the tasks of {len(counts)}"
-        raise variables.error(what)
+        raise variables.error(f"{_HOSTS} names {len(hosts)} machines, but {_TASKS} counts the tasks of {len(counts)}")
     local_world_size = counts[variables.below("SLURM_NODEID", f"the number of machines in {_TASKS}", len(counts))]
     local_rank = variables.below("SLURM_LOCALID", "the number of tasks on this machine", local_world_size)
     job, step = variables.integer("SLURM_JOB_ID"), variables.integer("SLURM_STEP_ID")
@@ -94,8 +88,7 @@ def _tasks_of_machines(variables: LauncherVariables) -> list[int]:
     matches = [_TIMES.fullmatch(part.strip()) for part in text.split(",")]
     counts = [[int(match["tasks"])] * int(match["machines"] or 1) for match in matches if match is not None]
     if None in matches or not all(map(all, counts)) or not all(counts):
-        what = f"{_TASKS} is '{text}', which is no list of numbers such as 2(x3),1"
-        raise variables.error(what)
+        raise variables.error(f"{_TASKS} is '{text}', which is no list of numbers such as 2(x3),1")
     return list(itertools.chain.from_iterable(counts))
 
 
@@ -104,8 +97,7 @@ def _hosts(variables: LauncherVariables) -> tuple[str, ...]:
     try:
         return expand_hosts(text)
     except UsageError as error:
-        what = f"{_HOSTS} is '{text}', which is no list of machines such as a[01-03,7],b"
-        raise variables.error(what) from error
+        raise variables.error(f"{_HOSTS} is '{text}', which is no list of machines such as a[01-03,7],b") from error
 
 
 def _port(job: int, step: int) -> int:

@@ -3,21 +3,22 @@
 What cannot be done is refused here, before a process is started or a file is written.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from shoal.config import TrainConfig
 from shoal.config.env import MujocoConfig
 from shoal.config.machines import number_of_nodes
 from shoal.errors import UsageError
+from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
 from shoal.machine.network import through
-from shoal.plan.devices import parse_gpu_ids, plan_bound_workers, plan_workers
-from shoal.plan.launchers import launcher_of
+from shoal.plan.devices import GpuIds, parse_gpu_ids, plan_bound_workers, plan_workers
+from shoal.plan.launchers import Launcher, launcher_of
 from shoal.plan.nodes import NodePlan, Nodes, choose_backend
-from shoal.plan.ranks import joined_rank, stale_rank_note
+from shoal.plan.ranks import Rank, joined_rank, stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import (
     RunDir,
@@ -29,16 +30,7 @@ from shoal.plan.rundir import (
 from shoal.plan.spec import Start, WorkerSpec
 from shoal.plan.srun import has_own_gpus
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.config import TrainConfig
-    from shoal.machine.gpus import VisibleGpus
-    from shoal.plan.devices import GpuIds
-    from shoal.plan.launchers import Launcher
-    from shoal.plan.ranks import Rank
-    from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec
 
 LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
 
@@ -235,20 +227,18 @@ def _requested_workers(config: TrainConfig, rank: Rank | None, launcher: Launche
     """Return the GPUs and the number of workers of this node; in the mode *joined* the launcher has set the number."""
     flag = "--hosts" if config.hosts else "--nnodes" if config.nnodes else None
     if rank is not None and flag:
-        message = (
+        raise UsageError(
             f"{flag} was passed, but {launcher} started this process, and has decided on the machines: pass {flag} "
             f"without {launcher}, or leave it out."
         )
-        raise UsageError(message)
     gpu_ids = requested_gpus(config)
     if rank is None:
         return gpu_ids, config.nproc_per_node
     if config.nproc_per_node not in (None, rank.local_world_size):
-        message = (
+        raise UsageError(
             f"--nproc-per-node {config.nproc_per_node} was asked for, but the launcher has started "
             f"{rank.local_world_size} workers on this machine: leave the flag out, or tell the launcher."
         )
-        raise UsageError(message)
     return gpu_ids, rank.local_world_size
 
 
@@ -264,31 +254,27 @@ def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, wor
         UsageError: Another launcher restarts, restarts are off, or `--min-workers` exceeds the number of workers.
     """
     if launcher == "torchrun" and config.max_restarts:
-        message = (
+        raise UsageError(
             f"--max-restarts {config.max_restarts} was asked for, but torchrun started this process, and only torchrun "
             "can start its workers again: pass --max-restarts to torchrun, and --max-restarts 0 here."
         )
-        raise UsageError(message)
     if launcher == "srun" and config.max_restarts:
-        message = (
+        raise UsageError(
             f"--max-restarts {config.max_restarts} was asked for, but srun started this process, and cannot start its "
             "tasks again: let the batch script requeue the job, or pass --hosts slurm without srun."
         )
-        raise UsageError(message)
     if config.min_workers is None:
         return
     if not config.max_restarts:
-        message = (
+        raise UsageError(
             f"--min-workers {config.min_workers} was asked for, but without restarts it does nothing: "
             "pass --max-restarts 3, say, or leave it out."
         )
-        raise UsageError(message)
     if config.min_workers > world_size:
-        message = (
+        raise UsageError(
             f"--min-workers {config.min_workers} was asked for, but there are {world_size} to begin with: "
             f"pass --min-workers {world_size} or fewer."
         )
-        raise UsageError(message)
 
 
 def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
@@ -302,11 +288,10 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
         return config.num_envs
     if total < world_size or total % world_size:
         below = max(1, total // world_size) * world_size
-        message = (
+        raise UsageError(
             f"--num-envs-total {total} does not divide evenly over {world_size} workers: "
             f"pass --num-envs-total {below} or {below + world_size}."
         )
-        raise UsageError(message)
     return total // world_size
 
 
@@ -328,11 +313,10 @@ def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
         if recurrent
         else f"{agent.num_steps_per_env} steps of {envs}"
     )
-    message = (
+    raise UsageError(
         f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
         f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
     )
-    raise UsageError(message)
 
 
 def refuse_unwritable(flag: str, directory: Path) -> None:
@@ -340,8 +324,7 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
     found = why_unwritable(directory)
     if found is not None:
         nearest, why = found
-        message = f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to."
-        raise UsageError(message)
+        raise UsageError(f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to.")
 
 
 def _absolute(task: str) -> str:

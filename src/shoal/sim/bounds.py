@@ -3,19 +3,15 @@
 Warp does not check indices: a kernel that writes one column too many writes into the next environment's row.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import ref
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Arguments: TypeAlias = "dict[str, ref[wp.array]]"
 """Weak references to arrays, by the kernels' names for them."""
@@ -77,8 +73,7 @@ def _check_margin(task: str, kernel: str, label: str, shape: tuple[int, ...], ba
         if len(changed):
             index = changed[0][: len(shape)]
             index[axis] += size
-            message = (
+            raise ShoalError(
                 f"The kernel '{kernel}' of {task} writes {label}[{', '.join(map(str, index))}], outside the shape "
                 f"{shape} of that array: keep its indices inside, or make the array larger."
             )
-            raise ShoalError(message)

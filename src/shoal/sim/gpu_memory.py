@@ -1,18 +1,13 @@
 """Out-of-memory errors of torch and Warp on a GPU, as an error of Shoal's own."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import warp as wp
 
 from shoal.checks.findings import size
 from shoal.errors import ShoalError, TrainingFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda:\d+'\s*$")
 """Matches errors of CUDA, torch and Warp's allocator. The latter appends any other reason, such as missing pools."""
@@ -33,9 +28,8 @@ def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[N
         if device == "cpu" or not _OUT_OF_MEMORY.search(str(cause)):
             raise
         gpu = wp.get_device(device)
-        message = (
+        raise TrainingFailedError(
             f"A worker with {num_envs:,} environments ran out of memory on GPU {gpu.ordinal} ({gpu.name}), when "
             f"{size(gpu.free_memory)} of its {size(gpu.total_memory)} were free: pass a smaller {flag}, or end other "
             "processes that use this GPU."
-        )
-        raise TrainingFailedError(message) from error
+        ) from error

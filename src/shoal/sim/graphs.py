@@ -6,19 +6,17 @@ On a GPU this is a CUDA graph; on the CPU it is Warp's own list of launches, run
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import warp as wp
 
 from shoal.errors import ShoalError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
 
 Stage: TypeAlias = "Callable[[], None] | HostStage"
 """A part of a step: a function that only launches kernels, or a `HostStage`."""

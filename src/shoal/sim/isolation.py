@@ -4,21 +4,16 @@ Which rank gets which device is decided in `shoal.plan`. Nothing here may ask to
 devices: to query the memory of a GPU makes a context on it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 import warp as wp
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 """Output of Warp's native library on machines without a GPU. Shoal reports the device itself."""

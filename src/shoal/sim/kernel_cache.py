@@ -4,22 +4,17 @@ The first rank compiles; the others wait and find everything compiled. The opera
 that is killed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import warp as wp
 from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,12 @@ mjlab: an episode's return does not change with the control frequency, and a ter
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import warp as wp
 
 from shoal.config.env import EnvConfig
@@ -30,14 +32,11 @@ from shoal.errors import ShoalError, UsageError
 from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
 from shoal.sim.graphs import Stage, StepGraph, run_all, torch_stream
+from shoal.sim.nan.dump import Dump
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import mujoco
-    import numpy as np
 
-    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -100,8 +99,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             ShoalError: If the task's declarations or kernels are at fault.
         """
         if num_envs < 1:
-            message = f"{num_envs} environments were asked for: pass --num-envs 1 or more."
-            raise UsageError(message)
+            raise UsageError(f"{num_envs} environments were asked for: pass --num-envs 1 or more.")
         validation.check_declarations(type(self), config)
         self.config = config
         self.num_envs = num_envs
@@ -244,11 +242,10 @@ class KernelTask(ABC, Generic[ConfigT]):
             dtype: Any Warp type.
         """
         if name in self._arrays:
-            message = (
+            raise ShoalError(
                 f"{type(self).__name__} asked for a second array named '{name}': names must differ. "
                 f"Taken are {', '.join(self._arrays)}."
             )
-            raise ShoalError(message)
         shape = self.num_envs if columns is None else (self.num_envs, columns)
         self._arrays[name] = wp.zeros(shape, dtype=dtype, device=self.device)
         return self._arrays[name]

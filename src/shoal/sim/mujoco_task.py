@@ -17,33 +17,26 @@ On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the 
 are captured. The same kernels serve both engines, because both have the same fields (`shoal.sim.engines.engine`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+import mujoco
+import numpy as np
 import torch
 import warp as wp
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
 from shoal.sim.bookkeeping import find_diverged
-from shoal.sim.engines.engine import LARGEST, rows_of
+from shoal.sim.engines.engine import LARGEST, Engine, rows_of
 from shoal.sim.engines.native import NativeEngine
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import KernelTask
+from shoal.sim.nan.dump import Dump
 from shoal.sim.nan.history import History
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import mujoco
-    import numpy as np
-
-    from shoal.sim.engines.engine import Engine
-    from shoal.sim.nan.dump import Dump
 
 ConfigT = TypeVar("ConfigT", bound=MujocoConfig)
 
@@ -120,11 +113,10 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             UsageError: The engine cannot simulate this model.
         """
         if not isinstance(self.config, MujocoConfig):
-            message = (
+            raise ShoalError(
                 f"The config of {type(self).__name__} is a {type(self.config).__name__}, but a MujocoTask needs a "
                 "MujocoConfig: make its class a subclass of that."
             )
-            raise ShoalError(message)
         config = replace(self.config, engine=self.config.engine_on(self.device.alias))
         self.model = self.build_model(config)
         if config.physics_dt is not None:

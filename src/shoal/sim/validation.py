@@ -6,25 +6,19 @@ checked, and nothing is read back to the host, on the step path.
 
 # ruff: noqa: D102  The methods of the protocol are documented in `KernelTask`.
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import warp as wp
 
+from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
-from shoal.sim.bounds import checked_launches
+from shoal.sim.bounds import Arguments, checked_launches
 from shoal.sim.graphs import StepGraph, capture_error, difference
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from shoal.config.env import EnvConfig
-    from shoal.sim.bounds import Arguments
 
 Snapshot = dict[str, np.ndarray]
 
@@ -94,20 +88,18 @@ def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  T
             message = f"The task {name} does not declare '{attribute}': add {attribute} = {example}, say, to the class."
             raise ShoalError(message)
     if task.best_metric is not None and task.best_metric not in task.metrics:
-        message = (
+        raise ShoalError(
             f"The task {name} names '{task.best_metric}' as its best_metric, which is none of its metrics "
             f"({', '.join(task.metrics) or 'it has none'}): name one of them, or leave it out."
         )
-        raise ShoalError(message)
     known = [field.name for field in fields(config)]
     for term in task.reward_terms:
         weight = f"{term}_weight"
         if weight not in known:
-            message = (
+            raise ShoalError(
                 f"The task {name} has the reward term '{term}', but its {type(config).__name__} has no field "
                 f"'{weight}'.{did_you_mean(weight, known)} Add it: its value is the weight of the term."
             )
-            raise ShoalError(message)
 
 
 def check_stages(task: Task) -> None:
@@ -143,11 +135,10 @@ def _check_observations(task: Task) -> None:
     for group, array in task.obs.items():
         unwritten = _columns_not_finite(array)
         if unwritten:
-            message = (
+            raise ShoalError(
                 f"{type(task).__name__}.observe() left columns {unwritten} of the group '{group}' "
                 "unwritten or not finite: write every column of every environment, and look at where reset() begins."
             )
-            raise ShoalError(message)
 
 
 def _check_terms(task: Task) -> None:
@@ -157,11 +148,10 @@ def _check_terms(task: Task) -> None:
     unwritten = _columns_not_finite(task.terms)
     if unwritten:
         names = ", ".join(task.reward_terms[column] for column in unwritten)
-        message = (
+        raise ShoalError(
             f"{type(task).__name__}.simulate() left the reward terms {names} unwritten or not finite: write "
             "every column of `terms` for every environment, in the order of `reward_terms`."
         )
-        raise ShoalError(message)
 
 
 def _check_mask(task: Task) -> None:
@@ -172,11 +162,10 @@ def _check_mask(task: Task) -> None:
     task.reset()
     for name, values in snapshot(task).items():
         if values[~chosen].tobytes() != before[name][~chosen].tobytes():
-            message = (
+            raise ShoalError(
                 f"{type(task).__name__}.reset() changed the array '{name}' of environments whose done flag is not "
                 "set: begin the kernel with `if not done[env]: return`."
             )
-            raise ShoalError(message)
 
 
 def check_capture(task: Task) -> None:
@@ -203,11 +192,10 @@ def check_capture(task: Task) -> None:
             differing &= _differing_arrays(task)
     restore(task, before)
     if differing:
-        message = (
+        raise ShoalError(
             f"A captured step of {type(task).__name__} gives other values in {', '.join(sorted(differing))} than the "
             f"same step launched kernel by kernel: {_ONLY_LAUNCHES}"
         )
-        raise ShoalError(message)
 
 
 def _compare_launches(task: Task) -> None:
@@ -217,11 +205,10 @@ def _compare_launches(task: Task) -> None:
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     found = difference(task.graph.launches, task.capture().launches, lasting)
     if found is not None:
-        message = (
+        raise ShoalError(
             f"A step of {type(task).__name__} launches other kernels than when it was captured ({found}): "
             f"{_ONLY_LAUNCHES}"
         )
-        raise ShoalError(message)
 
 
 def _differing_arrays(task: Task) -> set[str]:
@@ -286,11 +273,10 @@ def check_declared(task: Task) -> None:
     ]
     restore(task, before)
     if changed:
-        message = (
+        raise ShoalError(
             f"The kernels of {type(task).__name__} write to {changed[0]}, which no checkpoint would hold: make it with "
             "self.array(...), one row for each environment."
         )
-        raise ShoalError(message)
 
 
 def _undeclared(task: Task, arguments: Arguments) -> list[tuple[str, wp.array]]:

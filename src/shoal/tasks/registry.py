@@ -4,8 +4,6 @@ A lookup imports no simulator, except for a task in a user's own file, which is 
 through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -14,18 +12,16 @@ import sys
 import textwrap
 import traceback
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from shoal.config import AgentConfig, EnvConfig, TrainConfig
 from shoal.errors import ShoalError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 ENTRY_POINT_GROUP = "shoal.tasks"
 
@@ -111,10 +107,8 @@ class TaskSpec:
             if line is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
                 raise
             if isinstance(error, ShoalError):
-                message = f"{error} Look at {line}."
-                raise UsageError(message) from error.__cause__
-            message = f"The task {self.name} cannot be built, see {line}: {_description(error)}"
-            raise UsageError(message) from error
+                raise UsageError(f"{error} Look at {line}.") from error.__cause__
+            raise UsageError(f"The task {self.name} cannot be built, see {line}: {_description(error)}") from error
 
     def check_env(self, config: EnvConfig) -> tuple[str, ...]:
         """Check that the task can be built, and return notes for the user.
@@ -139,8 +133,7 @@ def require_extra(extra: str) -> Path:
     """
     found = importlib.util.find_spec(extra)
     if found is None or found.origin is None:
-        message = f"The task needs the package {extra}, which is not installed: run `uv add 'shoal[{extra}]'`."
-        raise UsageError(message)
+        raise UsageError(f"The task needs the package {extra}, which is not installed: run `uv add 'shoal[{extra}]'`.")
     return Path(found.origin).parent
 
 
@@ -186,11 +179,10 @@ def _from_file(task: str) -> TaskSpec:
     if attribute not in candidates:
         found = ", ".join(candidates) or "none"
         wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
-        message = (
+        raise UsageError(
             f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
             f"Pass {stem}.py:{candidates[0] if candidates else 'Class'}."
         )
-        raise UsageError(message)
     author = getattr(module, attribute)
     builders = {spec.builder: spec for spec in registered().values()}
     bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in author.__mro__]
@@ -261,8 +253,7 @@ def _load_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        message = f"The file {path} cannot be imported as Python: pass path/to/file.py:Class."
-        raise UsageError(message)
+        raise UsageError(f"The file {path} cannot be imported as Python: pass path/to/file.py:Class.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # The file may import its neighbours, but none of them replaces a library.
@@ -271,9 +262,8 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        message = (
+        raise UsageError(
             f"The file {path} failed when it was imported ({type(error).__name__}: {error}): "
             "run it with python to see where."
-        )
-        raise UsageError(message) from error
+        ) from error
     return module

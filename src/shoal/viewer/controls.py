@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import viser
 
     from shoal.sim.kernel_task import Command

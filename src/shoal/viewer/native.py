@@ -1,22 +1,16 @@
 """Native viewer: one environment in MuJoCo's window. Space pauses, R resets."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
+from shoal.config import PlayConfig
 from shoal.learn.evaluation import open_policy
 from shoal.sim.render.window import Window
+from shoal.tasks.registry import TaskSpec
 from shoal.viewer.playback import FRAME_S, Pacer, Playback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shoal.config import PlayConfig
-    from shoal.tasks.registry import TaskSpec
 
 
 def show(

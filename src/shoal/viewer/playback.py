@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from shoal.sim.bridge import to_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.evaluation import Policy
 

@@ -1,34 +1,27 @@
 """Web viewer: serves a page with viser, on which a policy plays until a signal comes."""
 
-from __future__ import annotations
-
 import io
 import logging
 import socket
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import NoReturn
 
 import viser
 
+from shoal.config import PlayConfig
 from shoal.errors import ShoalError
 from shoal.learn.evaluation import load_weights, open_policy
-from shoal.plan.checkpoints import list_checkpoints
+from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.rundir import RunDir
 from shoal.sim.render.shapes import SceneGeometry
+from shoal.tasks.registry import TaskSpec
 from shoal.viewer.controls import ControlPanel
 from shoal.viewer.playback import FRAME_S, Pacer, Playback
 from shoal.viewer.scene import ViserScene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from typing import NoReturn
-
-    from shoal.config import PlayConfig
-    from shoal.plan.checkpoints import Checkpoint
-    from shoal.tasks.registry import TaskSpec
 
 STATUS_PERIOD_S = 0.1
 """Period of updates of the texts: faster ones cannot be read [s]."""

@@ -9,10 +9,9 @@ previous position. A sort computes for each row the row that it takes its values
 array, and copies them back. It only launches kernels, which are captured with the step.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import mujoco
 import mujoco_warp as mjw
@@ -30,9 +29,6 @@ from shoal.sim.engines.sort_kernels import (
     rank_rows,
     sort_blocks,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _WORD = 4
 """Size of the numbers in all sorted fields [bytes]."""
@@ -55,18 +51,16 @@ def make_deterministic(model: mujoco.MjModel, warp_model: mjw.Model, data: mjw.D
         ("signed distance fields", np.count_nonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_SDF)),
     ):
         if count:
-            message = (
+            raise UsageError(
                 f"--env.deterministic was asked for, but the model has {what} ({count}), whose contacts cannot be "
                 "sorted: remove them from the model, or leave the flag out."
             )
-            raise UsageError(message)
     for module, name in _HOOKS:
         if not hasattr(module, name):
-            message = (
+            raise UsageError(
                 f"--env.deterministic was asked for, but MuJoCo Warp {mjw.__version__} has no function '{name}': "
                 "install mujoco-warp 4.0.0, or leave the flag out."
             )
-            raise UsageError(message)
     warp_model.opt.deterministic = int(mjw.DeterminismType.ALL)
     data.sorts = _Sorts(warp_model, data)  # pyright: ignore[reportAttributeAccessIssue]
     collision_driver._sort_contacts = _sort_contacts  # noqa: SLF001

@@ -9,10 +9,9 @@ After a step, derived fields describe the state before its last physics step, as
 state are always current.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
@@ -20,9 +19,6 @@ import warp as wp
 from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
 from shoal.errors import ShoalError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LARGEST = 1e10
 """An environment has diverged when a position or velocity is not smaller: MuJoCo's own limit, mjMAXVAL."""
@@ -95,8 +91,7 @@ class Engine(ABC):
         if name not in self.fields:
             if name not in DATA_FIELDS:
                 hint = " Ask for it by parameter()." if name in MODEL_FIELDS else did_you_mean(name, DATA_FIELDS)
-                message = f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}"
-                raise ShoalError(message)
+                raise ShoalError(f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}")
             self.fields[name] = self._open(name)
         return self.fields[name]
 

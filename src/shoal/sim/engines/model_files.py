@@ -1,7 +1,5 @@
 """MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -26,20 +24,18 @@ def find_robot(robot: str) -> Path:
     try:
         import mujoco_menagerie  # pyright: ignore[reportMissingImports]  An extra.
     except ImportError as error:
-        message = (
+        raise UsageError(
             f"--env.robot {robot} was asked for, which is no file, and so a name of the package mujoco-menagerie, "
             "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
-        )
-        raise UsageError(message) from error
+        ) from error
     try:
         found = mujoco_menagerie.get(robot)
         return found.xml(found.default_model)  # Its default is a scene, with a floor of its own.
     except mujoco_menagerie.MenagerieError as error:
-        message = (
+        raise UsageError(
             f"--env.robot {robot} cannot be had from the package mujoco-menagerie ({error}): pass one of its names, or "
             "the path of an MJCF file."
-        )
-        raise UsageError(message) from error
+        ) from error
 
 
 def copy_model(file: Path, directory: Path, name: str) -> None:

@@ -5,12 +5,10 @@ for, each refreshed once a step in one vectorised copy. Only controls flow back,
 were reset or marked as moved: all else is MuJoCo's to the last bit.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
@@ -20,10 +18,7 @@ from mujoco.batch import Batch, SimulationError
 from shoal.errors import ShoalError, TrainingFailedError
 from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, STATE, STATE_ROWS, Engine, rows_of, some_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    _Pair = tuple[np.ndarray, np.ndarray]
+_Pair = tuple[np.ndarray, np.ndarray]
 
 logger = logging.getLogger(__name__)
 
@@ -160,11 +155,10 @@ class NativeEngine(Engine):
         try:
             call()
         except SimulationError as error:
-            message = (
+            raise TrainingFailedError(
                 f"MuJoCo gave up on {some_of(error.ids)}: {' '.join(self._batch.error(int(error.ids[0])).split())}. "
                 "Look at the model, and at what the task writes to its state."
-            )
-            raise TrainingFailedError(message) from error
+            ) from error
 
 
 def _array_of(give: Callable[[str], np.ndarray], name: str) -> np.ndarray:

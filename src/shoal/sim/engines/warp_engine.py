@@ -7,9 +7,7 @@ Its capacities are fixed: `nconmax` contacts for each environment in the mean, a
 environment that needs more drops the rest, with a warning.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import mujoco
 import mujoco_warp as mjw
@@ -21,9 +19,6 @@ from shoal.sim.bookkeeping import copy_rows_where
 from shoal.sim.engines.deterministic import make_deterministic
 from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
 from shoal.sim.graphs import CapturedGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
 """Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
@@ -78,8 +73,7 @@ class WarpEngine(Engine):
     def _open(self, name: str) -> wp.array:
         theirs = getattr(self._data, name, None)
         if theirs is None:
-            message = f"The field '{name}' was asked for, but MuJoCo Warp does not have it."
-            raise ShoalError(message)
+            raise ShoalError(f"The field '{name}' was asked for, but MuJoCo Warp does not have it.")
         if name in STATE + _REST_OF_STATE + CONTROLS:
             return _view(theirs)
         ours = self._allocate(name, getattr(self._template, name))

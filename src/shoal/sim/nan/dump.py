@@ -3,24 +3,20 @@
 Numbers and text only: reading one runs no code. Only the version of MuJoCo that has saved the model reads it again.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.files import write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _BROKEN = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 """Errors of reading half a file, or one that holds something else."""
@@ -87,8 +83,7 @@ class Dump:
             if env in {None, each.env}:
                 return each
         there = ", ".join(str(each.env) for each in self.envs)
-        message = f"--env {env} was asked for, but the file has the environments {there}: pass one of them."
-        raise UsageError(message)
+        raise UsageError(f"--env {env} was asked for, but the file has the environments {there}: pass one of them.")
 
 
 def write_dump(dump: Dump, file: Path) -> None:
@@ -119,19 +114,17 @@ def read_dump(file: Path) -> Dump:
         with np.load(file, allow_pickle=False) as held:
             dump = _parse({name: held[name] for name in held.files})
     except _BROKEN as error:
-        message = (
+        raise UsageError(
             f"{file} is no file that a training leaves when it loses environments, or not all of one "
             f"({type(error).__name__}): pass <run>/ranks/rank_00000.lost.npz, or copy it once more."
-        )
-        raise UsageError(message) from error
+        ) from error
     here = version("mujoco")
     theirs = dump.info.versions["mujoco"]
     if theirs != here:
-        message = (
+        raise UsageError(
             f"{file} holds a model of MuJoCo {theirs}, which MuJoCo {here} cannot read: "
             f"run `uv pip install mujoco=={theirs}`."
         )
-        raise UsageError(message)
     return dump
 
 

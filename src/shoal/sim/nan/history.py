@@ -4,12 +4,10 @@ Before the physics of each step, all their inputs are copied into a ring. It is 
 is read back. History of an environment that diverged is kept until the next `clear`.
 """
 
-from __future__ import annotations
-
 import logging
 import platform
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
@@ -17,14 +15,9 @@ import warp as wp
 
 from shoal import __version__
 from shoal.sim.bookkeeping import count_kept, keep_rows, mark_begins
-from shoal.sim.engines.engine import LARGEST, STATE_ROWS
+from shoal.sim.engines.engine import LARGEST, STATE_ROWS, Engine
 from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
 from shoal.sim.render.clip import save_scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from shoal.sim.engines.engine import Engine
 
 logger = logging.getLogger(__name__)
 

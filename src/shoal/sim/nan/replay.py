@@ -12,16 +12,12 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 
-from shoal.sim.nan.dump import read_dump
+from shoal.sim.nan.dump import DivergedEnv, Dump, read_dump
 from shoal.sim.render.clip import load_scene
-
-if TYPE_CHECKING:
-    from shoal.sim.nan.dump import DivergedEnv, Dump
 
 TOLERANCE = 1e-3
 """Largest allowed difference of one step of MuJoCo Warp, in 32 bits, from MuJoCo C's: relative to the number, or to 1

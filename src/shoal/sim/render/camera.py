@@ -3,15 +3,11 @@
 MuJoCo reads MUJOCO_GL when it is first imported: `shoal.sim.render.film` starts a process with it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import mujoco
+import numpy as np
 from mujoco.rendering.classic.renderer import Renderer
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CAMERA = "film"
 """Name of the camera that a scene may have for its films."""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -22,8 +23,6 @@ from shoal.errors import ShoalError
 from shoal.procfs import end_with_parent, how_it_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from shoal.sim.render.clip import Clip
 
 _CLEAN_UP_S = 5.0
@@ -98,8 +97,7 @@ def make_film(clip: Clip, target: Path, gl: str) -> None:
     finally:
         process.end()
     if reason is not None:
-        message = f"The film {target} could not be made ({reason})."
-        raise ShoalError(message)
+        raise ShoalError(f"The film {target} could not be made ({reason}).")
 
 
 def unfinished(target: Path) -> Path:
@@ -164,8 +162,7 @@ def _encoder(file: Path, size: tuple[int, int], rate: float) -> Iterator[Callabl
             process.wait()
         if code:
             lines = _lines_of(output)
-            message = f"ffmpeg failed ({lines[0] if lines else code})"
-            raise OSError(message)
+            raise OSError(f"ffmpeg failed ({lines[0] if lines else code})")
 
 
 def _main(target: Path, parent: int, nice: int) -> None:

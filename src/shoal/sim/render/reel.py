@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+import warp as wp
 
 from shoal.sim.bridge import to_torch
 from shoal.sim.render.clip import Clip, save_scene
 
 if TYPE_CHECKING:
     import mujoco
-    import warp as wp
 
 
 class Task(Protocol):

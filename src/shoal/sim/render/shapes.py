@@ -4,8 +4,6 @@ Geoms that look alike share one surface. Of a texture only its mean colour is ke
 not drawn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mujoco

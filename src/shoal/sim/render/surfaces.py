@@ -1,14 +1,9 @@
 """Triangle surfaces of MuJoCo's geoms: meshes, height fields and primitives."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import mujoco
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SEGMENTS = 24
 """Corners of a circle, and twice those of a half turn from pole to pole."""

@@ -1,22 +1,17 @@
 """MuJoCo's viewer window."""
 
-from __future__ import annotations
-
 import threading
 import warnings
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 import glfw
 import mujoco
 import mujoco.viewer
+import numpy as np
 
 from shoal.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    import numpy as np
 
 _CLOSED_AFTER_S = 5.0
 """Longest time that a window takes to close [s]."""

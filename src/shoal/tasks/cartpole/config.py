@@ -4,8 +4,6 @@ Angles are measured from upright, positive towards positive positions of the car
 numbers go into are in `shoal.tasks.cartpole.kernels`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from shoal.config.checks import above, at_least, check

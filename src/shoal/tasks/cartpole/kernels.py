@@ -24,12 +24,9 @@ A row of `state` is x, theta, x', theta'.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import warp as wp
 
-if TYPE_CHECKING:
-    from shoal.tasks.cartpole.config import CartpoleConfig
+from shoal.tasks.cartpole.config import CartpoleConfig
 
 
 @wp.struct

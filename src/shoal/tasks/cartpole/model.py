@@ -4,17 +4,13 @@ The model is made from a configuration, with masses and inertias written out, so
 `shoal.tasks.cartpole.kernels` exactly.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 from mujoco.batch import Batch
 
-if TYPE_CHECKING:
-    from shoal.tasks.cartpole.config import CartpoleConfig
+from shoal.tasks.cartpole.config import CartpoleConfig
 
 _MODEL = """
 <mujoco model="cartpole">

@@ -1,7 +1,5 @@
 """`Cartpole-Swingup-Mujoco`: `Cartpole-Swingup` with MuJoCo's dynamics. All else is the same kernels."""
 
-from __future__ import annotations
-
 import mujoco
 
 from shoal.sim.mujoco_task import MujocoTask

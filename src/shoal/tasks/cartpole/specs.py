@@ -3,8 +3,6 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from __future__ import annotations
-
 from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
 from shoal.tasks.registry import TaskSpec

@@ -1,12 +1,11 @@
 """The base class of Gymnasium's MuJoCo tasks: models, actions, observations by parts, reset noise, and health."""
 
-from __future__ import annotations
-
 import logging
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import mujoco
 import warp as wp
@@ -15,9 +14,6 @@ from shoal.sim.mujoco_task import MujocoTask
 from shoal.tasks.gymnasium_v5 import kernels
 from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
 from shoal.tasks.registry import require_extra
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ConfigT = TypeVar("ConfigT", bound=GymnasiumConfig)
 

@@ -4,8 +4,6 @@ An instance for each task stands below the classes, and `shoal.tasks.gymnasium_v
 are the models': `episode_length_s` is the number of steps that Gymnasium registers, in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 

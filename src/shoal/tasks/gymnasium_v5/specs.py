@@ -3,18 +3,13 @@
 Importable without Warp, MuJoCo and Gymnasium. Results are in docs/tasks/gymnasium_v5.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.config.algorithm import Schedule
 from shoal.tasks.gymnasium_v5 import config
+from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
 from shoal.tasks.registry import TaskSpec
-
-if TYPE_CHECKING:
-    from shoal.config.algorithm import Schedule
-    from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
 
 _GREATEST_STD = 1e6
 """No bound: rsl_rl's default."""

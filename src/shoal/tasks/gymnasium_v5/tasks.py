@@ -1,18 +1,14 @@
 """The eleven tasks: observations, rewards and terminations."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
 
 import warp as wp
 
 from shoal.tasks.gymnasium_v5 import config as configs
 from shoal.tasks.gymnasium_v5 import kernels
 from shoal.tasks.gymnasium_v5.base import GymnasiumTask, Part
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RunConfigT = TypeVar("RunConfigT", bound=configs.RunConfig)
 WalkConfigT = TypeVar("WalkConfigT", bound=configs.WalkConfig)

@@ -4,8 +4,6 @@ Names of reward terms are those of Isaac Lab and mjlab, and so are most weights:
 docs/tasks.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 

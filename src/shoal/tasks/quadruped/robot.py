@@ -1,20 +1,16 @@
 """The robot of the velocity tasks: the one that ships, an MJCF file, or a model of `mujoco-menagerie`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.sim.engines.model_files import find_robot
-
-if TYPE_CHECKING:
-    from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.config import VelocityConfig
 
 SHIPPED = Path(__file__).with_name("quadruped.xml")
 _FOOT_TOLERANCE = 0.005
@@ -114,23 +110,20 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
     names = [model.key(index).name for index in range(model.nkey)]
     if config.keyframe not in names:
         listed = f"the keyframes {', '.join(names)}" if names else "no keyframe"
-        message = (
+        raise UsageError(
             f"--env.keyframe {config.keyframe} was asked for, but the robot has {listed}: "
             "pass one, or add one to the model."
         )
-        raise UsageError(message)
     geoms = [model.geom(index).name for index in range(model.ngeom)]
     try:
         feet = [index for index, name in enumerate(geoms) if re.fullmatch(config.feet, name)]
     except re.error as error:
-        message = f"--env.feet {config.feet} is no pattern that Python understands: {error}."
-        raise UsageError(message) from error
+        raise UsageError(f"--env.feet {config.feet} is no pattern that Python understands: {error}.") from error
     if not feet:
-        message = (
+        raise UsageError(
             f"--env.feet {config.feet} matches none of the robot's geoms, which are named "
             f"{', '.join(filter(None, geoms)) or 'nothing'}: pass a pattern that matches its feet."
         )
-        raise UsageError(message)
     limited = model.actuator_forcelimited.astype(bool)
     return Robot(
         base=int(model.jnt_bodyid[0]),
@@ -153,18 +146,16 @@ def _check_joints(model: mujoco.MjModel, config: VelocityConfig) -> None:
     on_joints = bool((model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all())
     if not on_joints or acted != list(range(1, model.njnt)):
         joints = ", ".join(model.joint(index).name for index in range(1, model.njnt))
-        message = (
+        raise UsageError(
             f"--env.robot {robot} has {model.nu} actuators, and not one for each of its joints in their order "
             f"({joints}): add or sort actuators in the model."
         )
-        raise UsageError(message)
     servo = (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (
         model.actuator_gainprm[:, 0] == -model.actuator_biasprm[:, 1]
     )
     if not servo.all():
         others = ", ".join(model.actuator(int(index)).name for index in np.flatnonzero(~servo))
-        message = (
+        raise UsageError(
             f"--env.robot {robot} has actuators that take no angle ({others}): make them <position> actuators, whose "
             "control is the angle to go to."
         )
-        raise UsageError(message)

@@ -1,9 +1,9 @@
 """`Quadruped-Velocity-Rough`: the velocity task on rough terrain, with a height scan and a terrain curriculum."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import ClassVar
 
-from typing import TYPE_CHECKING, ClassVar
-
+import mujoco
 import numpy as np
 import warp as wp
 
@@ -12,11 +12,6 @@ from shoal.tasks.quadruped.config import RoughConfig
 from shoal.tasks.quadruped.ground import scan
 from shoal.tasks.quadruped.task import VelocityTask
 from shoal.tasks.quadruped.terrain import BORDER, CELL, build_on_terrain, make_terrain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import mujoco
 
 _START_SPREAD = 0.3
 """Largest distance of a first position from the middle of its tile, along each axis [m]: on the flat platform."""

@@ -1,11 +1,10 @@
 """The base class of velocity tasks, and `Quadruped-Velocity-Flat`."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+import mujoco
 import numpy as np
 import warp as wp
 
@@ -15,10 +14,6 @@ from shoal.tasks.quadruped import events, kernels
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.ground import Ground
 from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
-
-if TYPE_CHECKING:
-    import mujoco
-
 
 ConfigT = TypeVar("ConfigT", bound=VelocityConfig)
 

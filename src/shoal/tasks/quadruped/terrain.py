@@ -6,20 +6,14 @@ robots (`isaaclab.terrains.config.rough.ROUGH_TERRAINS_CFG` and its velocity tas
 which are lower here.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 
+from shoal.tasks.quadruped.config import RoughConfig, TerrainName
 from shoal.tasks.quadruped.robot import add_floor, build_spec, compile_spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shoal.tasks.quadruped.config import RoughConfig, TerrainName
 
 CELL = 0.1
 """Distance between two points of the height field [m]."""
