@@ -7,12 +7,11 @@ checkpoint threads to rank 0 in a group of their own: collectives of two threads
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -95,15 +94,19 @@ def local_copy(model: Path, world: World) -> Iterator[Path]:
 
 
 def _broadcast_file(source: Path, target: Path | None, world: World) -> None:
-    """Send a file of rank 0 to all ranks; those with a `target` write it there."""
+    """Send a file of rank 0 to all ranks, a chunk at a time; those with a `target` write it there."""
     size = torch.tensor([source.stat().st_size if world.is_first else 0], device=world.device)
     dist.broadcast(size, src=0)
-    content = torch.empty(int(size.item()), dtype=torch.uint8)
-    if world.is_first:
-        content = torch.from_numpy(np.fromfile(source, np.uint8, count=len(content)))
-    for chunk in content.split(_CHUNK_BYTES) if len(content) else ():
-        sent = chunk.to(world.device)
-        dist.broadcast(sent, src=0)
-        chunk.copy_(sent)
-    if target is not None:
-        content.numpy().tofile(target)
+    left = int(size.item())
+    with ExitStack() as stack:
+        read = stack.enter_context(source.open("rb")) if world.is_first else None
+        write = stack.enter_context(target.open("wb")) if target is not None else None
+        while left:
+            chunk = torch.empty(min(left, _CHUNK_BYTES), dtype=torch.uint8)
+            if read is not None and read.readinto(chunk.numpy()) < len(chunk):
+                raise EOFError(f"{source} was truncated while it was read")
+            sent = chunk.to(world.device)
+            dist.broadcast(sent, src=0)
+            if write is not None:
+                sent.cpu().numpy().tofile(write)
+            left -= len(chunk)
