@@ -34,9 +34,9 @@ def test_a_file_is_sent_in_chunks_of_bounded_size(tmp_path: Path, monkeypatch: p
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(bytes(range(100)))
     monkeypatch.setattr(checkpoint_transfer, "_CHUNK_BYTES", 30)
-    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: sent.append(tensor.clone()))
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, **_: sent.append(tensor.clone()))
     checkpoint_transfer._broadcast_file(source, None, first)
     assert [len(chunk) for chunk in sent] == [1, 30, 30, 30, 10]
-    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: tensor.copy_(sent.popleft()))
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, **_: tensor.copy_(sent.popleft()))
     checkpoint_transfer._broadcast_file(source, target, other)
     assert target.read_bytes() == source.read_bytes()
