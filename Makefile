@@ -55,8 +55,9 @@ test-spawn:                   ## Rung 2: real workers.
 test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or runs on any device.
 	$(RUN) python tests/support/emulated_gpu pytest -m "not slow"
 
-test-soak:                    ## What CI leaves out for its time: about half an hour.
+test-soak:                    ## What CI leaves out for its time: about an hour.
 	$(RUN) pytest -m soak
+	$(RUN) python tests/support/emulated_gpu pytest -m slow
 
 test-chaos:                   ## What breaks a command as a user's machine would, all of it: a quarter of an hour.
 	$(RUN) pytest -m "chaos and (soak or not soak)" tests/chaos

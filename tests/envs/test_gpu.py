@@ -51,7 +51,14 @@ def test_a_captured_step_gives_the_cpu_s_numbers(task: type[Balance | Swingup]) 
         torch.testing.assert_close(there[1].cpu()[same_end], here[1][same_end], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("task", "steps"), [(SwingupMujoco, 50), (FlatVelocity, 10), (RoughVelocity, 10)])
+@pytest.mark.parametrize(
+    ("task", "steps"),
+    [
+        pytest.param(SwingupMujoco, 50, marks=pytest.mark.slow),
+        (FlatVelocity, 10),
+        pytest.param(RoughVelocity, 10, marks=pytest.mark.slow),
+    ],
+)
 def test_mujoco_warp_on_a_gpu_gives_the_numbers_of_mujoco_on_the_cpu(task: type[Any], steps: int) -> None:
     on_cpu = WarpVecEnv(task(task.config, num_envs=64, device="cpu", seed=5))
     on_gpu = on_the_gpu(task, seed=5)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.emulated_gpu
 
 GPU = "cuda:1"
+LIKE_ANOTHER = {"Pusher-v5", "HumanoidStandup-v5", "Walker2d-v5", "InvertedDoublePendulum-v5"}
+"""Tasks whose step differs from another's by the model only."""
 NUM_ENVS = 3
 STEPS = 4
 
@@ -39,7 +41,10 @@ def counts(machine: Machine) -> tuple[int, Any, Any]:
     return machine.driver.graph_launches, dict(machine.driver.waits), dict(machine.torch.waits)
 
 
-@pytest.mark.parametrize("name", sorted(registry.registered()))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name for name in registry.registered()],
+)
 def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
     machine = emulated_gpu.machine()
     draws = np.random.default_rng(0)

@@ -30,12 +30,16 @@ def train(where: Path, task: str, *flags: str) -> Ended:
 
 
 @pytest.mark.gpu(count=1)
-@pytest.mark.parametrize("flags", [(), ("--gpu-ids", "0")], ids=["by default", "by its index"])
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param((), id="by default"), pytest.param(("--gpu-ids", "0"), id="by its index", marks=pytest.mark.slow)],
+)
 def test_one_gpu_trains_in_process(tmp_path: Path, flags: tuple[str, ...]) -> None:
     plan = train(tmp_path, "Cartpole-Swingup", *flags).record["plan"]
     assert (plan["launch_mode"], plan["devices"], plan["backend"]) == ("in process", ["cuda:0"], None)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu(count=1)
 def test_two_ranks_share_one_gpu_through_gloo(tmp_path: Path) -> None:
     ended = train(tmp_path, "Cartpole-Swingup", "--gpu-ids", "0", "--nproc-per-node", "2")
