@@ -125,8 +125,9 @@ class Machine:
         """Send a message of the head to the node agent."""
         if kind == "launch":
             request = dict(data or {})
+            channel: Any = SimpleNamespace(send=self.from_agent)
             inbox: Any = None
-            self.agent = node_agent._Launch(SimpleNamespace(send=self.from_agent), inbox, request)
+            self.agent = node_agent._Launch(channel, inbox, request)
             self.clock.at(self.clock.now + self.delay, self.report)
         elif not self.is_cut:
             self.clock.at(self.clock.now + self.delay, lambda: self.on_message(kind))

@@ -103,7 +103,8 @@ def _broadcast_file(source: Path, target: Path | None, world: World) -> None:
         write = stack.enter_context(target.open("wb")) if target is not None else None
         while left:
             chunk = torch.empty(min(left, _CHUNK_BYTES), dtype=torch.uint8)
-            if read is not None and read.readinto(chunk.numpy()) < len(chunk):
+            buffer: Any = chunk.numpy()
+            if read is not None and read.readinto(buffer) < len(chunk):
                 raise EOFError(f"{source} was truncated while it was read")
             sent = chunk.to(world.device)
             dist.broadcast(sent, src=0)
