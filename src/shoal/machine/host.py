@@ -16,61 +16,57 @@ from pathlib import Path
 
 import psutil
 
-from shoal.machine.cgroups import OWN_GROUPS, ROOT, control_groups, read_text
+from shoal.machine.cgroups import control_groups, read_text
 
 RESOLVE_S = 2.0
 """Time limit of a host name look-up [s]. Without one, an unreachable name server takes half a minute."""
-_NO_LIMIT = 2**60  # Version 1 of control groups writes nearly 2**63 for no limit.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The host's memory that this process may use."""
+    """The host's memory that this process may use [bytes]."""
 
     total: int
-    """[bytes], no more than the container allows."""
+    """No more than the container allows."""
     available: int
-    """What new processes can take without swapping [bytes]."""
+    """What new processes can take without swapping."""
     swap_free: int = 0
-    """[bytes]"""
     limited: bool = False
     """Whether a control group allows less than the machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The file system of a directory."""
+    """The file system of a directory [bytes]."""
 
     total: int
-    """[bytes]"""
     free: int
-    """Space for this user [bytes], without regard to quotas."""
+    """Space for this user, without regard to quotas."""
     free_files: int | None = None
     """Free inodes. None where the file system sets no such limit."""
 
 
-def memory(cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> Memory:
+def memory() -> Memory:
     """Return the memory of the machine, within the limits of this process's control groups."""
     host = psutil.virtual_memory()
-    total, available, limited = host.total, host.available, False
-    for group in control_groups("memory", cgroup_root, own_groups):
+    total, available = host.total, host.available
+    for group in control_groups("memory"):
         limit, used = _memory_of(group)
         if limit is not None and limit < total:
-            total, limited = limit, True
-            available = min(available, max(0, limit - used))
-    return Memory(total=total, available=available, swap_free=psutil.swap_memory().free, limited=limited)
+            total, available = limit, min(available, max(0, limit - used))
+    return Memory(total=total, available=available, swap_free=psutil.swap_memory().free, limited=total < host.total)
 
 
 def _memory_of(group: Path) -> tuple[int | None, int]:
     """Return the limit of a control group, and its used memory without droppable pages [bytes]."""
     limit, used = read_text(group / "memory.max"), read_text(group / "memory.current")
-    if not limit:
+    if not limit:  # version 1, which writes nearly 2**63 for no limit
         limit, used = read_text(group / "memory.limit_in_bytes"), read_text(group / "memory.usage_in_bytes")
+    if not (limit.isdigit() and used.isdigit()):
+        return None, 0
     # Inactive pages of files, which both versions count as used.
     stat = dict(re.findall(r"^(\w+) (\d+)$", read_text(group / "memory.stat"), re.MULTILINE))
     droppable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-    if not (limit.isdigit() and used.isdigit()) or int(limit) > _NO_LIMIT:
-        return None, 0
     return int(limit), max(0, int(used) - droppable)
 
 
@@ -91,10 +87,9 @@ def usable_cores() -> int:
     return schedulable if quota is None else max(1, min(schedulable, int(quota)))
 
 
-def cpu_quota(cgroup_root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> float | None:
+def cpu_quota() -> float | None:
     """Return the limit of this process's control groups on CPU time [cores]. None without a limit."""
-    groups = control_groups("cpu", cgroup_root, own_groups)
-    return min((limit for group in groups if (limit := _cpu_limit_of(group)) is not None), default=None)
+    return min(filter(None, map(_cpu_limit_of, control_groups("cpu"))), default=None)
 
 
 def _cpu_limit_of(group: Path) -> float | None:
@@ -132,12 +127,9 @@ def nearest_existing(path: Path) -> Path:
 
 
 def why_unwritable(directory: Path) -> tuple[Path, str] | None:
-    """Return why a directory cannot be created or written, as far as permissions tell. None when it can.
+    """Return the path for which a directory cannot be created or written, and a predicate about it. None when it can.
 
-    A read-only mount is noticed too, for root as well.
-
-    Returns:
-        The path at fault, and a predicate about it.
+    Permissions decide, and read-only mounts, for root as well. Nothing is written.
     """
     try:
         nearest = nearest_existing(directory)
@@ -151,11 +143,7 @@ def why_unwritable(directory: Path) -> tuple[Path, str] | None:
 
 
 def why_no_file(directory: Path) -> tuple[Path, str] | None:
-    """Return why no file can be created in a directory, found out by creating one. None when it can.
-
-    Returns:
-        The path at fault, and a predicate about it.
-    """
+    """Like `why_unwritable`, found out by creating a file."""
     nearest = nearest_existing(directory)
     try:
         tempfile.TemporaryFile(dir=nearest).close()
@@ -164,7 +152,7 @@ def why_no_file(directory: Path) -> tuple[Path, str] | None:
     return None
 
 
-def kernel_cache(environ: Mapping[str, str] = os.environ) -> Path:
+def kernel_cache(environ: Mapping[str, str]) -> Path:
     """Return the directory of Warp's compiled kernels, by Warp's own rule: importing Warp costs a second."""
     try:
         release = version("warp-lang")
@@ -177,7 +165,7 @@ def kernel_cache(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "warp" / release
 
 
-def why_unresolved(name: str, timeout_s: float = RESOLVE_S) -> str | None:
+def why_unresolved(name: str) -> str | None:
     """Return why a host name does not resolve, as a clause. None when it does.
 
     The resolver has no time limit of its own, so it runs in a thread, which is abandoned when it takes too long.
@@ -187,14 +175,13 @@ def why_unresolved(name: str, timeout_s: float = RESOLVE_S) -> str | None:
     def resolve() -> None:
         try:
             socket.getaddrinfo(name, None)
+            answer.append(None)
         except OSError as error:
             answer.append((error.strerror or str(error)).rstrip("."))
         except UnicodeError:  # a label that is empty or too long
             answer.append("it is no host name")
-        else:
-            answer.append(None)
 
     thread = threading.Thread(target=resolve, name=f"resolve {name}", daemon=True)
     thread.start()
-    thread.join(timeout_s)
-    return answer[0] if answer else f"no answer within {timeout_s:g} s"
+    thread.join(RESOLVE_S)
+    return answer[0] if answer else f"no answer within {RESOLVE_S:g} s"
