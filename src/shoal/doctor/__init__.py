@@ -27,8 +27,7 @@ CHECKS: tuple[_Check, ...] = (
     host.cores,
     host.open_files,
     host.training,
-    host.loopback,
-    host.names,
+    host.network,
     software.driver,
     gpus.gpus,
     software.torch,
@@ -69,12 +68,7 @@ class Diagnosis:
 
 
 def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Diagnosis:
-    """Run all checks.
-
-    Args:
-        config: What to check.
-        environ: Environment variables.
-        log: Takes a line about each step that takes a while.
+    """Run all checks, and `log` a line about each step that takes a while.
 
     Raises:
         UsageError: The configuration is invalid.
@@ -82,7 +76,7 @@ def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str
     if config.hosts:
         return Diagnosis(tuple(communication.examine_hosts(config, environ, log)))
     with closing(DoctorContext(config=config, environ=environ, gpus=visible_gpus(environ), log=log)) as context:
-        _ = context.gpu_ids  # An invalid --gpu-ids, and an unknown task, are refused first.
+        _ = context.workers  # An invalid --gpu-ids, and an unknown task, are refused first.
         if config.task is not None:
             registry.resolve(config.task)
         _ = context.probes  # They run during the other checks.

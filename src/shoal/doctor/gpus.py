@@ -1,7 +1,6 @@
 """Checks of the GPUs: their state, the links between them, and a kernel on each device."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.checks.gpu import holders_of
@@ -9,7 +8,7 @@ from shoal.checks.preflight import wanted_gpus
 from shoal.doctor.context import DoctorContext
 from shoal.errors import UsageError
 from shoal.machine import gpu_health
-from shoal.machine.gpu_health import GpuLink, GpuState
+from shoal.machine.gpu_health import GpuState
 
 
 def gpus(context: DoctorContext) -> Iterator[Finding]:
@@ -23,7 +22,7 @@ def gpus(context: DoctorContext) -> Iterator[Finding]:
     if not context.gpus:
         reason = context.gpus.problem or "this machine has none, or CUDA_VISIBLE_DEVICES hides it"
         yield ok("GPUs", f"none is visible ({reason})")
-    for state in context.states:
+    for state in gpu_health.read_gpu_states(context.gpus.gpus):
         yield ok(f"GPU {state.index}", describe(state))
 
 
@@ -46,52 +45,31 @@ def describe(state: GpuState) -> str:
 
 
 def links(context: DoctorContext) -> Iterator[Finding]:
-    """Check the links between the wanted GPUs, as the driver and torch report them."""
-    wanted = wanted_gpus(context.devices, context.gpus)
-    if len(wanted) > 1:
-        peers = None if isinstance(context.torch, str) else context.torch["peers"]
-        yield from check_links(gpu_health.read_gpu_links(wanted), peers)
-
-
-def check_links(links: Sequence[GpuLink], peers: Sequence[Sequence[int]] | None) -> Iterator[Finding]:
-    """Check for pairs of GPUs without direct access to each other.
-
-    Args:
-        links: The link of each pair, as the driver reports it.
-        peers: Pairs of which torch reports that the first can read the other's memory. None without torch.
-    """
-    for link in links:
-        pair = f"GPUs {link.one} and {link.other}"
+    """Check the links between the wanted GPUs: whether each has direct access to the others."""
+    peers = None if isinstance(context.torch, str) else context.torch["peers"]
+    for link in gpu_health.read_gpu_links(wanted_gpus(context.devices, context.gpus)):
+        pair, access = f"GPUs {link.one} and {link.other}", link.peer_access
         can = peers is None or ([link.one, link.other] in peers and [link.other, link.one] in peers)
-        if link.peer_access == "ok" and not can:
-            yield note(
-                "links",
-                f"{pair} have peer access by the driver, but not by torch",
-                "set NCCL_P2P_DISABLE=1 if NCCL hangs",
-            )
-        elif link.peer_access not in (None, "ok"):
-            truth = f"{pair} have no peer access ({link.peer_access}): gradients go through the host's memory"
-            yield note("links", truth)
+        if access == "ok" and not can:
+            truth = f"{pair} have peer access by the driver, but not by torch"
+            yield note("links", truth, "set NCCL_P2P_DISABLE=1 if NCCL hangs")
+        elif access not in (None, "ok"):
+            yield note("links", f"{pair} have no peer access ({access}): gradients go through the host's memory")
         path = link.path or "the driver does not tell the way"
-        yield ok("links", f"{pair}: {path}, peer access {link.peer_access or 'unknown'}")
+        yield ok("links", f"{pair}: {path}, peer access {access or 'unknown'}")
 
 
 def kernels(context: DoctorContext) -> Iterator[Finding]:
     """Report whether a kernel ran on each device, each in a process of its own."""
     for device in dict.fromkeys(context.devices):
-        yield check_kernel(device, context.probes[device].result())
-
-
-def check_kernel(device: str, result: dict[str, Any] | str) -> Finding:
-    """Check the result of `probe_kernel` on a device."""
-    topic = f"kernel on {device}"
-    if isinstance(result, str):
-        return problem(
-            topic, f"Warp could not run a kernel on {device} ({result})", "mend the driver, or install warp-lang anew"
-        )
-    if not result["right"]:
-        return problem(topic, f"A kernel on {device} computed something wrong", "do not trust this device")
-    if result["why_not_captured"]:
-        truth = f"A step on {device} cannot be captured as a graph ({result['why_not_captured']})"
-        return problem(topic, truth, "update the driver, or train with --env.no-step-graph, which is much slower")
-    return ok(topic, f"ran, and was captured as a graph; loading it took {result['loaded_s']:.1f} s")
+        topic, result = f"kernel on {device}", context.probes[device].result()
+        if isinstance(result, str):
+            truth = f"Warp could not run a kernel on {device} ({result})"
+            yield problem(topic, truth, "mend the driver, or install warp-lang anew")
+        elif not result["right"]:
+            yield problem(topic, f"A kernel on {device} computed something wrong", "do not trust this device")
+        elif result["why_not_captured"]:
+            truth = f"A step on {device} cannot be captured as a graph ({result['why_not_captured']})"
+            yield problem(topic, truth, "update the driver, or train with --env.no-step-graph, which is much slower")
+        else:
+            yield ok(topic, f"ran, and was captured as a graph; loading it took {result['loaded_s']:.1f} s")

@@ -8,26 +8,24 @@ from collections.abc import Iterator
 from shoal.checks.findings import Finding, note, ok, problem
 from shoal.checks.launch import check_loopback
 from shoal.checks.preflight import findings_of
-from shoal.doctor.context import DoctorContext
+from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import UsageError
 from shoal.machine.host import cpu_name, cpu_quota, usable_cores, why_unresolved
+from shoal.plan.training import plan_training
 
 _FEW_FILES = 256
 """Open files below which a launch with sockets, logs and libraries hardly works."""
 
 
 def cores(context: DoctorContext) -> Iterator[Finding]:
-    """Check the usable cores."""
-    yield check_cores(len(context.devices), os.cpu_count() or 1, usable_cores(), cpu_quota())
-
-
-def check_cores(workers: int, there: int, usable: int, quota: float | None) -> Finding:
     """Compare workers with cores: each worker keeps one busy, on a GPU too."""
-    truth = f"{usable} of {there} cores may be used"
+    workers, usable, quota = len(context.devices), usable_cores(), cpu_quota()
+    truth = f"{usable} of {os.cpu_count() or 1} cores may be used"
     truth += f" (a container's limit: {quota:g})" if quota is not None else ""
     if workers > usable:
-        return note("cores", f"{truth}, and {workers} workers will share them", "pass fewer --nproc-per-node")
-    return ok("cores", f"{truth}; {cpu_name()}")
+        yield note("cores", f"{truth}, and {workers} workers will share them", "pass fewer --nproc-per-node")
+    else:
+        yield ok("cores", f"{truth}; {cpu_name()}")
 
 
 def open_files(_context: DoctorContext) -> Iterator[Finding]:
@@ -40,31 +38,35 @@ def open_files(_context: DoctorContext) -> Iterator[Finding]:
 
 
 def training(context: DoctorContext) -> Iterator[Finding]:
-    """Make the checks of `train`, for the named task or for any."""
-    plan = context.plan
-    if isinstance(plan, UsageError):
-        yield problem("task", str(plan).rstrip("."), "")
-    elif plan is not None:
-        if context.config.task is not None:
-            workers = f"{plan.world_size} workers on {', '.join(dict.fromkeys(plan.devices))}"
-            yield ok("task", f"{plan.spec.name}: {workers}, {plan.num_envs:,} environments each")
-        yield from findings_of(plan, context.environ, context.gpus)
+    """Make the checks of `train`, for the named task or for what any task needs."""
+    if not context.devices:
+        return
+    gpu_ids = tuple(dict.fromkeys(device.removeprefix("cuda:") for device in context.devices))
+    changes = {} if context.config.task else {"num_envs": 1}
+    config = training_of(
+        context.config,
+        gpu_ids=gpu_ids if context.uses_gpus else ("None",),
+        nproc_per_node=len(context.devices),
+        **changes,
+    )
+    try:
+        plan = plan_training(config, context.environ, context.gpus)
+    except UsageError as error:
+        yield problem("task", str(error).rstrip("."), "")
+        return
+    if context.config.task is not None:
+        workers = f"{plan.world_size} workers on {', '.join(dict.fromkeys(plan.devices))}"
+        yield ok("task", f"{plan.spec.name}: {workers}, {plan.num_envs:,} environments each")
+    yield from findings_of(plan, context.environ, context.gpus)
 
 
-def loopback(_context: DoctorContext) -> Iterator[Finding]:
-    """Check the network interface by which the workers of one machine communicate."""
+def network(_context: DoctorContext) -> Iterator[Finding]:
+    """Check loopback, by which workers of one machine communicate, and this machine's name, which several need."""
     yield check_loopback()
-
-
-def names(_context: DoctorContext) -> Iterator[Finding]:
-    """Check that this machine's own name resolves, which only several machines need."""
     name = platform.node()
     reason = why_unresolved(name)
     if reason is None:
         yield ok("host name", f"{name} resolves")
     else:
-        yield note(
-            "host name",
-            f"This machine's own name, '{name}', does not resolve ({reason}), which several machines need",
-            "add it to /etc/hosts",
-        )
+        truth = f"This machine's own name, '{name}', does not resolve ({reason}), which several machines need"
+        yield note("host name", truth, "add it to /etc/hosts")
