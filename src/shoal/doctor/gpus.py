@@ -39,7 +39,7 @@ def describe(state: GpuState) -> str:
         parts.append(f"{state.uncorrected_errors} uncorrected memory errors")
     if state.compute_mode not in (None, "default"):
         parts.append(f"compute mode {state.compute_mode}")
-    if state.uuid.startswith("MIG-"):
+    if state.is_mig:
         parts.append("a MIG device")
     return ", ".join(parts)
 

@@ -6,7 +6,7 @@ judged in `shoal.checks.gpu`.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -39,13 +39,9 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
-    """State of one visible GPU or MIG device. What the driver does not report is None."""
+class GpuState(Gpu):
+    """A visible GPU or MIG device with its state. What the driver does not report is None."""
 
-    index: int
-    """Index among the visible devices: torch's ``cuda:<index>``."""
-    name: str
-    uuid: str
     problem: str | None = None
     """The driver's error instead of a state, such as that the GPU is lost."""
     total_bytes: int | None = None
@@ -120,7 +116,7 @@ def _state(nvml: ModuleType, gpu: Gpu) -> GpuState:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
         memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)
     except nvml.NVMLError as error:
-        return GpuState(index=gpu.index, name=gpu.name, uuid=gpu.uuid, problem=str(error))
+        return GpuState(**asdict(gpu), problem=str(error))
     remapped = optional(nvml.nvmlDeviceGetRemappedRows, handle)
     pending = remapped[2] if remapped else optional(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
     modes = {
@@ -130,9 +126,7 @@ def _state(nvml: ModuleType, gpu: Gpu) -> GpuState:
     }
     uncorrected, since_driver_loaded = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     return GpuState(
-        index=gpu.index,
-        name=gpu.name,
-        uuid=gpu.uuid,
+        **asdict(gpu),
         total_bytes=int(memory.total) if memory else None,
         free_bytes=int(memory.free) if memory else None,
         holders=tuple(

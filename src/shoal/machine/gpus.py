@@ -189,13 +189,9 @@ _Device = tuple[PhysicalGpu, MigDevice | None]
 
 
 def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None = None) -> VisibleGpus:
-    """Apply `CUDA_VISIBLE_DEVICES` to a machine.
+    """Apply the values of `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` to a machine; None when one is not set.
 
-    Args:
-        inventory: The machine.
-        mask: Value of `CUDA_VISIBLE_DEVICES`, None when it is not set.
-        device_order: Value of `CUDA_DEVICE_ORDER`, None when it is not set. Shoal's commands set it to PCI_BUS_ID
-            unless the user has set it.
+    Shoal's commands set the order to PCI_BUS_ID unless the user has set it.
     """
     unmasked = _enumerated([device for gpu in inventory.gpus for device in _devices_of(gpu)], inventory)
     listed = unmasked if mask is None else _enumerated(_listed(mask, inventory), inventory)

@@ -51,23 +51,16 @@ def memory() -> Memory:
     host = psutil.virtual_memory()
     total, available = host.total, host.available
     for group in control_groups("memory"):
-        limit, used = _memory_of(group)
-        if limit is not None and limit < total:
-            total, available = limit, min(available, max(0, limit - used))
+        limit, used = read_text(group / "memory.max"), read_text(group / "memory.current")
+        if not limit:  # version 1, which writes nearly 2**63 for no limit
+            limit, used = read_text(group / "memory.limit_in_bytes"), read_text(group / "memory.usage_in_bytes")
+        if limit.isdigit() and used.isdigit() and int(limit) < total:
+            # Inactive pages of files, which both versions count as used, can be dropped.
+            stat = dict(re.findall(r"^(\w+) (\d+)$", read_text(group / "memory.stat"), re.MULTILINE))
+            droppable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+            total = int(limit)
+            available = min(available, max(0, total - max(0, int(used) - droppable)))
     return Memory(total=total, available=available, swap_free=psutil.swap_memory().free, limited=total < host.total)
-
-
-def _memory_of(group: Path) -> tuple[int | None, int]:
-    """Return the limit of a control group, and its used memory without droppable pages [bytes]."""
-    limit, used = read_text(group / "memory.max"), read_text(group / "memory.current")
-    if not limit:  # version 1, which writes nearly 2**63 for no limit
-        limit, used = read_text(group / "memory.limit_in_bytes"), read_text(group / "memory.usage_in_bytes")
-    if not (limit.isdigit() and used.isdigit()):
-        return None, 0
-    # Inactive pages of files, which both versions count as used.
-    stat = dict(re.findall(r"^(\w+) (\d+)$", read_text(group / "memory.stat"), re.MULTILINE))
-    droppable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-    return int(limit), max(0, int(used) - droppable)
 
 
 def cpu_name() -> str:
@@ -89,18 +82,14 @@ def usable_cores() -> int:
 
 def cpu_quota() -> float | None:
     """Return the limit of this process's control groups on CPU time [cores]. None without a limit."""
-    return min(filter(None, map(_cpu_limit_of, control_groups("cpu"))), default=None)
-
-
-def _cpu_limit_of(group: Path) -> float | None:
-    quota, _, period = read_text(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
-    if not quota:
-        quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
-    try:
-        limit = int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):  # "max", or no such file
-        return None
-    return limit if limit > 0 else None  # version 1 writes -1 for no limit
+    limits: list[float] = []
+    for group in control_groups("cpu"):
+        quota, _, period = read_text(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
+        if not quota:  # version 1, which writes -1 for no limit
+            quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():
+            limits.append(int(quota) / int(period))
+    return min(limits, default=None)
 
 
 def disk(directory: Path) -> Disk | None:
