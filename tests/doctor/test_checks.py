@@ -19,7 +19,7 @@ from support.fake_devices import GIB, gpu_uuid, seen
 from shoal import __version__, doctor
 from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.config import DoctorConfig
-from shoal.doctor import CHECKS, Diagnosis, _findings_of, gpus, host, software
+from shoal.doctor import CHECKS, Diagnosis, _findings_of, machine, software
 from shoal.doctor.communication import NCCL_SETTINGS
 from shoal.doctor.context import DoctorContext
 from shoal.errors import MachineBusyError, UsageError
@@ -234,31 +234,31 @@ def test_variables_that_decide_something_are_sentences() -> None:
 def test_workers_are_compared_with_cores(
     workers: int, quota: float | None, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "cpu_name", lambda: "Xeon")
-    monkeypatch.setattr(host, "usable_cores", lambda: 4)
-    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(host.os, "cpu_count", lambda: 8)
-    assert sentences(host.cores(context_of(nproc_per_node=workers))) == [expected]
+    monkeypatch.setattr(machine, "cpu_name", lambda: "Xeon")
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
+    assert sentences(machine.cores(context_of(nproc_per_node=workers))) == [expected]
 
 
 @pytest.mark.parametrize("node", ["nowhere.invalid", "localhost"])
 def test_a_machine_that_does_not_know_its_own_name_is_noted(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.platform, "node", lambda: node)
-    loopback, name = host.network(context_of())
+    monkeypatch.setattr(machine.platform, "node", lambda: node)
+    loopback, name = machine.network(context_of())
     assert (loopback.topic, loopback.level) == ("loopback", "ok")
     assert (name.topic, name.level) == ("host name", "ok" if node == "localhost" else "note")
 
 
 def test_few_open_files_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.resource, "getrlimit", lambda _: (64, 4096))
-    assert sentences(host.open_files(context_of())) == [
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (64, 4096))
+    assert sentences(machine.open_files(context_of())) == [
         ("note", "A process may open 64 files only: raise the limit, as by `ulimit -n 4096`.")
     ]
 
 
 def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    found = sentences(host.training(context_of(log_root=str(tmp_path / "logs"))))
+    found = sentences(machine.training(context_of(log_root=str(tmp_path / "logs"))))
     assert found == [
         (
             "problem",
@@ -272,7 +272,7 @@ def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
     context = context_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
-    found = sentences(host.training(context))
+    found = sentences(machine.training(context))
     assert found[0] == ("ok", "Cartpole-Swingup: 4 workers on cpu, 512 environments each.")
     assert any("a checkpoint takes at least 102 KiB" in sentence for _, sentence in found)
 
@@ -298,7 +298,7 @@ def test_flags_decide_the_devices(visible: int, config: dict[str, Any], devices:
 
 
 def test_gpus_that_cannot_be_had_are_a_problem_and_not_the_end() -> None:
-    found = sentences(gpus.gpus(context_of(0, gpu_ids=("0",))))
+    found = sentences(machine.gpus(context_of(0, gpu_ids=("0",))))
     level, sentence = found[0]
     assert level == "problem"
     assert sentence.startswith("GPU 0 was asked for, but no GPU is visible")
@@ -313,16 +313,16 @@ def test_every_visible_gpu_is_reported_and_the_wanted_ones_are_judged(
     ]
     monkeypatch.setattr(gpu_health, "read_gpu_states", lambda gpus: tuple(lost[gpu.index] for gpu in gpus))
     context = context_of(2, gpu_ids=("1",), log_root=str(tmp_path))
-    assert [(finding.topic, finding.level) for finding in gpus.gpus(context)] == [
+    assert [(finding.topic, finding.level) for finding in machine.gpus(context)] == [
         *(("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "ok"))
     ]
-    judged = [(finding.topic, finding.level) for finding in host.training(context)]
+    judged = [(finding.topic, finding.level) for finding in machine.training(context)]
     assert [each for each in judged if each[0].startswith("GPU")] == [("GPU 1", "problem")]
 
 
 def test_a_gpu_is_described_in_one_line() -> None:
     state = GpuState(index=0, name="NVIDIA H200", uuid=gpu_uuid(0))
-    assert gpus.describe(state) == "NVIDIA H200"
+    assert machine.describe(state) == "NVIDIA H200"
     full = replace(
         state,
         uuid="MIG-1",
@@ -333,7 +333,7 @@ def test_a_gpu_is_described_in_one_line() -> None:
         uncorrected_errors=0,
         compute_mode="exclusive process",
     )
-    assert gpus.describe(full) == (
+    assert machine.describe(full) == (
         "NVIDIA H200, 1.0 GiB of 2.0 GiB free, used by python (process 7), 34 °C, 0 uncorrected memory errors, "
         "compute mode exclusive process, a MIG device"
     )
@@ -376,7 +376,7 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
     link = GpuLink(one=0, other=1, path="PIX", peer_access=access)
     monkeypatch.setattr(gpu_health, "read_gpu_links", lambda wanted: (link,) * (len(wanted) - 1))
     context = with_torch(context_of(2), "it was not found" if peers is None else {"peers": peers})
-    found = sentences(gpus.links(context))
+    found = sentences(machine.links(context))
     assert found[:-1] == expected
     assert found[-1] == ("ok", f"GPUs 0 and 1: PIX, peer access {access or 'unknown'}.")
 
@@ -393,7 +393,7 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
 def test_a_kernel_that_does_not_run_is_a_problem(answer: dict[str, Any] | str, level: str) -> None:
     context = context_of(1)
     context.__dict__["probes"] = {"cuda:0": SimpleNamespace(result=lambda: answer)}
-    (finding,) = gpus.kernels(context)
+    (finding,) = machine.kernels(context)
     assert (finding.level, finding.topic) == (level, "kernel on cuda:0")
 
 

@@ -88,15 +88,14 @@ def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp
     there, later = host.disk(tmp_path), host.disk(tmp_path / "logs" / "run")
     assert there is not None
     assert later is not None
-    assert later.total == there.total
+    assert later.free == pytest.approx(there.free, rel=0.1)  # Others write there meanwhile.
 
 
 def test_a_tiny_disk_is_seen_as_such(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "size=64k", "nr_inodes=5") as where:
         told = host.disk(where / "logs")
         assert told is not None
-        assert (told.total, told.free) == (65536, 65536)
-        assert told.free_files == 4  # The root has the fifth.
+        assert (told.free, told.free_files) == (65536, 4)  # The root has the fifth file.
         (where / "file").write_bytes(bytes(8192))
         left = host.disk(where)
         assert left is not None

@@ -11,7 +11,7 @@ from typing import Any
 from shoal import __version__
 from shoal.checks.findings import Finding, problem
 from shoal.config import DoctorConfig
-from shoal.doctor import communication, gpus, host, software
+from shoal.doctor import communication, machine, software
 from shoal.doctor.context import DoctorContext
 from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError
 from shoal.machine.gpus import visible_gpus
@@ -24,16 +24,16 @@ CHECKS: tuple[_Check, ...] = (
     software.packages,
     software.language,
     software.variables,
-    host.cores,
-    host.open_files,
-    host.training,
-    host.network,
+    machine.cores,
+    machine.open_files,
+    machine.training,
+    machine.network,
     software.driver,
-    gpus.gpus,
+    machine.gpus,
     software.torch,
     software.verified,
-    gpus.links,
-    gpus.kernels,
+    machine.links,
+    machine.kernels,
     communication.gloo,
     communication.nccl,
 )

@@ -30,6 +30,8 @@ Timings = Mapping[str, float]
 """Result of `learn.collective_latency.measure_collective_latency`."""
 Measured = tuple[Timings, Sequence[Mapping[str, float]]]
 """Timings, and the metrics of each iteration."""
+Launch = Callable[[Mapping[str, str]], Measured | ShoalError]
+"""Launches a short training with some more environment variables."""
 
 GRADIENT = 440_000
 """Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
@@ -70,13 +72,9 @@ class _MetricsCollector:
 
 
 def launch_probe(plan: TrainPlan, environ: Mapping[str, str], numbers: int) -> Measured | ShoalError:
-    """Launch a short training whose ranks time all_reduce first, or return why it failed.
+    """Launch a short training whose ranks time all_reduce first, or return why it failed. A stop signal is raised.
 
     The longer message has so many `numbers`; with 0 it has the size of the gradient of the task.
-
-    Raises:
-        InterruptedRunError: A signal stopped this process.
-        TerminatedRunError: Likewise.
     """
     metrics = _MetricsCollector()
     mode = launch_mode_of(plan, abort=lambda _error: None)  # No rank runs in this process.
@@ -138,11 +136,9 @@ def _time_backend(context: DoctorContext, backend: str, gpu_ids: Sequence[str]) 
             yield _failure(context, backend, size, measured, launch)
             return
         topic, truth = f"{backend}, {size} ranks", _describe(measured[0])
-        if measured[0]["gradient"] > SLOW_S:
-            remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
-            yield note(topic, f"all_reduce is slow: {truth}", remedy)
-        else:
-            yield ok(topic, truth)
+        remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
+        slow = note(topic, f"all_reduce is slow: {truth}", remedy)
+        yield slow if measured[0]["gradient"] > SLOW_S else ok(topic, truth)
 
 
 def _launch_here(
@@ -171,13 +167,7 @@ def _describe(timings: Timings) -> str:
     return f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
 
 
-def _failure(
-    context: DoctorContext,
-    backend: str,
-    size: int,
-    error: ShoalError,
-    launch: Callable[[Mapping[str, str]], object],
-) -> Finding:
+def _failure(context: DoctorContext, backend: str, size: int, error: ShoalError, launch: Launch) -> Finding:
     """Return the finding about a launch that failed, with the NCCL settings that help as its remedy."""
     reason = str(error).partition(". ")[0].rstrip(".")  # The rest is about the run directory, which is gone.
     killed = isinstance(error, WorkerLostError) and "SIGKILL" in reason
@@ -222,11 +212,7 @@ def export_line(settings: Mapping[str, str]) -> str:
 
 
 def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Iterator[Finding]:
-    """Check the machines of `--hosts`: whether they can train together, and what communication costs.
-
-    Raises:
-        UsageError: The configuration is invalid.
-    """
+    """Check the machines of `--hosts`: whether they can train together, and what communication costs."""
     flags = ("gpu_ids", "nproc_per_node", "hosts", "ssh_config", "interface")
     iterations = WARM_UP + COUNTED if config.task else 1
     training = _short_training(config, HOSTS_STARTUP_S, iterations, **{name: getattr(config, name) for name in flags})
@@ -281,8 +267,5 @@ def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterat
         f"{communication * 1e3:,.0f} ms (in {len(rows)} trained iterations {spent:.0%} went into collectives, with "
         "waiting for the slower)"
     )
-    if efficiency < WORTHWHILE:
-        remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
-        yield note("efficiency", truth, remedy)
-    else:
-        yield ok("efficiency", truth)
+    remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
+    yield note("efficiency", truth, remedy) if efficiency < WORTHWHILE else ok("efficiency", truth)

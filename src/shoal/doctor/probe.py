@@ -17,10 +17,9 @@ _LONGEST_LINE = 300  # characters of standard error that are reported
 
 
 class Probe:
-    """A child process that calls a function with a JSON value, and prints the result as JSON."""
+    """A child process that calls a function, such as ``shoal.sim.probe:probe``, with a JSON value, and prints JSON."""
 
     def __init__(self, function: str, argument: object) -> None:
-        """Start the process that calls `function`, such as ``shoal.sim.probe:probe``."""
         # A file, not a pipe: nothing reads it while the process runs.
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(

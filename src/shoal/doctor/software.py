@@ -74,14 +74,10 @@ def driver(context: DoctorContext) -> Iterator[Finding]:
 
 def verified(context: DoctorContext) -> Iterator[Finding]:
     """Report on which devices Shoal's own tests have run, see docs/gpu.md."""
-    if not context.uses_gpus:
-        yield ok("verified", "all tests run on the CPU")
-    else:
-        truth = (
-            "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120, but no real GPU has "
-            "run them yet"
-        )
-        yield note("verified", truth, "run `make test-gpu` in a clone, and report what fails")
+    emulated = "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120"
+    remedy = "run `make test-gpu` in a clone, and report what fails"
+    on_gpus = note("verified", f"{emulated}, but no real GPU has run them yet", remedy)
+    yield on_gpus if context.uses_gpus else ok("verified", "all tests run on the CPU")
 
 
 def torch(context: DoctorContext) -> Iterator[Finding]:
@@ -108,10 +104,9 @@ def torch(context: DoctorContext) -> Iterator[Finding]:
 def language(_context: DoctorContext) -> Iterator[Finding]:
     """Check the locale: the output of ranks must be UTF-8."""
     encoding = locale.getpreferredencoding(do_setlocale=False)
-    if encoding.upper().replace("-", "") == "UTF8":
-        yield ok("locale", encoding)
-    else:
-        yield note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
+    is_utf8 = encoding.upper().replace("-", "") == "UTF8"
+    other = note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
+    yield ok("locale", encoding) if is_utf8 else other
 
 
 def variables(context: DoctorContext) -> Iterator[Finding]:

@@ -9,15 +9,11 @@ are those of torch 2.15, since torch assigns the indices. In doubt fewer GPUs co
 import os
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from types import ModuleType
 from typing import cast
-
-FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES = 570
-"""The driver release from which a process sees one compute instance of *each* GPU instance, and whole GPUs beside
-them. Before it, a process saw a single MIG device, and no whole GPU beside it."""
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,9})")  # nine digits are out of range anyway
 
@@ -173,12 +169,10 @@ def _mig_devices(nvml: ModuleType, gpu: object) -> tuple[MigDevice, ...] | None:
         return None
     devices: list[MigDevice] = []
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
+        with suppress(nvml.NVMLError_NotFound):  # an empty slot
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
-        except nvml.NVMLError_NotFound:  # an empty slot
-            continue
-        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
-        devices.append(MigDevice(name=name, uuid=uuid, gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle)))
+            name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+            devices.append(MigDevice(name=name, uuid=uuid, gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle)))
     return tuple(devices)
 
 
@@ -213,12 +207,15 @@ def _devices_of(gpu: PhysicalGpu) -> list[_Device]:
 
 
 def _enumerated(devices: list[_Device], inventory: Inventory) -> list[_Device]:
-    """Keep those of the listed devices that one process sees together."""
-    release = inventory.driver_release
-    if release is not None and release < FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES:
+    """Keep those of the listed devices that one process sees together.
+
+    From driver 570 on these are the first compute instance of each GPU instance, and whole GPUs beside them. Before it,
+    a process saw a single MIG device, and no whole GPU beside it.
+    """
+    if inventory.driver_release is not None and inventory.driver_release < 570:  # noqa: PLR2004
         return [device for device in devices if device[1]][:1] or devices
     kept: dict[tuple[str, int | None], _Device] = {}
-    for gpu, mig in devices:  # one compute instance of each GPU instance, the first
+    for gpu, mig in devices:
         kept.setdefault((gpu.uuid, mig.gpu_instance if mig else None), (gpu, mig))
     return list(kept.values())
 

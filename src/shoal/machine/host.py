@@ -1,7 +1,4 @@
-"""Resources of this machine: memory, cores, disk space, writable directories, host names that resolve.
-
-Only facts, read without torch. They are judged in `shoal.checks`.
-"""
+"""Resources of this machine, judged in `shoal.checks`: memory, cores, disk space, writable directories, host names."""
 
 import os
 import platform
@@ -37,11 +34,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The file system of a directory [bytes]."""
+    """The file system of a directory."""
 
-    total: int
     free: int
-    """Space for this user, without regard to quotas."""
+    """Space for this user [bytes], without regard to quotas."""
     free_files: int | None = None
     """Free inodes. None where the file system sets no such limit."""
 
@@ -99,19 +95,11 @@ def disk(directory: Path) -> Disk | None:
     except OSError:
         return None
     # Blocks that the kernel reserves for root do not count, as in `df`.
-    return Disk(
-        total=stat.f_blocks * stat.f_frsize,
-        free=stat.f_bavail * stat.f_frsize,
-        free_files=stat.f_favail if stat.f_files else None,
-    )
+    return Disk(free=stat.f_bavail * stat.f_frsize, free_files=stat.f_favail if stat.f_files else None)
 
 
 def nearest_existing(path: Path) -> Path:
-    """Return `path`, or the nearest of its parents that exists.
-
-    Raises:
-        OSError: A parent may not be entered, or the name is one that no file system takes.
-    """
+    """Return `path`, or the nearest of its parents that exists; OSError where one may not be entered, or is no name."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 

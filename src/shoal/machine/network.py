@@ -15,10 +15,8 @@ from shoal.errors import UsageError
 
 LOOPBACK = next((name for _number, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
 """Name of the loopback interface."""
-_DISCARD = 9
-"""Port for route look-ups, which send no packet."""
-_ANSWER_S = 2.0
-"""Time limit of a connection attempt [s]."""
+_DISCARD = 9  # Port for route look-ups, which send no packet.
+_ANSWER_S = 2.0  # Time limit of a connection attempt [s].
 
 
 @dataclass(frozen=True, slots=True)
