@@ -39,7 +39,7 @@ class DoctorContext:
     def workers(self) -> WorkerDevices | UsageError:
         """The devices of the workers, by default on all visible GPUs, or why they are not available.
 
-        A `--gpu-ids` that cannot be parsed is raised.
+        Raises UsageError for a `--gpu-ids` that cannot be parsed.
         """
         number, words = self.config.nproc_per_node, self.config.gpu_ids
         if words == ("auto",):

@@ -32,13 +32,12 @@ _ENVIRONMENT = ("CUDA_", "NCCL_", "GLOO_", "WARP_", "OMP_", "TORCHRUNX_", "TORCH
 
 def python(_context: DoctorContext) -> Iterator[Finding]:
     """Check the release of this interpreter."""
-    first, after = PYTHONS
-    release = sys.version_info[:2]
-    if first <= release < after:
+    (major, first), (_, after), release = *PYTHONS, sys.version_info[:2]
+    if PYTHONS[0] <= release < PYTHONS[1]:
         yield ok("python", f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}")
     else:
-        truth = f"Shoal needs Python {first[0]}.{first[1]} to {after[0]}.{after[1] - 1}, and this is {{}}.{{}}"
-        yield problem("python", truth.format(*release), "install it with one of them")
+        truth = f"Shoal needs Python {major}.{first} to {major}.{after - 1}, and this is {release[0]}.{release[1]}"
+        yield problem("python", truth, "install it with one of them")
 
 
 def packages(_context: DoctorContext) -> Iterator[Finding]:

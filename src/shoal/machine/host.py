@@ -99,7 +99,7 @@ def disk(directory: Path) -> Disk | None:
 
 
 def nearest_existing(path: Path) -> Path:
-    """Return `path`, or the nearest of its parents that exists; OSError where one may not be entered, or is no name."""
+    """Return `path`, or its nearest parent that exists. Raises OSError for one that cannot be read, or is too long."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
