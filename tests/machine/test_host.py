@@ -182,6 +182,7 @@ def test_a_container_s_quota_limits_the_cores(
         pytest.param("0::/", {"cpu.max": "250000 100000"}, 2.5, id="a container sees itself as the root"),
         pytest.param("0::/", {"cpu.max": "max 100000"}, None, id="no limit"),
         pytest.param("0::/", {}, None, id="the root of a machine has no such file"),
+        pytest.param("0::/", {"cpu.max": "0 0"}, None, id="an emulated file of zeros"),
         pytest.param("0::/a/b", {"a/b/cpu.max": "100000 50000"}, 2.0, id="our own group"),
         pytest.param(
             "0::/a/b",

@@ -83,7 +83,7 @@ def cpu_quota() -> float | None:
         quota, _, period = read_text(group / "cpu.max").partition(" ")  # version 2: "<quota>|max <period>"
         if not quota:  # version 1, which writes -1 for no limit
             quota, period = read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit():
+        if quota.isdigit() and period.isdigit() and int(quota) * int(period) > 0:
             limits.append(int(quota) / int(period))
     return min(limits, default=None)
 
