@@ -74,7 +74,7 @@ def test_it_takes_a_fraction_of_a_second_and_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_refusal_of_the_machine_is_a_refusal_of_the_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "disk", lambda _: Disk(total=GIB, free=0))
+    monkeypatch.setattr(host, "disk", lambda _: Disk(free=0))
     with pytest.raises(UsageError, match=r"has 0 bytes free"):
         make_plan(parse_train(["Cartpole-Swingup", "--gpu-ids", "None", "--log-root", str(tmp_path)]))
 
@@ -219,7 +219,7 @@ def test_a_run_that_goes_on_knows_the_size_of_its_checkpoints(tmp_path: Path, mo
     plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path))
     start = Start(model=str(checkpoint / "model.pt"), mode="continue")
     plan = dataclasses.replace(plan, continued=RunDir(tmp_path / "run"), start=start)
-    monkeypatch.setattr(host, "disk", lambda _: Disk(total=GIB, free=3 * MIB))
+    monkeypatch.setattr(host, "disk", lambda _: Disk(free=3 * MIB))
     with pytest.raises(UsageError, match=r"take 3\.1 MiB: make room"):
         preflight.preflight(plan, {}, seen(0))
 

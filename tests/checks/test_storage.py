@@ -31,14 +31,14 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
 @pytest.mark.parametrize(
     ("disk", "exactly", "expected"),
     [
-        (Disk(total=GIB, free=GIB), True, ("ok", "/data has 1.0 GiB free; a checkpoint takes 10.0 MiB.", False)),
+        (Disk(free=GIB), True, ("ok", "/data has 1.0 GiB free; a checkpoint takes 10.0 MiB.", False)),
         (
-            Disk(total=GIB, free=GIB),
+            Disk(free=GIB),
             False,
             ("ok", "/data has 1.0 GiB free; a checkpoint takes at least 10.0 MiB.", False),
         ),
         (
-            Disk(total=GIB, free=10 * MIB),
+            Disk(free=10 * MIB),
             True,
             (
                 "problem",
@@ -50,7 +50,7 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
             ),
         ),
         (
-            Disk(total=GIB, free=11 * MIB),
+            Disk(free=11 * MIB),
             False,
             (
                 "note",
@@ -62,7 +62,7 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
             ),
         ),
         (
-            Disk(total=GIB, free=GIB, free_files=0),
+            Disk(free=GIB, free_files=0),
             True,
             ("problem", "The disk of /data has no room for another file: remove some, or pass --log-root.", False),
         ),
@@ -145,7 +145,7 @@ def test_swap_lets_workers_start_that_memory_alone_would_not() -> None:
     ],
 )
 def test_shared_memory_of_docker_is_too_small_for_nccl(free: int, expected: tuple[str, str, bool]) -> None:
-    assert fields(storage.check_shared_memory(Disk(total=GIB, free=free), 2)) == expected
+    assert fields(storage.check_shared_memory(Disk(free=free), 2)) == expected
 
 
 def test_nccl_may_need_shared_memory_that_is_not_there() -> None:

@@ -8,16 +8,18 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fake_devices import GIB, gpu_uuid, seen
 
-from shoal import doctor
+from shoal import __version__, doctor
 from shoal.checks.findings import Finding, note, ok, problem, size
 from shoal.config import DoctorConfig
-from shoal.doctor import CHECKS, Diagnosis, _findings_of, gpus, host, software
+from shoal.doctor import CHECKS, Diagnosis, _findings_of, machine, software
 from shoal.doctor.communication import NCCL_SETTINGS
 from shoal.doctor.context import DoctorContext
 from shoal.errors import MachineBusyError, UsageError
@@ -65,8 +67,9 @@ def sentences(found: Iterable[Finding]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("release", "level"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "problem")]
 )
-def test_python_has_a_range(release: tuple[int, int], level: str) -> None:
-    finding = software.check_python(release)
+def test_python_has_a_range(release: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "sys", SimpleNamespace(version_info=(*release, 0), executable="python"))
+    (finding,) = software.python(context_of())
     assert finding.level == level
     if level == "problem":
         assert finding.sentence == (
@@ -76,6 +79,19 @@ def test_python_has_a_range(release: tuple[int, int], level: str) -> None:
 
 def test_this_python_is_in_the_range() -> None:
     assert [level for level, _ in sentences(software.python(context_of()))] == ["ok"]
+
+
+def packages_with(monkeypatch: pytest.MonkeyPatch, **releases: str | None) -> list[tuple[str, str]]:
+    """What is found of packages whose releases are good but for these."""
+
+    def version(name: str) -> str:
+        release = {**GOOD, **releases}[name]
+        if release is None:
+            raise PackageNotFoundError
+        return release
+
+    monkeypatch.setattr(software, "version", version)
+    return sentences(software.packages(context_of()))
 
 
 @pytest.mark.parametrize(
@@ -101,13 +117,16 @@ def test_this_python_is_in_the_range() -> None:
         ("mujoco", None, "mujoco is not installed: install 'mujoco>=4.0'."),
     ],
 )
-def test_a_release_that_is_known_to_be_bad_is_a_problem(name: str, release: str | None, sentence: str) -> None:
-    assert sentences(software.check_packages({**GOOD, name: release})) == [("problem", sentence)]
+def test_a_release_that_is_known_to_be_bad_is_a_problem(
+    name: str, release: str | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert packages_with(monkeypatch, **{name: release})[:-1] == [("problem", sentence)]
 
 
-def test_good_releases_have_no_findings() -> None:
-    assert sentences(software.check_packages({**GOOD})) == []
-    assert sentences(software.check_packages({**GOOD, "rsl-rl-lib": "5.10.0", "torch": "3.0"})) == []
+def test_good_releases_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = "torch 2.15.0+cu132, torchrunx 0.4.0, warp-lang 1.19.0, rsl-rl-lib 5.5.1, mujoco 4.0.0."
+    assert packages_with(monkeypatch) == [("ok", f"shoal {__version__}, {listed}")]
+    assert [level for level, _ in packages_with(monkeypatch, **{"rsl-rl-lib": "5.10.0", "torch": "3.0"})] == ["ok"]
 
 
 def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
@@ -215,27 +234,31 @@ def test_variables_that_decide_something_are_sentences() -> None:
 def test_workers_are_compared_with_cores(
     workers: int, quota: float | None, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "cpu_name", lambda: "Xeon")
-    assert sentences([host.check_cores(workers, 8, 4, quota)]) == [expected]
+    monkeypatch.setattr(machine, "cpu_name", lambda: "Xeon")
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
+    assert sentences(machine.cores(context_of(nproc_per_node=workers))) == [expected]
 
 
 @pytest.mark.parametrize("node", ["nowhere.invalid", "localhost"])
 def test_a_machine_that_does_not_know_its_own_name_is_noted(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.platform, "node", lambda: node)
-    ((level, _),) = sentences(host.names(context_of()))
-    assert level == ("ok" if node == "localhost" else "note")
+    monkeypatch.setattr(machine.platform, "node", lambda: node)
+    loopback, name = machine.network(context_of())
+    assert (loopback.topic, loopback.level) == ("loopback", "ok")
+    assert (name.topic, name.level) == ("host name", "ok" if node == "localhost" else "note")
 
 
 def test_few_open_files_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host.resource, "getrlimit", lambda _: (64, 4096))
-    assert sentences(host.open_files(context_of())) == [
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (64, 4096))
+    assert sentences(machine.open_files(context_of())) == [
         ("note", "A process may open 64 files only: raise the limit, as by `ulimit -n 4096`.")
     ]
 
 
 def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    found = sentences(host.training(context_of(log_root=str(tmp_path / "logs"))))
+    found = sentences(machine.training(context_of(log_root=str(tmp_path / "logs"))))
     assert found == [
         (
             "problem",
@@ -249,7 +272,7 @@ def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
     context = context_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
-    found = sentences(host.training(context))
+    found = sentences(machine.training(context))
     assert found[0] == ("ok", "Cartpole-Swingup: 4 workers on cpu, 512 environments each.")
     assert any("a checkpoint takes at least 102 KiB" in sentence for _, sentence in found)
 
@@ -275,7 +298,7 @@ def test_flags_decide_the_devices(visible: int, config: dict[str, Any], devices:
 
 
 def test_gpus_that_cannot_be_had_are_a_problem_and_not_the_end() -> None:
-    found = sentences(gpus.gpus(context_of(0, gpu_ids=("0",))))
+    found = sentences(machine.gpus(context_of(0, gpu_ids=("0",))))
     level, sentence = found[0]
     assert level == "problem"
     assert sentence.startswith("GPU 0 was asked for, but no GPU is visible")
@@ -290,16 +313,16 @@ def test_every_visible_gpu_is_reported_and_the_wanted_ones_are_judged(
     ]
     monkeypatch.setattr(gpu_health, "read_gpu_states", lambda gpus: tuple(lost[gpu.index] for gpu in gpus))
     context = context_of(2, gpu_ids=("1",), log_root=str(tmp_path))
-    assert [(finding.topic, finding.level) for finding in gpus.gpus(context)] == [
+    assert [(finding.topic, finding.level) for finding in machine.gpus(context)] == [
         *(("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "ok"))
     ]
-    judged = [(finding.topic, finding.level) for finding in host.training(context)]
+    judged = [(finding.topic, finding.level) for finding in machine.training(context)]
     assert [each for each in judged if each[0].startswith("GPU")] == [("GPU 1", "problem")]
 
 
 def test_a_gpu_is_described_in_one_line() -> None:
     state = GpuState(index=0, name="NVIDIA H200", uuid=gpu_uuid(0))
-    assert gpus.describe(state) == "NVIDIA H200"
+    assert machine.describe(state) == "NVIDIA H200"
     full = replace(
         state,
         uuid="MIG-1",
@@ -310,7 +333,7 @@ def test_a_gpu_is_described_in_one_line() -> None:
         uncorrected_errors=0,
         compute_mode="exclusive process",
     )
-    assert gpus.describe(full) == (
+    assert machine.describe(full) == (
         "NVIDIA H200, 1.0 GiB of 2.0 GiB free, used by python (process 7), 34 °C, 0 uncorrected memory errors, "
         "compute mode exclusive process, a MIG device"
     )
@@ -348,9 +371,12 @@ def test_a_gpu_is_described_in_one_line() -> None:
     ],
 )
 def test_gpus_that_do_not_reach_each_other_are_noted(
-    access: str | None, peers: list[list[int]] | None, expected: list[tuple[str, str]]
+    access: str | None, peers: list[list[int]] | None, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = sentences(gpus.check_links([GpuLink(one=0, other=1, path="PIX", peer_access=access)], peers))
+    link = GpuLink(one=0, other=1, path="PIX", peer_access=access)
+    monkeypatch.setattr(gpu_health, "read_gpu_links", lambda wanted: (link,) * (len(wanted) - 1))
+    context = with_torch(context_of(2), "it was not found" if peers is None else {"peers": peers})
+    found = sentences(machine.links(context))
     assert found[:-1] == expected
     assert found[-1] == ("ok", f"GPUs 0 and 1: PIX, peer access {access or 'unknown'}.")
 
@@ -365,7 +391,9 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
     ],
 )
 def test_a_kernel_that_does_not_run_is_a_problem(answer: dict[str, Any] | str, level: str) -> None:
-    finding = gpus.check_kernel("cuda:0", answer)
+    context = context_of(1)
+    context.__dict__["probes"] = {"cuda:0": SimpleNamespace(result=lambda: answer)}
+    (finding,) = machine.kernels(context)
     assert (finding.level, finding.topic) == (level, "kernel on cuda:0")
 
 

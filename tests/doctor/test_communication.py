@@ -21,6 +21,7 @@ from shoal.errors import TerminatedRunError, TrainingFailedError, WorkerLostErro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shoal.doctor.communication import Measured
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
 
@@ -38,12 +39,14 @@ class Launches:
         self.needed: set[str] = set()
         monkeypatch.setattr(communication, "launch_probe", self)
 
-    def __call__(self, plan: TrainPlan, _environ: Mapping[str, str], numbers: int) -> tuple[dict[str, float], Any]:
+    def __call__(self, plan: TrainPlan, _environ: Mapping[str, str], numbers: int) -> Measured | ShoalError:
         """Launch a short training."""
         self.plans.append(plan)
         error = self.errors.get((plan.backend, plan.world_size))
-        if error is not None and not (self.needed and self.needed <= os.environ.keys()):
+        if isinstance(error, TerminatedRunError):
             raise error
+        if error is not None and not (self.needed and self.needed <= os.environ.keys()):
+            return error
         return {"latency": self.seconds, "gradient": self.seconds, "bytes": 4.0 * numbers}, []
 
 

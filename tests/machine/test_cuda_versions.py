@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 import warp as wp
 
-from shoal.machine.cuda_versions import read_built_with, torch_cuda, warp_cuda
+from shoal.machine import cuda_versions
+from shoal.machine.cuda_versions import read_built_with
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_versions_are_those_that_torch_and_warp_report() -> None:
@@ -33,11 +36,12 @@ def test_neither_is_imported() -> None:
     assert (done.stdout, done.stderr) == ("False False\n", "")
 
 
-def test_a_build_without_cuda_has_no_version(tmp_path: Path) -> None:
+def test_a_build_without_cuda_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "version.py").write_text("__version__ = '2.15.0+cpu'\ncuda = None\n")
-    assert torch_cuda(tmp_path) is None
+    monkeypatch.setattr(cuda_versions, "_directory", lambda _package: tmp_path)
+    assert read_built_with() == {}
 
 
-def test_a_package_that_is_not_there_has_no_version(tmp_path: Path) -> None:
-    assert torch_cuda(tmp_path) is None
-    assert warp_cuda(tmp_path) is None
+def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_versions, "find_spec", lambda _package: None)
+    assert read_built_with() == {}

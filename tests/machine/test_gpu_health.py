@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ import pynvml  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, mig_gpu, seen
 
-from shoal.machine import gpu_health
 from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder, read_driver, read_gpu_links, read_gpu_states
 from shoal.machine.gpus import resolve
 
@@ -26,7 +26,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     """Stands an NVML in for the real one."""
 
     def use(fake: FakeNvml) -> FakeNvml:
-        monkeypatch.setattr(gpu_health, "import_nvml", lambda: fake)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
         return fake
 
     return use

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from shoal.errors import UsageError
+from shoal.machine import network
 from shoal.machine.network import LOOPBACK, Route, addresses_by_interface, route_to, through
 
 
@@ -23,15 +24,15 @@ def test_what_debian_calls_a_machine_itself_is_local() -> None:
 
 @pytest.mark.parametrize("host", ["", "a..b", "no-such-host.invalid"])
 def test_nothing_leads_to_a_name_that_does_not_resolve(host: str) -> None:
-    assert route_to(host, {}) is None
+    assert route_to(host) is None
 
 
-def test_an_address_that_no_interface_owns_is_no_way() -> None:
-    assert route_to("127.0.0.1", {"eth0": ("192.0.2.1",)}) is None
-
-
-def test_the_interface_is_the_one_that_owns_the_source() -> None:
-    assert route_to("127.0.0.1", {"eth7": ("192.0.2.1", "127.0.0.1")}) == Route("127.0.0.1", "127.0.0.1", "eth7")
+def test_the_interface_is_the_one_that_owns_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces: dict[str, tuple[str, ...]] = {"eth0": ("192.0.2.1",)}
+    monkeypatch.setattr(network, "addresses_by_interface", lambda: interfaces)
+    assert route_to("127.0.0.1") is None
+    interfaces["eth7"] = ("192.0.2.2", "127.0.0.1")
+    assert route_to("127.0.0.1") == Route("127.0.0.1", "127.0.0.1", "eth7")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.machine.gpus import visible_gpus
+from shoal.machine.gpus import resolve
 from shoal.plan.environment_parity import Fingerprint
 from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, choose_backend, plan_devices, rendezvous_candidates
 from shoal.plan.spec import NodeSpec, WorkerSpec
@@ -71,7 +71,7 @@ def test_workers_talk_through_nccl_where_each_has_a_gpu_of_its_own(
 
 
 def test_one_slice_of_a_gpu_on_each_machine_is_no_gpu_of_its_own() -> None:
-    slices = visible_gpus({}, lambda: machine(mig_gpu(0, (1, 0))))
+    slices = resolve(machine(mig_gpu(0, (1, 0))), None)
     planned, _ = plan_devices("all", None, [facts("a", 1), replace(facts("b"), gpus=slices)])
     assert [workers.supports_nccl for workers in planned] == [True, False]
 

@@ -22,7 +22,7 @@ def gpu_uuid(number: int) -> str:
 
 def whole_gpu(number: int, name: str = "NVIDIA H200") -> PhysicalGpu:
     """A GPU that is not in MIG mode."""
-    return PhysicalGpu(name=name, uuid=gpu_uuid(number), memory_bytes=141 * GIB)
+    return PhysicalGpu(name=name, uuid=gpu_uuid(number))
 
 
 def mig_gpu(number: int, *instances: tuple[int, int]) -> PhysicalGpu:
@@ -34,13 +34,11 @@ def mig_gpu(number: int, *instances: tuple[int, int]) -> PhysicalGpu:
         MigDevice(
             name="NVIDIA H100 MIG 1g.10gb",
             uuid=f"MIG-{number}{gi}{ci}00000-5555-6666-7777-888888888888",
-            memory_bytes=10 * GIB,
             gpu_instance=gi,
-            compute_instance=ci,
         )
         for gi, ci in instances
     )
-    return PhysicalGpu(name="NVIDIA H100", uuid=gpu_uuid(number), memory_bytes=None, mig_devices=devices)
+    return PhysicalGpu(name="NVIDIA H100", uuid=gpu_uuid(number), mig_devices=devices)
 
 
 def machine(*gpus: PhysicalGpu, driver: int | None = 580, problem: str | None = None) -> Inventory:
@@ -121,7 +119,6 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetMaxMigDeviceCount": lambda _gpu: 7,
             "nvmlDeviceGetMigDeviceHandleByIndex": _mig_device,
             "nvmlDeviceGetGpuInstanceId": lambda mig: mig.gpu_instance,
-            "nvmlDeviceGetComputeInstanceId": lambda mig: mig.compute_instance,
         }
 
     def _handle_by_uuid(self, uuid: str) -> PhysicalGpu | MigDevice:
@@ -133,9 +130,8 @@ class FakeNvml(ModuleType):
 
 
 def _memory_info(handle: PhysicalGpu | MigDevice) -> SimpleNamespace:
-    if handle.memory_bytes is None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
-    return SimpleNamespace(total=handle.memory_bytes, free=handle.memory_bytes)
+    size = (10 if isinstance(handle, MigDevice) else 141) * GIB
+    return SimpleNamespace(total=size, free=size)
 
 
 def _mig_mode(gpu: PhysicalGpu) -> list[int]:

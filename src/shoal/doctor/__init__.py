@@ -5,13 +5,13 @@ A check is a function that yields findings, listed in `CHECKS`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal import __version__
 from shoal.checks.findings import Finding, problem
 from shoal.config import DoctorConfig
-from shoal.doctor import communication, gpus, host, software
+from shoal.doctor import communication, machine, software
 from shoal.doctor.context import DoctorContext
 from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError
 from shoal.machine.gpus import visible_gpus
@@ -24,17 +24,16 @@ CHECKS: tuple[_Check, ...] = (
     software.packages,
     software.language,
     software.variables,
-    host.cores,
-    host.open_files,
-    host.training,
-    host.loopback,
-    host.names,
+    machine.cores,
+    machine.open_files,
+    machine.training,
+    machine.network,
     software.driver,
-    gpus.gpus,
+    machine.gpus,
     software.torch,
     software.verified,
-    gpus.links,
-    gpus.kernels,
+    machine.links,
+    machine.kernels,
     communication.gloo,
     communication.nccl,
 )
@@ -64,17 +63,12 @@ class Diagnosis:
         return {
             "shoal": __version__,
             "exit_code": self.error.exit_code if self.error else 0,
-            "findings": [finding.to_plain() for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
 def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Diagnosis:
-    """Run all checks.
-
-    Args:
-        config: What to check.
-        environ: Environment variables.
-        log: Takes a line about each step that takes a while.
+    """Run all checks, and `log` a line about each step that takes a while.
 
     Raises:
         UsageError: The configuration is invalid.
@@ -82,7 +76,7 @@ def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str
     if config.hosts:
         return Diagnosis(tuple(communication.examine_hosts(config, environ, log)))
     with closing(DoctorContext(config=config, environ=environ, gpus=visible_gpus(environ), log=log)) as context:
-        _ = context.gpu_ids  # An invalid --gpu-ids, and an unknown task, are refused first.
+        _ = context.workers  # An invalid --gpu-ids, and an unknown task, are refused first.
         if config.task is not None:
             registry.resolve(config.task)
         _ = context.probes  # They run during the other checks.

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NoReturn
+from typing import Any
 
 from shoal.checks.findings import Finding, note, ok, problem
 from shoal.config import DoctorConfig, TrainConfig
@@ -22,7 +21,6 @@ from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
-from shoal.launch.progress import ProgressReporter
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
@@ -30,6 +28,10 @@ from shoal.plan.training import TrainPlan, plan_training
 
 Timings = Mapping[str, float]
 """Result of `learn.collective_latency.measure_collective_latency`."""
+Measured = tuple[Timings, Sequence[Mapping[str, float]]]
+"""Timings, and the metrics of each iteration."""
+Launch = Callable[[Mapping[str, str]], Measured | ShoalError]
+"""Launches a short training with some more environment variables."""
 
 GRADIENT = 440_000
 """Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
@@ -54,76 +56,56 @@ NCCL_SETTINGS = {
 }
 """Settings that are known to help, the likeliest first."""
 
-_STOPPED = (InterruptedRunError, TerminatedRunError)
 
-
-@dataclass
 class _MetricsCollector:
-    """Progress reporter that keeps the metrics of the short training."""
+    """Progress reporter that keeps the metrics of the short training, and shows nothing."""
 
-    rows: list[Mapping[str, float]] = field(default_factory=list["Mapping[str, float]"])
-
-    def on_phase(self, phase: str) -> None:
-        del phase
+    def __init__(self) -> None:
+        self.rows: list[Mapping[str, float]] = []
 
     def on_row(self, row: Mapping[str, float]) -> None:
         self.rows.append(row)
 
-    def on_line(self, line: str) -> None:
-        del line
-
-    def close(self) -> None:
-        pass
+    def on_phase(self, phase: str) -> None: ...
+    def on_line(self, line: str) -> None: ...
+    def close(self) -> None: ...
 
 
-def _abort(error: ShoalError) -> NoReturn:
-    """Unused: no rank runs in this process."""
-    raise error
+def launch_probe(plan: TrainPlan, environ: Mapping[str, str], numbers: int) -> Measured | ShoalError:
+    """Launch a short training whose ranks time all_reduce first, or return why it failed. A stop signal is raised.
 
-
-def launch_probe(
-    plan: TrainPlan, environ: Mapping[str, str], numbers: int
-) -> tuple[Timings, Sequence[Mapping[str, float]]]:
-    """Launch a short training whose ranks time all_reduce first.
-
-    Args:
-        plan: The training.
-        environ: Environment variables.
-        numbers: Size of the longer message; 0 for the gradient of the task.
-
-    Returns:
-        The timings, and the metrics of each iteration.
-
-    Raises:
-        ShoalError: The launch failed.
+    The longer message has so many `numbers`; with 0 it has the size of the gradient of the task.
     """
     metrics = _MetricsCollector()
-    reporter: ProgressReporter = metrics
-    mode = launch_mode_of(plan, abort=_abort)
+    mode = launch_mode_of(plan, abort=lambda _error: None)  # No rank runs in this process.
     with (
         tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
         without(stale_rank_variables(environ)),
-        mode.listen(reporter) as stop,
+        mode.listen(metrics) as stop,
     ):
         nodes = tuple(replace(node, shares_runs=False) for node in plan.nodes)
         spec = replace(plan.worker_spec(RunDir(Path(scratch))), nodes=nodes, probe=numbers)
         try:
-            reports = mode.run(spec, reporter, stop)
-        except _STOPPED as error:
+            reports = mode.run(spec, metrics, stop)
+        except (InterruptedRunError, TerminatedRunError) as error:
             if stop.first is None:  # A rank was stopped, and this process was not.
-                raise WorkerLostError(str(error)) from error
+                return WorkerLostError(str(error))
             raise type(error)(f"Ended by {stop.first}.") from None
+        except ShoalError as error:
+            return error
     return reports[0].distance, metrics.rows
 
 
-def _short(config: TrainConfig, *, iterations: int, timeout_s: float) -> TrainConfig:
-    return replace(
+def _short_training(config: DoctorConfig, startup_s: float, iterations: int = 1, **changes: Any) -> TrainConfig:  # noqa: ANN401  Fields of any type.
+    timeout_s = startup_s + config.timeout
+    return training_of(
         config,
         torchrunx_log_dir="",
         max_iterations=iterations,
         check_replicas_every=0,
         startup_timeout=timeout_s,
         stall_timeout=timeout_s,
+        **changes,
     )
 
 
@@ -149,32 +131,29 @@ def _time_backend(context: DoctorContext, backend: str, gpu_ids: Sequence[str]) 
     context.log(f"Timing all_reduce through {backend} among {', '.join(map(str, sizes))} ranks.")
     for size in sizes:
         launch = partial(_launch_here, context, tuple(dict.fromkeys(gpu_ids[:size])), size)
-        try:
-            yield judge_timings(f"{backend}, {size} ranks", launch({}))
-        except _STOPPED:
-            raise
-        except ShoalError as error:
-            yield _failure(context, backend, size, error, launch)
+        measured = launch({})
+        if isinstance(measured, ShoalError):
+            yield _failure(context, backend, size, measured, launch)
             return
+        topic, truth = f"{backend}, {size} ranks", _describe(measured[0])
+        remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
+        slow = note(topic, f"all_reduce is slow: {truth}", remedy)
+        yield slow if measured[0]["gradient"] > SLOW_S else ok(topic, truth)
 
 
-def _launch_here(context: DoctorContext, gpu_ids: tuple[str, ...], size: int, settings: Mapping[str, str]) -> Timings:
-    """Time all_reduce among ranks of this machine, with some more environment variables."""
-    config = training_of(replace(context.config, task=None, log_root=tempfile.gettempdir()))
-    config = _short(config, iterations=1, timeout_s=STARTUP_S + context.config.timeout)
-    config = replace(config, gpu_ids=gpu_ids, nproc_per_node=size, num_envs=NUM_ENVS)
-    with _environment(settings):
-        return launch_probe(plan_training(config, context.environ, context.gpus), context.environ, GRADIENT)[0]
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, none of which is set, for the time of the body."""
-    os.environ.update(variables)
+def _launch_here(
+    context: DoctorContext, gpu_ids: tuple[str, ...], size: int, settings: Mapping[str, str]
+) -> Measured | ShoalError:
+    """Time all_reduce among ranks of this machine, with some more environment variables, none of which is set."""
+    config = replace(context.config, task=None, log_root=tempfile.gettempdir())
+    config = _short_training(config, STARTUP_S, gpu_ids=gpu_ids, nproc_per_node=size, num_envs=NUM_ENVS)
+    os.environ.update(settings)
     try:
-        yield
+        return launch_probe(plan_training(config, context.environ, context.gpus), context.environ, GRADIENT)
+    except UsageError as error:
+        return error
     finally:
-        for name in variables:
+        for name in settings:
             del os.environ[name]
 
 
@@ -183,50 +162,28 @@ def numbers_of_ranks(most: int) -> list[int]:
     return [*(2**exponent for exponent in range(1, most.bit_length()) if 2**exponent < most), most]
 
 
-def judge_timings(topic: str, timings: Timings) -> Finding:
-    """Judge the time of an all_reduce among ranks of this machine."""
-    truth = _describe(timings)
-    if timings["gradient"] > SLOW_S:
-        remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
-        return note(topic, f"all_reduce is slow: {truth}", remedy)
-    return ok(topic, truth)
-
-
 def _describe(timings: Timings) -> str:
     latency, gradient = timings["latency"] * 1e3, timings["gradient"] * 1e3
     return f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
 
 
-def _failure(
-    context: DoctorContext,
-    backend: str,
-    size: int,
-    error: ShoalError,
-    launch: Callable[[Mapping[str, str]], object],
-) -> Finding:
+def _failure(context: DoctorContext, backend: str, size: int, error: ShoalError, launch: Launch) -> Finding:
     """Return the finding about a launch that failed, with the NCCL settings that help as its remedy."""
     reason = str(error).partition(". ")[0].rstrip(".")  # The rest is about the run directory, which is gone.
     killed = isinstance(error, WorkerLostError) and "SIGKILL" in reason
 
     def works(settings: Mapping[str, str]) -> bool:
         context.log(f"NCCL failed: {reason}. Trying {export_line(settings)}.")
-        try:
-            launch(settings)
-        except _STOPPED:
-            raise
-        except ShoalError:
-            return False
-        return True
+        return not isinstance(launch(settings), ShoalError)
 
-    settings = needed_settings(works, context.environ) if backend == "nccl" and not killed else {}
-    if settings:
-        remedy = export_line(settings)
-    elif killed:
+    if killed:
         remedy = "look for what killed it, such as the kernel when memory runs out, and try again"
-    elif backend == "nccl":
-        remedy = "no setting that was tried helps: train with --gpu-ids of one GPU, and look at NCCL_DEBUG=INFO"
-    else:
+    elif backend == "gloo":
         remedy = "train with one worker, and look for a firewall, a stopped process, or a machine that is far too busy"
+    elif settings := needed_settings(works, context.environ):
+        remedy = export_line(settings)
+    else:
+        remedy = "no setting that was tried helps: train with --gpu-ids of one GPU, and look at NCCL_DEBUG=INFO"
     truth = f"all_reduce through {backend} failed among {size} ranks: {reason}"
     return problem(backend, truth, remedy, transient=killed)
 
@@ -234,9 +191,7 @@ def _failure(
 def needed_settings(works: Callable[[Mapping[str, str]], bool], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of `NCCL_SETTINGS` without which NCCL fails; empty when all together do not help.
 
-    Args:
-        works: Launches with some settings.
-        environ: Environment variables. Those that are set there are left alone.
+    `works` launches with some settings. Variables that are set in `environ` are left alone.
     """
     settings = {name: value for name, value in NCCL_SETTINGS.items() if name not in environ}
     if not settings or not works(settings):
@@ -257,21 +212,10 @@ def export_line(settings: Mapping[str, str]) -> str:
 
 
 def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str], None]) -> Iterator[Finding]:
-    """Check the machines of `--hosts`: whether they can train together, and what communication costs.
-
-    Raises:
-        UsageError: The configuration is invalid.
-    """
-    training = replace(
-        training_of(config),
-        gpu_ids=config.gpu_ids,
-        nproc_per_node=config.nproc_per_node,
-        hosts=config.hosts,
-        ssh_config=config.ssh_config,
-        interface=config.interface,
-    )
+    """Check the machines of `--hosts`: whether they can train together, and what communication costs."""
+    flags = ("gpu_ids", "nproc_per_node", "hosts", "ssh_config", "interface")
     iterations = WARM_UP + COUNTED if config.task else 1
-    training = _short(training, iterations=iterations, timeout_s=HOSTS_STARTUP_S + config.timeout)
+    training = _short_training(config, HOSTS_STARTUP_S, iterations, **{name: getattr(config, name) for name in flags})
     log(f"Connecting to {', '.join(config.hosts)}.")
     missing: list[ShoalError] = []
     try:
@@ -286,17 +230,16 @@ def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callabl
         truth = f"reached, with the same versions and code as here; workers on {', '.join(machine.devices)}"
         yield ok(f"host {machine.host}", f"{truth}, which talk through {interface}" if interface else truth)
     yield from (note("machines", each.rstrip(".")) for each in plan.notes)
-    if len(plan.nodes) > 1 and not missing:
-        about = f", and training {config.task} for {training.max_iterations} iterations" if config.task else ""
-        log(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
-        try:
-            timings, rows = launch_probe(plan, environ, 0 if config.task else GRADIENT)
-        except _STOPPED:
-            raise
-        except ShoalError as error:
-            yield _problem_of("between machines", error)
-        else:
-            yield from judge_hosts(timings, rows[WARM_UP:] if config.task else ())
+    if len(plan.nodes) == 1 or missing:
+        return
+    about = f", and training {config.task} for {iterations} iterations" if config.task else ""
+    log(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
+    measured = launch_probe(plan, environ, 0 if config.task else GRADIENT)
+    if isinstance(measured, ShoalError):
+        yield _problem_of("between machines", measured)
+    else:
+        timings, rows = measured
+        yield from judge_hosts(timings, rows[WARM_UP:] if config.task else ())
 
 
 def _problem_of(topic: str, error: ShoalError) -> Finding:
@@ -308,15 +251,14 @@ def _problem_of(topic: str, error: ShoalError) -> Finding:
 def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterator[Finding]:
     """Report the time of an all_reduce between machines, and predict the efficiency of a training there.
 
-    Args:
-        timings: Times of all_reduce, and how many an iteration has.
-        rows: Metrics of iterations that were trained there. Without any, nothing is predicted.
+    `rows` are the metrics of iterations that were trained there. Without any, nothing is predicted.
     """
     bandwidth = timings["bytes"] / timings["gradient"]
     yield ok("between machines", f"{_describe(timings)} ({bandwidth / 1e6:,.1f} MB/s)")
     if not rows:
         return
-    work, communication = predict_iteration(timings, rows)
+    work = median(row["Perf/iteration_time"] - row["Perf/collective_time"] for row in rows)
+    communication = timings["gradients"] * timings["gradient"] + timings["small"] * timings["latency"]
     efficiency = work / (work + communication)
     spent = median(row["Perf/collective_time"] / row["Perf/iteration_time"] for row in rows)
     counts = f"{timings['gradients']:.0f} all_reduces of gradients and {timings['small']:.0f} small ones"
@@ -325,14 +267,5 @@ def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterat
         f"{communication * 1e3:,.0f} ms (in {len(rows)} trained iterations {spent:.0%} went into collectives, with "
         "waiting for the slower)"
     )
-    if efficiency < WORTHWHILE:
-        remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
-        yield note("efficiency", truth, remedy)
-    else:
-        yield ok("efficiency", truth)
-
-
-def predict_iteration(timings: Timings, rows: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Return the time of work in an iteration, and the time of its collectives among equally fast ranks [s]."""
-    work = median(row["Perf/iteration_time"] - row["Perf/collective_time"] for row in rows)
-    return work, timings["gradients"] * timings["gradient"] + timings["small"] * timings["latency"]
+    remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
+    yield note("efficiency", truth, remedy) if efficiency < WORTHWHILE else ok("efficiency", truth)

@@ -8,11 +8,8 @@ from typing import Any
 from shoal.config import DoctorConfig, TrainConfig
 from shoal.doctor.probe import Probe
 from shoal.errors import UsageError
-from shoal.machine import gpu_health
-from shoal.machine.gpu_health import GpuState
 from shoal.machine.gpus import VisibleGpus
-from shoal.plan.devices import GpuIds, WorkerDevices, parse_gpu_ids, plan_workers
-from shoal.plan.training import TrainPlan, plan_training
+from shoal.plan.devices import WorkerDevices, parse_gpu_ids, plan_workers
 from shoal.tasks import registry
 
 DEFAULT_TASK = "Cartpole-Swingup"
@@ -21,10 +18,11 @@ DEFAULT_CPU_WORKERS = 2
 """Workers on the CPU without `--nproc-per-node`: the fewest that communicate."""
 
 
-def training_of(config: DoctorConfig) -> TrainConfig:
-    """Return the configuration of a training of the doctor's task."""
+def training_of(config: DoctorConfig, **changes: Any) -> TrainConfig:  # noqa: ANN401  Fields of any type.
+    """Return the configuration of a training of the doctor's task, with some other fields."""
     task = config.task or DEFAULT_TASK
-    return replace(registry.resolve(task).defaults(task), log_root=config.log_root, logger="none", export=False)
+    defaults = registry.resolve(task).defaults(task)
+    return replace(defaults, **{"log_root": config.log_root, "logger": "none", "export": False, **changes})
 
 
 @dataclass(frozen=True)
@@ -38,23 +36,21 @@ class DoctorContext:
     """Takes a line about each step that takes a while."""
 
     @cached_property
-    def gpu_ids(self) -> GpuIds:
-        """The requested GPUs; all visible ones by default.
-
-        Raises:
-            UsageError: `--gpu-ids` cannot be parsed.
-        """
-        if self.config.gpu_ids == ("auto",):
-            return "all" if self.gpus else None
-        return parse_gpu_ids(self.config.gpu_ids)
-
-    @cached_property
     def workers(self) -> WorkerDevices | UsageError:
-        """The devices of the workers, or why they are not available."""
-        number = self.config.nproc_per_node
-        gpu_ids = "auto" if self.gpu_ids == "all" and number is not None else self.gpu_ids
+        """The devices of the workers, by default on all visible GPUs, or why they are not available.
+
+        Raises UsageError for a `--gpu-ids` that cannot be parsed.
+        """
+        number, words = self.config.nproc_per_node, self.config.gpu_ids
+        if words == ("auto",):
+            words = ("all",) if self.gpus else ("None",)
+        gpu_ids = parse_gpu_ids(words)
+        if gpu_ids is None:
+            number = number or DEFAULT_CPU_WORKERS
+        elif gpu_ids == "all" and number is not None:
+            gpu_ids = "auto"
         try:
-            return plan_workers(gpu_ids, number or (DEFAULT_CPU_WORKERS if gpu_ids is None else None), self.gpus)
+            return plan_workers(gpu_ids, number, self.gpus)
         except UsageError as error:
             return error
 
@@ -63,26 +59,10 @@ class DoctorContext:
         """Device of each worker; empty when they are not available."""
         return () if isinstance(self.workers, UsageError) else self.workers.devices
 
-    @cached_property
-    def plan(self) -> TrainPlan | UsageError | None:
-        """The plan of a training on these devices, or why it is impossible. None without devices."""
-        if not self.devices:
-            return None
-        config = training_of(self.config)
-        if self.config.task is None:
-            config = replace(config, num_envs=1)  # What any training needs.
-        indices = tuple(dict.fromkeys(device.removeprefix("cuda:") for device in self.devices))
-        gpu_ids = ("None",) if self.devices[0] == "cpu" else indices
-        config = replace(config, gpu_ids=gpu_ids, nproc_per_node=len(self.devices))
-        try:
-            return plan_training(config, self.environ, self.gpus)
-        except UsageError as error:
-            return error
-
-    @cached_property
-    def states(self) -> tuple[GpuState, ...]:
-        """State of each visible GPU."""
-        return gpu_health.read_gpu_states(self.gpus.gpus)
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether the workers are available, and on GPUs."""
+        return self.devices[:1] not in ((), ("cpu",))
 
     @cached_property
     def probes(self) -> dict[str, Probe]:
@@ -90,7 +70,8 @@ class DoctorContext:
         devices = list(dict.fromkeys(self.devices))
         self.log(f"Importing torch, and running a kernel on {', '.join(devices) or 'no device'}.")
         gpus = [int(device.removeprefix("cuda:")) for device in devices if device != "cpu"]
-        return {**{device: Probe("kernel", device) for device in devices}, "torch": Probe("torch", gpus)}
+        kernels = {device: Probe("shoal.sim.probe:probe", device) for device in devices}
+        return {**kernels, "torch": Probe("shoal.doctor.probe:probe_torch", gpus)}
 
     @cached_property
     def torch(self) -> dict[str, Any] | str:

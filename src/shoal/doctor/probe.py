@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -16,31 +17,25 @@ _LONGEST_LINE = 300  # characters of standard error that are reported
 
 
 class Probe:
-    """A running child process that computes one of `PROBES` and prints the result as JSON."""
+    """A child process that calls a function, such as ``shoal.sim.probe:probe``, with a JSON value, and prints JSON."""
 
-    def __init__(self, name: str, argument: object) -> None:
-        """Start the process.
-
-        Args:
-            name: Key of `PROBES`.
-            argument: Argument of the function, a JSON value.
-        """
+    def __init__(self, function: str, argument: object) -> None:
         # A file, not a pipe: nothing reads it while the process runs.
         self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*PYTHON, "-m", __name__, name, json.dumps(argument), str(os.getpid())],
+            [*PYTHON, "-m", __name__, function, json.dumps(argument), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
         )
 
-    def result(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | str:
+    def result(self) -> dict[str, Any] | str:
         """Wait for the result. Return a clause that describes the failure if the process failed or took too long."""
         try:
-            output, _ = self._process.communicate(timeout=timeout_s)
+            output, _ = self._process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return f"it did not end within {timeout_s:g} s"
+            return f"it did not end within {TIMEOUT_S:g} s"
         finally:
             self.kill()
         if self._process.returncode == 0:
@@ -64,47 +59,31 @@ def probe_torch(gpus: list[int]) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.cuda import nccl
 
-    facts: dict[str, Any] = {
+    uses_cuda, failure = torch.version.cuda is not None and bool(gpus), None
+    if uses_cuda:
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            uses_cuda, failure = False, str(error).strip().partition("\n")[0].rstrip(".")
+    can_access = torch.cuda.can_device_access_peer
+    peers = [[one, other] for one in gpus for other in gpus if uses_cuda and one != other and can_access(one, other)]
+    return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "gloo": dist.is_available() and dist.is_gloo_available(),
-        "nccl": None,
-        "device_count": 0,
-        "problem": None,
-        "peers": [],
+        "nccl": ".".join(map(str, nccl.version())) if uses_cuda and dist.is_nccl_available() else None,
+        "device_count": torch.cuda.device_count() if uses_cuda else 0,
+        "problem": failure,
+        "peers": peers,
     }
-    if torch.version.cuda is None or not gpus:
-        return facts
-    try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        facts["problem"] = str(error).strip().partition("\n")[0].rstrip(".")
-        return facts
-    facts["device_count"] = torch.cuda.device_count()
-    if dist.is_nccl_available():
-        facts["nccl"] = ".".join(map(str, nccl.version()))
-    facts["peers"] = [
-        [one, other] for one in gpus for other in gpus if one != other and torch.cuda.can_device_access_peer(one, other)
-    ]
-    return facts
 
 
-def probe_kernel(device: str) -> dict[str, Any]:
-    """Run one Warp kernel on a device, and capture it as a graph."""
-    from shoal.sim.probe import probe
-
-    return probe(device)
-
-
-PROBES = {"torch": probe_torch, "kernel": probe_kernel}
-
-
-def _main(name: str, argument: str, parent: str) -> None:
+def _main(function: str, argument: str, parent: str) -> None:
     procfs.end_with_parent(int(parent), signal.SIGKILL)
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # Libraries print to standard output, too.
     with results:
-        json.dump(PROBES[name](json.loads(argument)), results)
+        json.dump(pkgutil.resolve_name(function)(json.loads(argument)), results)
 
 
 if __name__ == "__main__":

@@ -32,43 +32,28 @@ _ENVIRONMENT = ("CUDA_", "NCCL_", "GLOO_", "WARP_", "OMP_", "TORCHRUNX_", "TORCH
 
 def python(_context: DoctorContext) -> Iterator[Finding]:
     """Check the release of this interpreter."""
-    yield check_python(sys.version_info[:2])
-
-
-def check_python(release: tuple[int, ...]) -> Finding:
-    """Check a release of Python."""
-    first, after = PYTHONS
-    if first <= release < after:
-        return ok("python", f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}")
-    wanted = f"{first[0]}.{first[1]} to {after[0]}.{after[1] - 1}"
-    found = ".".join(map(str, release))
-    return problem("python", f"Shoal needs Python {wanted}, and this is {found}", "install it with one of them")
+    (major, first), (_, after), release = *PYTHONS, sys.version_info[:2]
+    if PYTHONS[0] <= release < PYTHONS[1]:
+        yield ok("python", f"Python {platform.python_version()}, {sys.executable}, on {platform.platform()}")
+    else:
+        truth = f"Shoal needs Python {major}.{first} to {major}.{after - 1}, and this is {release[0]}.{release[1]}"
+        yield problem("python", truth, "install it with one of them")
 
 
 def packages(_context: DoctorContext) -> Iterator[Finding]:
-    """Check the packages that Shoal depends on."""
-    found = {name: _version(name) for name in PACKAGES}
-    yield from check_packages(found)
-    installed = ", ".join(f"{name} {release}" for name, release in found.items() if release)
-    yield ok("packages", f"shoal {__version__}, {installed}")
-
-
-def check_packages(found: dict[str, str | None]) -> Iterator[Finding]:
-    """Check for packages that are missing, and for releases that are known not to work."""
-    for name, release in found.items():
-        first, after, why = PACKAGES[name]
+    """Check the packages that Shoal depends on: whether they are installed, and known to work."""
+    installed = [f"shoal {__version__}"]
+    for name, (first, after, why) in PACKAGES.items():
         wanted = f"'{name}>={first}{f',<{after}' if after else ''}'"
-        if release is None:
+        try:
+            release = version(name)
+        except PackageNotFoundError:
             yield problem("packages", f"{name} is not installed", f"install {wanted}")
-        elif _numbers(release) < _numbers(first) or (after and _numbers(release) >= _numbers(after)):
+            continue
+        installed.append(f"{name} {release}")
+        if _numbers(release) < _numbers(first) or (after and _numbers(release) >= _numbers(after)):
             yield problem("packages", f"{name} is {release}, but {why} outside of {wanted}", f"install {wanted}")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    yield ok("packages", ", ".join(installed))
 
 
 def _numbers(release: str) -> tuple[int, ...]:
@@ -88,14 +73,10 @@ def driver(context: DoctorContext) -> Iterator[Finding]:
 
 def verified(context: DoctorContext) -> Iterator[Finding]:
     """Report on which devices Shoal's own tests have run, see docs/gpu.md."""
-    if context.devices[:1] in ((), ("cpu",)):
-        yield ok("verified", "all tests run on the CPU")
-    else:
-        truth = (
-            "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120, but no real GPU has "
-            "run them yet"
-        )
-        yield note("verified", truth, "run `make test-gpu` in a clone, and report what fails")
+    emulated = "Shoal's tests run on emulated GPUs, and its kernels are compiled for sm_75 to sm_120"
+    remedy = "run `make test-gpu` in a clone, and report what fails"
+    on_gpus = note("verified", f"{emulated}, but no real GPU has run them yet", remedy)
+    yield on_gpus if context.uses_gpus else ok("verified", "all tests run on the CPU")
 
 
 def torch(context: DoctorContext) -> Iterator[Finding]:
@@ -104,15 +85,13 @@ def torch(context: DoctorContext) -> Iterator[Finding]:
     if isinstance(facts, str):
         yield problem("torch", f"torch cannot be imported ({facts})", "install it anew")
         return
-    on_gpus = context.devices[:1] not in ((), ("cpu",))
     if facts["cuda"] is None and context.gpus:
-        level = problem if on_gpus else note
-        yield level(
-            "torch", f"{len(context.gpus)} GPUs are visible, but this torch has no CUDA", "install a torch with CUDA"
-        )
+        level = problem if context.uses_gpus else note
+        truth = f"{len(context.gpus)} GPUs are visible, but this torch has no CUDA"
+        yield level("torch", truth, "install a torch with CUDA")
     elif facts["problem"] is not None:
         yield problem("torch", f"torch cannot use CUDA ({facts['problem']})", "install a torch that fits the driver")
-    elif on_gpus and facts["device_count"] != len(context.gpus):
+    elif context.uses_gpus and facts["device_count"] != len(context.gpus):
         truth = f"torch sees {facts['device_count']} GPUs, but the driver shows {len(context.gpus)}"
         yield note("torch", truth, "report this, with the output of nvidia-smi -L")
     if not facts["gloo"]:
@@ -124,10 +103,9 @@ def torch(context: DoctorContext) -> Iterator[Finding]:
 def language(_context: DoctorContext) -> Iterator[Finding]:
     """Check the locale: the output of ranks must be UTF-8."""
     encoding = locale.getpreferredencoding(do_setlocale=False)
-    if encoding.upper().replace("-", "") == "UTF8":
-        yield ok("locale", encoding)
-    else:
-        yield note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
+    is_utf8 = encoding.upper().replace("-", "") == "UTF8"
+    other = note("locale", f"The locale's encoding is {encoding}", "set LC_ALL=C.UTF-8")
+    yield ok("locale", encoding) if is_utf8 else other
 
 
 def variables(context: DoctorContext) -> Iterator[Finding]:

@@ -11,26 +11,22 @@ Version = tuple[int, int]
 
 def read_built_with() -> dict[str, Version]:
     """Return the CUDA version that torch and warp-lang were built with. A build without CUDA is left out."""
-    found = {"torch": torch_cuda(_directory("torch")), "warp-lang": warp_cuda(_directory("warp"))}
+    found = {"torch": _torch_cuda(), "warp-lang": _warp_cuda()}
     return {name: version for name, version in found.items() if version is not None}
 
 
-def torch_cuda(package: Path) -> Version | None:
-    """Return the CUDA version of the torch in the directory `package`, from its file ``version.py``."""
+def _torch_cuda() -> Version | None:
     try:
-        major, minor = runpy.run_path(str(package / "version.py"))["cuda"].split(".")[:2]
+        major, minor = runpy.run_path(str(_directory("torch") / "version.py"))["cuda"].split(".")[:2]
     except (OSError, KeyError, AttributeError):  # Not installed, or a build without CUDA, where `cuda` is None.
         return None
     return int(major), int(minor)
 
 
-def warp_cuda(package: Path) -> Version | None:
-    """Return the CUDA version of the Warp in the directory `package`.
-
-    A function of its library returns it, as 13040 for 13.4, and needs no driver.
-    """
+def _warp_cuda() -> Version | None:
+    """Ask Warp's library, which needs no driver, and writes 13040 for 13.4."""
     try:
-        version = ctypes.CDLL(str(package / "bin" / "warp.so")).wp_cuda_toolkit_version()
+        version = ctypes.CDLL(str(_directory("warp") / "bin" / "warp.so")).wp_cuda_toolkit_version()
     except (OSError, AttributeError):  # Not installed, another system than Linux, or a release without the function.
         return None
     return (version // 1000, version % 1000 // 10) if version else None

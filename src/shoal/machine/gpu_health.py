@@ -5,15 +5,16 @@ judged in `shoal.checks.gpu`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from shoal.machine.cgroups import read_text
-from shoal.machine.gpus import Gpu, import_nvml
-
-T = TypeVar("T")
+from shoal.machine.gpus import Gpu, NvmlError, opened_nvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
-    """State of one visible GPU or MIG device. What the driver does not report is None."""
+class GpuState(Gpu):
+    """A visible GPU or MIG device with its state. What the driver does not report is None."""
 
-    index: int
-    """Index among the visible devices: torch's ``cuda:<index>``."""
-    name: str
-    uuid: str
     problem: str | None = None
     """The driver's error instead of a state, such as that the GPU is lost."""
     total_bytes: int | None = None
     free_bytes: int | None = None
     holders: tuple[Holder, ...] = ()
-    """Processes that compute on it."""
     compute_mode: str | None = None
     """``default``, ``exclusive process`` or ``prohibited``."""
     temperature_c: int | None = None
@@ -76,100 +72,74 @@ class GpuLink:
 
 
 def read_gpu_states(gpus: Sequence[Gpu]) -> tuple[GpuState, ...]:
-    """Return the state of each of the visible devices `gpus`."""
-    return tuple(_query(lambda nvml: [_state(nvml, gpu) for gpu in gpus]))
+    """Return the state of each of the visible devices `gpus`; none without a driver."""
+    with suppress(NvmlError), opened_nvml() as nvml:
+        return tuple(_state(nvml, gpu) for gpu in gpus)
+    return ()
 
 
 def read_gpu_links(gpus: Sequence[Gpu]) -> tuple[GpuLink, ...]:
-    """Return the link between each two of `gpus`."""
-    pairs = [(one, other) for at, one in enumerate(gpus) for other in gpus[at + 1 :]]
-    return tuple(_query(lambda nvml: [_link(nvml, one, other) for one, other in pairs]))
+    """Return the link between each two of `gpus`; none without a driver."""
+    with suppress(NvmlError), opened_nvml() as nvml:
+        return tuple(_link(nvml, one, other) for one, other in combinations(gpus, 2))
+    return ()
 
 
 def read_driver() -> Driver | None:
     """Return the driver's version, and the version of CUDA that it supports. None without a driver."""
-    return next(iter(_query(lambda nvml: [_driver(nvml)])), None)
+    with suppress(NvmlError), opened_nvml() as nvml:
+        optional = partial(_optional, nvml)
+        # The first asks libcuda, which may be of a forward-compatibility package; the second works without libcuda.
+        cuda = optional(nvml.nvmlSystemGetCudaDriverVersion_v2) or optional(nvml.nvmlSystemGetCudaDriverVersion)
+        version = (cuda // 1000, cuda % 1000 // 10) if cuda else None
+        return Driver(release=str(nvml.nvmlSystemGetDriverVersion()), cuda=version)
+    return None
 
 
-def _query(query: Callable[[ModuleType], list[T]]) -> list[T]:
-    """Return the results of a query of NVML; none without a driver. Then release the driver, before any spawn."""
-    nvml = import_nvml()
-    if nvml is None:
-        return []
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return []
-    try:
-        return query(nvml)
-    except nvml.NVMLError:
-        return []
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _optional(nvml: ModuleType, function: str, *arguments: object) -> Any:  # noqa: ANN401  NVML has no types.
+def _optional(nvml: ModuleType, query: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  NVML has no types.
     """Return the result of an NVML function, or None where the device, driver or user does not support it.
 
     Raises:
         NVMLError: The device itself failed: it is lost, or has to be reset.
     """
     try:
-        return getattr(nvml, function)(*arguments)
+        return query(*arguments)
     except nvml.NVMLError as error:
         if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
             raise
         return None
 
 
-def _driver(nvml: ModuleType) -> Driver:
-    # The first asks libcuda, which may be of a forward-compatibility package; the second also works without libcuda.
-    cuda = _optional(nvml, "nvmlSystemGetCudaDriverVersion_v2") or _optional(nvml, "nvmlSystemGetCudaDriverVersion")
-    return Driver(
-        release=str(nvml.nvmlSystemGetDriverVersion()), cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None
-    )
-
-
 def _state(nvml: ModuleType, gpu: Gpu) -> GpuState:
+    optional = partial(_optional, nvml)
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-        # An unsupported query is no problem; an error of the device itself is.
-        memory = _optional(nvml, "nvmlDeviceGetMemoryInfo", handle)
+        memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)
     except nvml.NVMLError as error:
-        return GpuState(index=gpu.index, name=gpu.name, uuid=gpu.uuid, problem=str(error))
-    remapped = _optional(nvml, "nvmlDeviceGetRemappedRows", handle)
-    pending = remapped[2] if remapped else _optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        return GpuState(**asdict(gpu), problem=str(error))
+    remapped = optional(nvml.nvmlDeviceGetRemappedRows, handle)
+    pending = remapped[2] if remapped else optional(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
     modes = {
         nvml.NVML_COMPUTEMODE_DEFAULT: "default",
         nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
         nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive process",
     }
+    uncorrected, since_driver_loaded = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     return GpuState(
-        index=gpu.index,
-        name=gpu.name,
-        uuid=gpu.uuid,
+        **asdict(gpu),
         total_bytes=int(memory.total) if memory else None,
         free_bytes=int(memory.free) if memory else None,
-        holders=tuple(map(_holder, _optional(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ())),
-        compute_mode=modes.get(_optional(nvml, "nvmlDeviceGetComputeMode", handle)),
-        temperature_c=_optional(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-        uncorrected_errors=_optional(
-            nvml,
-            "nvmlDeviceGetTotalEccErrors",
-            handle,
-            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-            nvml.NVML_VOLATILE_ECC,  # Since the driver was loaded.
+        holders=tuple(
+            Holder(
+                pid=process.pid, name=read_text(Path(f"/proc/{process.pid}/comm")), memory_bytes=process.usedGpuMemory
+            )
+            for process in optional(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
         ),
+        compute_mode=modes.get(optional(nvml.nvmlDeviceGetComputeMode, handle)),
+        temperature_c=optional(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        uncorrected_errors=optional(nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, since_driver_loaded),
         repair_pending=None if pending is None else bool(pending),
         repair_failed=bool(remapped[3]) if remapped else None,
-    )
-
-
-def _holder(process: Any) -> Holder:  # noqa: ANN401  NVML has no types.
-    return Holder(
-        pid=int(process.pid),
-        name=read_text(Path(f"/proc/{process.pid}/comm")),
-        memory_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
     )
 
 
@@ -191,9 +161,10 @@ def _link(nvml: ModuleType, one: Gpu, other: Gpu) -> GpuLink:
         nvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "the driver's settings disable it",
         nvml.NVML_P2P_STATUS_NOT_SUPPORTED: "it is not supported",
     }
-    path = paths.get(_optional(nvml, "nvmlDeviceGetTopologyCommonAncestor", *handles))
-    if _optional(nvml, "nvmlDeviceGetP2PStatus", *handles, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+    optional = partial(_optional, nvml)
+    path = paths.get(optional(nvml.nvmlDeviceGetTopologyCommonAncestor, *handles))
+    if optional(nvml.nvmlDeviceGetP2PStatus, *handles, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK:
         path = "NV"
-    access = _optional(nvml, "nvmlDeviceGetP2PStatus", *handles, nvml.NVML_P2P_CAPS_INDEX_READ)
+    access = optional(nvml.nvmlDeviceGetP2PStatus, *handles, nvml.NVML_P2P_CAPS_INDEX_READ)
     peer_access = None if access is None else reasons.get(access, "the driver cannot tell")
     return GpuLink(one=one.index, other=other.index, path=path, peer_access=peer_access)

@@ -6,20 +6,20 @@ are those of torch 2.15, since torch assigns the indices. In doubt fewer GPUs co
 `shoal.machine.gpu_health`.
 """
 
-import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from types import ModuleType
-from typing import Any
-
-FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES = 570
-"""The driver release from which a process sees one compute instance of *each* GPU instance, and whole GPUs beside
-them. Before it, a process saw a single MIG device, and no whole GPU beside it."""
+from typing import cast
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,9})")  # nine digits are out of range anyway
+
+
+class NvmlError(Exception):
+    """NVML cannot be used. The message says why, as a clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,6 @@ class Gpu:
     """Product name, such as ``NVIDIA H200``, with the MIG profile where there is one."""
     uuid: str
     """``GPU-...`` or ``MIG-...``, as ``nvidia-smi -L`` prints it."""
-    memory_bytes: int | None
-    """Size of its memory. None where the driver does not report it, as for GPUs that share the host's memory."""
 
     @property
     def is_mig(self) -> bool:
@@ -46,15 +44,9 @@ class MigDevice:
     """A compute instance of a GPU in MIG mode."""
 
     name: str
-    """Product name and profile, such as ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
     uuid: str
-    """``MIG-...``."""
-    memory_bytes: int | None
-    """Size of the GPU instance's memory. None where the driver does not report it."""
     gpu_instance: int
     """Identifier of the GPU instance on its GPU."""
-    compute_instance: int
-    """Identifier of the compute instance in its GPU instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +55,8 @@ class PhysicalGpu:
 
     name: str
     uuid: str
-    """``GPU-...``."""
-    memory_bytes: int | None
     mig_devices: tuple[MigDevice, ...] | None = None
-    """Its MIG devices. None when MIG mode is off. Empty when it is on without an instance: then CUDA cannot use the
-    GPU at all."""
+    """None when MIG mode is off. Empty when it is on without an instance: then CUDA cannot use the GPU at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +72,9 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleGpus:
-    """The devices that this process can use, and what explains why there are no more."""
+    """The devices that this process can use, by index, and what explains why there are no more."""
 
     gpus: tuple[Gpu, ...] = ()
-    """The visible devices, by index."""
     mask: str | None = None
     """`CUDA_VISIBLE_DEVICES`. None when it is not set."""
     unmasked_count: int = 0
@@ -113,50 +101,48 @@ class VisibleGpus:
         return tuple(known.get(device, "cpu") for device in devices)
 
 
-def visible_gpus(environ: Mapping[str, str] = os.environ, probe: Callable[[], Inventory] | None = None) -> VisibleGpus:
-    """Return the GPUs that CUDA shows this process.
-
-    Args:
-        environ: Environment variables.
-        probe: Counts the machine's GPUs; `read_inventory` by default.
-    """
-    inventory = (probe or read_inventory)()
-    return resolve(inventory, environ.get("CUDA_VISIBLE_DEVICES"), device_order=environ.get("CUDA_DEVICE_ORDER"))
+def visible_gpus(environ: Mapping[str, str] = os.environ) -> VisibleGpus:
+    """Return the GPUs that CUDA shows a process with these environment variables."""
+    mask, order = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_DEVICE_ORDER")
+    return resolve(read_inventory(), mask, device_order=order)
 
 
 # The machine's GPUs ---------------------------------------------------------------------------------------------------
 
 
-def import_nvml() -> ModuleType | None:
-    """Return NVIDIA's library of GPU facts. None where its package cannot be imported."""
+@contextmanager
+def opened_nvml() -> Generator[ModuleType]:
+    """Open NVML for the body. Afterwards this process, which may spawn others, holds no handle of the driver.
+
+    Raises:
+        NvmlError: The package is missing, or the driver failed, in the body too.
+    """
     try:
         import pynvml  # pyright: ignore[reportMissingTypeStubs]  # used as a plain module
     except ImportError:
-        return None
-    return pynvml
+        raise NvmlError("the package nvidia-ml-py cannot be imported") from None
+    nvml = cast("ModuleType", pynvml)
+    try:
+        nvml.nvmlInit()
+        try:
+            yield nvml
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError_LibraryNotFound:
+        raise NvmlError("no NVIDIA driver was found") from None
+    except nvml.NVMLError as error:
+        raise NvmlError(f"the NVIDIA driver answers: {error}") from error
 
 
 def read_inventory() -> Inventory:
     """Count the machine's GPUs and MIG devices. Where that is impossible, there are none, and a problem."""
-    nvml = import_nvml()
-    if nvml is None:
-        return Inventory(problem="the package nvidia-ml-py cannot be imported")
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError_LibraryNotFound:
-        return Inventory(problem="no NVIDIA driver was found")
-    except nvml.NVMLError as error:
-        return Inventory(problem=f"the NVIDIA driver answers: {error}")
-    try:
-        found = [_physical_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-        release = re.match(r"[0-9]+", nvml.nvmlSystemGetDriverVersion())
-    except nvml.NVMLError as error:
-        return Inventory(problem=f"the NVIDIA driver answers: {error}")
-    finally:
-        nvml.nvmlShutdown()  # A process that will spawn others holds no handle of the driver.
-    failed = [
-        f"the NVIDIA driver says of GPU {index}: {gpu}" for index, gpu in enumerate(found) if isinstance(gpu, str)
-    ]
+        with opened_nvml() as nvml:
+            found = [_physical_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+            release = re.match(r"[0-9]+", nvml.nvmlSystemGetDriverVersion())
+    except NvmlError as error:
+        return Inventory(problem=str(error))
+    failed = [f"the NVIDIA driver says of GPU {at}: {gpu}" for at, gpu in enumerate(found) if isinstance(gpu, str)]
     return Inventory(
         gpus=tuple(gpu for gpu in found if isinstance(gpu, PhysicalGpu)),
         driver_release=int(release[0]) if release else None,
@@ -168,25 +154,13 @@ def _physical_gpu(nvml: ModuleType, index: int) -> PhysicalGpu | str:
     """Return one GPU, or the driver's error, as for one that has fallen off the bus."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        return PhysicalGpu(**_described(nvml, handle), mig_devices=_mig_devices(nvml, handle))
+        name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+        return PhysicalGpu(name=name, uuid=uuid, mig_devices=_mig_devices(nvml, handle))
     except nvml.NVMLError as error:
         return str(error)
 
 
-def _described(nvml: ModuleType, handle: object) -> dict[str, Any]:
-    try:
-        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except nvml.NVMLError:  # memory shared with the host, or a MIG parent without permission
-        memory_bytes = None
-    return {
-        "name": nvml.nvmlDeviceGetName(handle),
-        "uuid": nvml.nvmlDeviceGetUUID(handle),
-        "memory_bytes": memory_bytes,
-    }
-
-
 def _mig_devices(nvml: ModuleType, gpu: object) -> tuple[MigDevice, ...] | None:
-    """Return the MIG devices of a GPU, None when MIG mode is off or unsupported."""
     try:
         mode, _pending = nvml.nvmlDeviceGetMigMode(gpu)
     except nvml.NVMLError:  # GPUs without MIG, and drivers older than MIG
@@ -195,51 +169,32 @@ def _mig_devices(nvml: ModuleType, gpu: object) -> tuple[MigDevice, ...] | None:
         return None
     devices: list[MigDevice] = []
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
+        with suppress(nvml.NVMLError_NotFound):  # an empty slot
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
-        except nvml.NVMLError_NotFound:  # an empty slot
-            continue
-        devices.append(
-            MigDevice(
-                **_described(nvml, handle),
-                gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle),
-                compute_instance=nvml.nvmlDeviceGetComputeInstanceId(handle),
-            )
-        )
+            name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
+            devices.append(MigDevice(name=name, uuid=uuid, gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle)))
     return tuple(devices)
 
 
 # CUDA_VISIBLE_DEVICES -------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """A device that CUDA may enumerate: a whole GPU, or one MIG device of it."""
-
-    gpu: int
-    mig: MigDevice | None
+_Device = tuple[PhysicalGpu, MigDevice | None]
+"""A device that CUDA may enumerate: a whole GPU, or one MIG device of it."""
 
 
 def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None = None) -> VisibleGpus:
-    """Apply `CUDA_VISIBLE_DEVICES` to a machine.
+    """Apply the values of `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` to a machine; None when one is not set.
 
-    Args:
-        inventory: The machine.
-        mask: Value of `CUDA_VISIBLE_DEVICES`, None when it is not set.
-        device_order: Value of `CUDA_DEVICE_ORDER`, None when it is not set. Shoal's commands set it to PCI_BUS_ID
-            unless the user has set it.
+    Shoal's commands set the order to PCI_BUS_ID unless the user has set it.
     """
-    unmasked = _enumerated(_all_devices(inventory), inventory)
+    unmasked = _enumerated([device for gpu in inventory.gpus for device in _devices_of(gpu)], inventory)
     listed = unmasked if mask is None else _enumerated(_listed(mask, inventory), inventory)
-    sources = [device.mig or inventory.gpus[device.gpu] for device in listed]
+    sources = [mig or gpu for gpu, mig in listed]
     by_uuid = mask is not None and mask.startswith(("GPU-", "MIG-"))
     # FASTEST_FIRST, CUDA's default, moves nothing on a machine whose GPUs are all alike.
     alike = len({gpu.name for gpu in inventory.gpus}) <= 1
     return VisibleGpus(
-        gpus=tuple(
-            Gpu(index=index, name=source.name, uuid=source.uuid, memory_bytes=source.memory_bytes)
-            for index, source in enumerate(sources)
-        ),
+        gpus=tuple(Gpu(index=index, name=source.name, uuid=source.uuid) for index, source in enumerate(sources)),
         mask=mask,
         unmasked_count=len(unmasked),
         problem=inventory.problem,
@@ -247,70 +202,61 @@ def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None 
     )
 
 
-def _all_devices(inventory: Inventory) -> list[_Device]:
-    return [
-        _Device(number, mig)
-        for number, gpu in enumerate(inventory.gpus)
-        for mig in ((None,) if gpu.mig_devices is None else gpu.mig_devices)
-    ]
+def _devices_of(gpu: PhysicalGpu) -> list[_Device]:
+    return [(gpu, None)] if gpu.mig_devices is None else [(gpu, mig) for mig in gpu.mig_devices]
 
 
-def _enumerated(devices: Sequence[_Device], inventory: Inventory) -> list[_Device]:
-    """Keep those of the listed devices that one process sees together."""
-    migs = [device for device in devices if device.mig is not None]
-    release = inventory.driver_release
-    if release is not None and release < FIRST_DRIVER_WITH_SEVERAL_MIG_DEVICES:
-        return migs[:1] or list(devices)
-    kept: dict[tuple[int, int | None], _Device] = {}
-    for device in devices:  # one compute instance of each GPU instance, the first
-        kept.setdefault((device.gpu, device.mig.gpu_instance if device.mig else None), device)
+def _enumerated(devices: list[_Device], inventory: Inventory) -> list[_Device]:
+    """Keep those of the listed devices that one process sees together.
+
+    From driver 570 on these are the first compute instance of each GPU instance, and whole GPUs beside them. Before it,
+    a process saw a single MIG device, and no whole GPU beside it.
+    """
+    if inventory.driver_release is not None and inventory.driver_release < 570:  # noqa: PLR2004
+        return [device for device in devices if device[1]][:1] or devices
+    kept: dict[tuple[str, int | None], _Device] = {}
+    for gpu, mig in devices:
+        kept.setdefault((gpu.uuid, mig.gpu_instance if mig else None), (gpu, mig))
     return list(kept.values())
 
 
 def _listed(mask: str, inventory: Inventory) -> list[_Device]:
-    """Parse the entries of `CUDA_VISIBLE_DEVICES` up to the first invalid one.
+    """Return the devices of the entries of `CUDA_VISIBLE_DEVICES` up to the first invalid one.
 
     The first entry decides the kind of all: an entry of another kind is invalid. A device named twice makes none
-    visible.
+    visible, and so does a repeated entry.
     """
     if mask.startswith(("GPU-", "MIG-")):
-        kind, find = ("GPU-", _gpu_by_uuid) if mask.startswith("GPU-") else ("MIG-", _mig_by_uuid)
-        names = list(itertools.takewhile(lambda entry: entry.startswith(kind), mask.split(",")))
-        return _distinct(names, [find(name, inventory) for name in names])
-    # CUDA reads numbers as C's strtoul does: "1gpu" is 1, and a word without a leading number is invalid.
-    numbers: list[int] = []
-    for entry in mask.split(","):
-        match = _NUMBER.match(entry.strip())
-        if match is None or (match["sign"] == "-" and int(match["digits"]) > 0):
-            break
-        numbers.append(int(match["digits"]))
-    return _distinct(numbers, [_gpu_at(number, inventory) for number in numbers])
-
-
-def _distinct(entries: Sequence[object], devices: Sequence[_Device | None]) -> list[_Device]:
-    """Return the devices before the first None; none when an entry or a device is repeated."""
-    found = [device for device in itertools.takewhile(lambda device: device is not None, devices) if device]
-    repeated = any(count > 1 for values in (entries, found) for count in Counter(values).values())
+        entries = list(takewhile(lambda entry: entry.startswith(mask[:4]), mask.split(",")))
+        devices = [_by_uuid(entry, inventory) for entry in entries]
+    else:
+        entries = list(_leading_numbers(mask))
+        devices = [_at(number, inventory) for number in entries]
+    found = [device for device in takewhile(lambda device: device is not None, devices) if device]
+    repeated = len({*entries}) < len(entries) or len({*found}) < len(found)
     return [] if repeated else found
 
 
-def _gpu_at(number: int, inventory: Inventory) -> _Device | None:
+def _leading_numbers(mask: str) -> Iterator[int]:
+    """Read numbers as CUDA does, by C's strtoul: "1gpu" is 1, and a word without a leading number is invalid."""
+    for entry in mask.split(","):
+        match = _NUMBER.match(entry.strip())
+        if match is None or (match["sign"] == "-" and int(match["digits"]) > 0):
+            return
+        yield int(match["digits"])
+
+
+def _at(number: int, inventory: Inventory) -> _Device | None:
     """Return the GPU of that number, or of a GPU in MIG mode its first MIG device; None without one."""
-    if number >= len(inventory.gpus):
-        return None
-    migs = inventory.gpus[number].mig_devices
-    if migs is None:
-        return _Device(number, None)
-    return _Device(number, migs[0]) if migs else None
+    return next((device for gpu in inventory.gpus[number : number + 1] for device in _devices_of(gpu)), None)
 
 
-def _gpu_by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
-    """Return the one GPU whose UUID begins with `prefix`, None when there is none or more than one."""
-    numbers = [number for number, gpu in enumerate(inventory.gpus) if gpu.uuid.startswith(prefix)]
-    return _gpu_at(numbers[0], inventory) if len(numbers) == 1 else None
+def _by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
+    """Return the one device whose UUID begins with `prefix`; None when there is none or more than one.
 
-
-def _mig_by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
-    """Return the one MIG device whose UUID begins with `prefix`, None when there is none or more than one."""
-    found = [device for device in _all_devices(inventory) if device.mig and device.mig.uuid.startswith(prefix)]
+    The UUID of a GPU in MIG mode stands for its first MIG device.
+    """
+    gpus = [_at(number, inventory) for number, gpu in enumerate(inventory.gpus) if gpu.uuid.startswith(prefix)]
+    migs = [(gpu, mig) for gpu in inventory.gpus for mig in gpu.mig_devices or () if mig.uuid.startswith(prefix)]
+    found = [*gpus, *migs]
     return found[0] if len(found) == 1 else None

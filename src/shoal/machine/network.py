@@ -7,7 +7,6 @@ suitable interface. Both accept an interface by name, which the kernel's routing
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -16,10 +15,8 @@ from shoal.errors import UsageError
 
 LOOPBACK = next((name for _number, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
 """Name of the loopback interface."""
-_DISCARD = 9
-"""Port for route look-ups, which send no packet."""
-_ANSWER_S = 2.0
-"""Time limit of a connection attempt [s]."""
+_DISCARD = 9  # Port for route look-ups, which send no packet.
+_ANSWER_S = 2.0  # Time limit of a connection attempt [s].
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +51,9 @@ def addresses_by_interface() -> dict[str, tuple[str, ...]]:
     }
 
 
-def route_to(host: str, interfaces: Mapping[str, tuple[str, ...]] | None = None) -> Route | None:
-    """Return the route to the first reachable address of `host`.
-
-    Args:
-        host: A name or an address.
-        interfaces: Addresses by interface, `addresses_by_interface` by default.
-
-    Returns:
-        None when the name does not resolve, or there is no route.
-    """
-    interfaces = addresses_by_interface() if interfaces is None else interfaces
+def route_to(host: str) -> Route | None:
+    """Return the route to the first reachable address of a name; None when it does not resolve, or there is none."""
+    interfaces = addresses_by_interface()
     owners = {ipaddress.ip_address(each): name for name, addresses in interfaces.items() for each in addresses}
     with contextlib.suppress(OSError, UnicodeError):
         for family, _type, _protocol, _name, place in socket.getaddrinfo(host, _DISCARD, type=socket.SOCK_DGRAM):
