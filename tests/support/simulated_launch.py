@@ -170,11 +170,13 @@ class Machine:
 
     def look(self) -> None:
         """Have the real node agent send the status if it is due."""
+        begun = time.process_time()
         node_agent.time = SimpleNamespace(
             monotonic=lambda: self.clock.now, time=lambda: EPOCH + self.clock.now + self.clock_offset
         )
         self.agent._has_sent_port = True
         self.agent._send_status(self.status())
+        self.launch.seconds -= time.process_time() - begun
 
     def status(self) -> NodeStatus:
         alive = [rank for rank in self.ranks if rank not in self.ended]
@@ -262,7 +264,8 @@ class SimulatedLaunch:
         """Prepare `num_nodes` machines of `workers` ranks. By default clocks differ by hours; some links are slow."""
         self.run, self.clock, self.world_size = run, Clock(), num_nodes * workers
         self.messages = self.bytes = 0
-        self.seconds = 0.0  # Of the supervisor's own work.
+        self.seconds = 0.0
+        """CPU time of the head's own work [s]."""
         plans = tuple(NodePlan(host=f"n{number}", devices=("cpu",) * workers) for number in range(num_nodes))
         config = replace(registry.resolve("Cartpole-Swingup").defaults(), stall_timeout=stall_timeout)
         self.spec = WorkerSpec(
@@ -306,30 +309,22 @@ class SimulatedLaunch:
         """Supervise until the end, with a fault at a time; stop the launch at the time `end` if there is one.
 
         Returns:
-            The time from the fault to the decision to end the launch, and the error.
+            The time from the fault to the error, and the error.
         """
         stop = StopRequests()
         self.clock.at(at, lambda: fault(self))
         if end is not None:
             self.clock.at(end, lambda: stop.counts.update(SIGINT=2))
         nodes = remote_node.remote_nodes(self.spec)
-        decided = [float("inf")]
-        supervise = supervisor.Supervisor(self.spec, nodes, Listener(), stop, clock=lambda: self.clock.now)
-        end_in = supervise._end_in
-
-        def note_end(seconds: float) -> None:
-            decided[0] = min(decided[0], self.clock.now)
-            end_in(seconds)
-
-        supervise._end_in = note_end
+        launch = supervisor.Supervisor(self.spec, nodes, Listener(), stop, clock=lambda: self.clock.now)
         begun = time.process_time()
         try:
-            supervise.run()
+            launch.run()
         except ShoalError as error:
-            return decided[0] - at, f"{type(error).__name__}: {error}"
+            return self.clock.now - at, f"{type(error).__name__}: {error}"
         finally:
-            self.seconds = time.process_time() - begun
-        return decided[0] - at, ""
+            self.seconds += time.process_time() - begun
+        return self.clock.now - at, ""
 
 
 def _lose(launch: SimulatedLaunch, rank: int, how: str) -> None:
