@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 ERRORS = {name for name in vars(errors) if name.endswith("Error")}
-SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse"}
+SPEAKERS = ERRORS | {"ERRORS", "OSError", "kind", "_refuse", "self.error", "variables.error"}
 """What makes an error of its first argument: errors by name or out of a table, and a function."""
-WRITERS = {"_why_unavailable", "_trouble", "_difference"}
+WRITERS = {"_trouble", "_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""

@@ -66,7 +66,8 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
         The run, and a sentence about each damaged checkpoint of newer runs.
     """
     if config.resume:
-        return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
+        experiment = experiment_dir(config.log_root, spec.experiment)
+        return find_run(experiment, list_runs(experiment), config.resume[0]), []
     return _newest_run_with_checkpoint(config.log_root, spec)
 
 
