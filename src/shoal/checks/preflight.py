@@ -32,14 +32,7 @@ from shoal.plan.training import TrainPlan
 
 
 def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> tuple[str, ...]:
-    """Check that the machine can carry out a plan.
-
-    Returns:
-        Notes for the user.
-
-    Raises:
-        UsageError: It cannot, as far as is visible without starting anything.
-    """
+    """Check that the machine can carry out a plan, as far as is visible without starting anything; return notes."""
     leads = not plan.config.node_rank if plan.rank is None else plan.rank.rank == 0
     if plan.config.logger == "wandb":
         refuse_no_wandb(environ, writes=leads)

@@ -5,7 +5,7 @@ A check is a function that yields findings, listed in `CHECKS`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal import __version__
@@ -64,7 +64,7 @@ class Diagnosis:
         return {
             "shoal": __version__,
             "exit_code": self.error.exit_code if self.error else 0,
-            "findings": [finding.to_plain() for finding in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
