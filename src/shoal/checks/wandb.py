@@ -29,7 +29,7 @@ if settings.mode not in ("offline", "dryrun", "disabled"):
 
 
 def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
-    """Refuse W&B where it is not installed; and without a login, where this process or one of its own `writes` to it."""
+    """Refuse W&B where it is not installed, or, if the metrics of this training are written here, not logged in."""
     if importlib.util.find_spec("wandb") is None:
         raise UsageError("--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`.")
     server = _server_without_login(environ) if writes else None

@@ -154,8 +154,8 @@ def plan_training(
         refuse_links(continued)
         refuse_unwritable("--resume", continued.path)
     spawned = world_size > 1 or config.max_restarts or config.hosts
-    changes = changes_since(config, start, world_size, num_envs)
-    notes = (*found.notes, stale_rank_note(environ), spec.note, *env_notes, *passed_over, *changes)
+    change = changes_since(config, start, world_size, num_envs)
+    notes = (*found.notes, stale_rank_note(environ), spec.note, *env_notes, *passed_over, change)
     plan = TrainPlan(
         # From here on the task is named so that it is found from any working directory.
         config=replace(config, task=_absolute(config.task)),
