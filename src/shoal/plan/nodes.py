@@ -1,6 +1,7 @@
 """Which workers run on which node, how they communicate, and at which address they meet."""
 
 import ipaddress
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -103,15 +104,12 @@ def plan_devices(
 
 def _refuse_duplicates(nodes: Sequence[NodeFacts]) -> None:
     """Refuse one machine under two names, whose workers would share its GPUs without knowing it."""
-    seen: list[NodeFacts] = []
-    for node in nodes:
-        same = next((each for each in seen if (each.name, each.addresses) == (node.name, node.addresses)), None)
-        if same is not None:
+    for one, other in itertools.combinations(nodes, 2):
+        if (one.name, one.addresses) == (other.name, other.addresses):
             raise UsageError(
-                f"Host {same.host} and {node.host} are the same machine, {node.name}: name it once; "
+                f"Host {one.host} and {other.host} are the same machine, {one.name}: name it once; "
                 "--nproc-per-node adds workers."
             )
-        seen.append(node)
 
 
 def _refuse_mixture(nodes: Sequence[NodeFacts], planned: Sequence[WorkerDevices]) -> None:

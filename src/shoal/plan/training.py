@@ -147,15 +147,9 @@ def plan_training(
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     leads = not config.node_rank if rank is None else rank.rank == 0
     continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
-    env_notes = spec.check_env(config.env)
-    if continued is None:
-        refuse_unwritable("--log-root", experiment_dir(config.log_root, spec.experiment))
-    else:
-        refuse_links(continued)
-        refuse_unwritable("--resume", continued.path)
-    spawned = world_size > 1 or config.max_restarts or config.hosts
     change = changes_since(config, start, world_size, num_envs)
-    notes = (*found.notes, stale_rank_note(environ), spec.note, *env_notes, *passed_over, change)
+    notes = (*found.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
+    spawned = world_size > 1 or config.max_restarts or config.hosts
     plan = TrainPlan(
         # From here on the task is named so that it is found from any working directory.
         config=replace(config, task=_absolute(config.task)),
@@ -171,10 +165,7 @@ def plan_training(
         start_iteration=iteration,
         notes=tuple(note for note in notes if note),
     )
-    log_base = plan.log_base(RunDir(Path(config.log_root)), environ)
-    if log_base is not None:
-        named = "TORCHRUNX_LOG_DIR" if "TORCHRUNX_LOG_DIR" in environ else "--torchrunx-log-dir"
-        refuse_unwritable(named, log_base)
+    _refuse_unwritable_directories(plan, environ)
     return plan
 
 
@@ -265,6 +256,18 @@ def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
             f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
             f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
         )
+
+
+def _refuse_unwritable_directories(plan: TrainPlan, environ: Mapping[str, str]) -> None:
+    if plan.continued is None:
+        refuse_unwritable("--log-root", experiment_dir(plan.config.log_root, plan.spec.experiment))
+    else:
+        refuse_links(plan.continued)
+        refuse_unwritable("--resume", plan.continued.path)
+    log_base = plan.log_base(RunDir(Path(plan.config.log_root)), environ)
+    if log_base is not None:
+        named = "TORCHRUNX_LOG_DIR" if "TORCHRUNX_LOG_DIR" in environ else "--torchrunx-log-dir"
+        refuse_unwritable(named, log_base)
 
 
 def refuse_unwritable(flag: str, directory: Path) -> None:
