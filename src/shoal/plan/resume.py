@@ -62,10 +62,7 @@ def _workers(number: int, num_envs: int) -> str:
 
 
 def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
-    """Return the run that `--resume` names, or the experiment's newest one with a valid checkpoint.
-
-    With it comes a sentence about each damaged checkpoint of newer runs.
-    """
+    """Return the run of `--resume`, else the newest with a valid checkpoint; and notes about damaged, newer ones."""
     if config.resume:
         experiment = experiment_dir(config.log_root, spec.experiment)
         return find_run(experiment, list_runs(experiment), config.resume[0]), []
