@@ -51,7 +51,7 @@ def tasks_name(environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The rank of one worker, as torch numbers them: all numbers count from 0."""
+    """The rank of one worker, as torch numbers them, from 0."""
 
     rank: int
     local_rank: int
