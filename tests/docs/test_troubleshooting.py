@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 ERRORS = {name for name in vars(errors) if name.endswith("Error")}
-SPEAKERS = ERRORS | {"ERRORS", "OSError", "kind", "_refuse", "self.error", "variables.error"}
-"""What makes an error of its first argument: errors by name or out of a table, and a function."""
+SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse", "error", "OSError"}
+"""What makes an error of its first argument: errors by name or out of a table, functions, and a method."""
 WRITERS = {"_trouble", "_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
@@ -57,7 +57,7 @@ def sentences_of(source: str, *, with_findings: bool = False) -> Iterator[tuple[
         said: list[ast.expr | None] = []
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"message", "what"}:
             said.append(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).partition("[")[0] in SPEAKERS:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).partition("[")[0].split(".")[-1] in SPEAKERS:
             said += node.args[:1]
         if isinstance(node, ast.FunctionDef) and node.name in WRITERS:
             said += [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]

@@ -209,7 +209,7 @@ def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, wor
     if launcher and config.max_restarts:
         instead = {
             "torchrun": "only it can start its workers again: pass --max-restarts to torchrun, and 0 here",
-            "srun": "cannot start tasks again: let the batch script requeue the job, or pass --hosts slurm without srun",
+            "srun": "cannot start tasks again: let the batch script requeue the job, or pass --hosts slurm alone",
         }
         raise UsageError(
             f"--max-restarts {config.max_restarts} was asked for, but {launcher} started this process, and "
