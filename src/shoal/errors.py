@@ -66,6 +66,11 @@ class TerminatedRunError(ShoalError):
     exit_code = 143  # 128 + SIGTERM
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 worker`` or ``4,096 environments``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` with the nearest of `names`, or an empty string when none is near."""
     spelled = {name.lower(): name for name in names}

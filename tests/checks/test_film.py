@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
+from shoal.checks import film
 from shoal.checks.film import choose_gl, refuse_no_film
 from shoal.errors import UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def machine_with(*libraries: str):  # noqa: ANN201  A way to look libraries up.
-    return lambda name: f"lib{name}.so.1" if name in libraries else None
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let this machine have these libraries alone."""
+
+    def replace(*libraries: str) -> None:
+        monkeypatch.setattr(film, "find_library", lambda name: f"lib{name}.so.1" if name in libraries else None)
+
+    return replace
 
 
 ALL = ("EGL", "EGL_nvidia", "OSMesa")
@@ -33,10 +44,11 @@ ALL = ("EGL", "EGL_nvidia", "OSMesa")
     ],
 )
 def test_egl_draws_on_a_gpu_and_osmesa_elsewhere(
-    device: str, asked: str | None, libraries: tuple[str, ...], chosen: str
+    device: str, asked: str | None, libraries: tuple[str, ...], chosen: str, install: Callable[..., None]
 ) -> None:
+    install(*libraries)
     environ = {} if asked is None else {"MUJOCO_GL": asked}
-    assert choose_gl(device, environ, machine_with(*libraries)) == chosen
+    assert choose_gl(device, environ) == chosen
 
 
 @pytest.mark.parametrize(
@@ -49,17 +61,22 @@ def test_egl_draws_on_a_gpu_and_osmesa_elsewhere(
         ("cpu", {"MUJOCO_GL": "off"}, ALL, r"MUJOCO_GL is off: set it to egl or osmesa"),
     ],
 )
-def test_what_is_missing_is_named(device: str, environ: dict[str, str], libraries: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_is_named(
+    device: str, environ: dict[str, str], libraries: tuple[str, ...], said: str, install: Callable[..., None]
+) -> None:
+    install(*libraries)
     with pytest.raises(UsageError, match=said):
-        refuse_no_film(device, environ, machine_with(*libraries))
+        refuse_no_film(device, environ)
 
 
-def test_an_encoder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_no_film("cpu", {}, machine_with("OSMesa"))
+def test_an_encoder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, install: Callable[..., None]) -> None:
+    install("OSMesa")
+    refuse_no_film("cpu", {})
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UsageError, match=r"imageio-ffmpeg is not installed: run `uv add 'shoal\[film\]'`"):
-        refuse_no_film("cpu", {}, machine_with("OSMesa"))
+        refuse_no_film("cpu", {})
 
 
-def test_the_user_may_draw_on_a_display() -> None:
-    refuse_no_film("cpu", {"MUJOCO_GL": "glfw"}, machine_with())
+def test_the_user_may_draw_on_a_display(install: Callable[..., None]) -> None:
+    install()
+    refuse_no_film("cpu", {"MUJOCO_GL": "glfw"})

@@ -91,12 +91,12 @@ def test_a_total_is_divided_among_the_workers() -> None:
     words = [TASK, "--gpu-ids", "None", "--nproc-per-node", "4", "--num-envs-total", "1024"]
     plan = plan_training(parse_train(words), {}, seen(0))
     assert (plan.num_envs, plan.world_size) == (256, 4)
-    assert plan.samples_per_iteration == 1024 * plan.config.agent.num_steps_per_env
+    assert plan.to_plain()["samples_per_iteration"] == 1024 * plan.config.agent.num_steps_per_env
 
 
 def test_as_many_mini_batches_as_samples_are_fine() -> None:
     words = [TASK, "--num-envs", "1", "--agent.num-steps-per-env", "4", "--agent.algorithm.num-mini-batches", "4"]
-    assert plan_training(parse_train(words), {}, seen(0)).mini_batch_size == 1
+    assert plan_training(parse_train(words), {}, seen(0)).to_plain()["mini_batch_size"] == 1
 
 
 @pytest.mark.parametrize("task", registered())

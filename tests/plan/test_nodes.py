@@ -11,6 +11,7 @@ import pytest
 from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_train
+from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
 from shoal.plan.environment_parity import Fingerprint
@@ -130,10 +131,7 @@ def test_an_interface_that_leads_nowhere_is_refused(interface: str) -> None:
 
 def test_what_a_machine_tells_survives_json() -> None:
     known = facts("a", 2, clock_offset=1.5)
-    told = json.loads(
-        json.dumps({name: value for name, value in asdict(known).items() if name not in {"host", "clock_offset"}})
-    )
-    assert NodeFacts.from_plain("a", told, clock_offset=1.5) == known
+    assert from_plain(NodeFacts, json.loads(json.dumps(asdict(known)))) == known
 
 
 TWO = Nodes(

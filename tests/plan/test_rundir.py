@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 from torchrunx.utils.log_handling import file_handlers
 
 from shoal.errors import UsageError
+from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import (
     RunDir,
     experiment_dir,
-    find_any_run,
     find_run,
-    launch_stamp,
     list_all_runs,
     list_runs,
-    rank_log_name,
+    refuse_bad_name,
     run_names,
-    torchrunx_log_dir,
-    validate_run_name,
 )
+from shoal.plan.spec import NodeSpec
 
 NOW = datetime(2026, 3, 9, 7, 5, 1, 999_999, tzinfo=UTC)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=220)
@@ -75,7 +73,7 @@ def test_names_of_one_second_are_numbered_from_two(run_name: str, first: str) ->
 
 @pytest.mark.parametrize("name", ["", "baseline", "seed-1", "lr=3e-4", "größer", "a.b", "x" * 200])
 def test_a_plain_name_is_taken(name: str) -> None:
-    validate_run_name(name)
+    refuse_bad_name("--run-name", name)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
 )
 def test_a_name_that_no_directory_should_carry_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        run_names(NOW, name)  # at once, not at the first name taken from it
+        refuse_bad_name("--run-name", name)
     assert str(refusal.value) == f"{sentence}: choose another name, such as 'baseline'."
 
 
@@ -124,9 +122,10 @@ def test_whatever_name_is_taken_makes_a_directory_that_is_listed(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     try:
-        names = list(itertools.islice(run_names(NOW, name), 2))
+        refuse_bad_name("--run-name", name)
     except UsageError:
         return
+    names = list(itertools.islice(run_names(NOW, name), 2))
     experiment = tmp_path_factory.mktemp("experiment")
     for each in names:
         (experiment / each).mkdir()
@@ -134,6 +133,17 @@ def test_whatever_name_is_taken_makes_a_directory_that_is_listed(
 
 
 # Finding
+
+
+def find(log_root: str | Path, word: str) -> RunDir:
+    """Find a run of one experiment."""
+    experiment = experiment_dir(log_root, "Cartpole")
+    return find_run(experiment, list_runs(experiment), word)
+
+
+def find_any(log_root: Path, word: str) -> RunDir:
+    """Find a run of any experiment."""
+    return find_run(log_root, list_all_runs(log_root), word)
 
 
 def make_runs(experiment: Path, *names: str) -> None:
@@ -193,16 +203,16 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.
     name = "2026-01-01_00-00-00_big"
     run = RunDir(tmp_path / "Cartpole" / name)
     make_runs(tmp_path / "Cartpole", name)
-    assert find_run(tmp_path, "Cartpole", name) == run
-    assert find_run(tmp_path / "elsewhere", "Cartpole", str(run.path)) == run
+    assert find(tmp_path, name) == run
+    assert find(tmp_path / "elsewhere", str(run.path)) == run
     monkeypatch.chdir(run.path)
-    assert find_run(tmp_path / "elsewhere", "Cartpole", ".") == RunDir(Path())
+    assert find(tmp_path / "elsewhere", ".") == RunDir(Path())
 
 
 def test_a_directory_with_checkpoints_is_a_run_even_without_its_record(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "copied from elsewhere")
     run.checkpoints_dir.mkdir(parents=True)
-    assert find_run("logs", "Cartpole", str(run.path)) == run
+    assert find("logs", str(run.path)) == run
 
 
 @pytest.mark.parametrize(
@@ -223,7 +233,7 @@ def test_a_missing_run_is_refused_with_near_and_new_names(tmp_path: Path, word: 
     days = ("01_00-00-00_big", "02_00-00-00_small", "03_00-00-00", "04_00-00-00", "05_00-00-00_big")
     make_runs(directory, *(f"2026-01-{day}" for day in days))
     with pytest.raises(UsageError) as refusal:
-        find_run(tmp_path, "Cartpole", word)
+        find(tmp_path, word)
     hint = f" Did you mean '{suggested}'?" if suggested else ""
     assert str(refusal.value) == (
         f"The run '{word}' does not exist.{hint} The newest in {directory}: "
@@ -233,7 +243,7 @@ def test_a_missing_run_is_refused_with_near_and_new_names(tmp_path: Path, word: 
 
 def test_a_missing_run_of_an_experiment_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:
-        find_run(tmp_path, "Cartpole", "big")
+        find(tmp_path, "big")
     assert str(refusal.value) == (
         f"The run 'big' does not exist. There are no runs in {tmp_path / 'Cartpole'} yet: "
         "train first, or pass --log-root."
@@ -242,7 +252,7 @@ def test_a_missing_run_of_an_experiment_without_runs_is_refused(tmp_path: Path) 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:
-        find_run(tmp_path, "Cartpole", str(tmp_path))
+        find(tmp_path, str(tmp_path))
     assert str(refusal.value) == (
         f"{tmp_path} is no run: it has neither run.json nor checkpoints. "
         f"There are no runs in {tmp_path / 'Cartpole'} yet: train first, or pass --log-root."
@@ -266,10 +276,10 @@ def test_a_run_is_found_by_name_in_whatever_experiment_it_is(tmp_path: Path) -> 
     make_runs(tmp_path / "Cartpole", name)
     make_runs(tmp_path / "Ant", "2026-01-02_00-00-00")
     run = RunDir(tmp_path / "Cartpole" / name)
-    assert find_any_run(tmp_path, name) == run
-    assert find_any_run(tmp_path / "nowhere", str(run.path)) == run
+    assert find_any(tmp_path, name) == run
+    assert find_any(tmp_path / "nowhere", str(run.path)) == run
     with pytest.raises(UsageError) as refusal:
-        find_any_run(tmp_path, "big")
+        find_any(tmp_path, "big")
     assert str(refusal.value) == (
         f"The run 'big' does not exist. Did you mean '{name}'? The newest in {tmp_path}: 2026-01-02_00-00-00, {name}. "
         "Pass one of them, or a path."
@@ -281,7 +291,7 @@ def test_a_name_that_two_experiments_have_is_refused(tmp_path: Path) -> None:
     make_runs(tmp_path / "Cartpole", name)
     make_runs(tmp_path / "Ant", name)
     with pytest.raises(UsageError) as refusal:
-        find_any_run(tmp_path, name)
+        find_any(tmp_path, name)
     paths = f"{tmp_path / 'Ant' / name} or {tmp_path / 'Cartpole' / name}"
     assert str(refusal.value) == f"The run '{name}' is there more than once: pass {paths}."
 
@@ -289,37 +299,13 @@ def test_a_name_that_two_experiments_have_is_refused(tmp_path: Path) -> None:
 # Rank files
 
 
-@pytest.mark.parametrize(
-    ("environ", "flag", "expected"),
-    [
-        ({}, None, Path("run/torchrunx")),
-        ({}, "flag", Path("flag")),
-        ({}, "", None),
-        ({"TORCHRUNX_LOG_DIR": "env"}, None, Path("env")),
-        ({"TORCHRUNX_LOG_DIR": "env"}, "flag", Path("env")),
-        ({"TORCHRUNX_LOG_DIR": "env"}, "", Path("env")),
-        ({"TORCHRUNX_LOG_DIR": ""}, "flag", None),
-        ({"TORCHRUNX_LOG_DIR": ""}, None, None),
-    ],
-)
-def test_the_environment_wins_over_the_flag_and_the_flag_over_the_default(
-    environ: dict[str, str], flag: str | None, expected: Path | None
-) -> None:
-    assert torchrunx_log_dir(environ, flag, RunDir(Path("run"))) == expected
-
-
 def test_rank_files_are_named_as_torchrunx_names_them(tmp_path: Path) -> None:
     handlers = file_handlers(["localhost"], [2], log_dir=tmp_path)
     for handler in handlers:
         handler.close()
     (launch,) = tmp_path.iterdir()
+    spec = NodeSpec(run_dir="", nodes=(NodePlan(devices=("cpu", "cpu")),), world_size=2)
     assert {path.name for path in launch.iterdir()} == {
         "localhost.log",  # torchrunx's agent, which has no rank
-        rank_log_name("localhost", 0),
-        rank_log_name("localhost", 1),
+        *(spec.log_file(rank).name for rank in range(2)),
     }
-    assert launch_stamp(datetime.fromisoformat(launch.name)) == launch.name
-
-
-def test_a_launch_is_stamped_with_its_second_and_no_zone() -> None:
-    assert launch_stamp(NOW) == "2026-03-09T07:05:01"

@@ -10,7 +10,7 @@ from support.fake_devices import seen
 
 from shoal.cli.parse import parse_train
 from shoal.config import AgentConfig, ModelConfig, PpoConfig
-from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes, gpu_bytes_per_env
+from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes_per_env, gpu_bytes_per_env
 from shoal.plan.training import TrainPlan, plan_training
 
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_holds_weights_and_what_the_optimizer_keeps(
 
 def test_experience_grows_with_environments_and_steps() -> None:
     plan = plan_of("--num-envs", "100", "--agent.num-steps-per-env", "10")
-    assert experience_bytes(plan) == 100 * 10 * (5 + 7) * 4  # An observation of the cart-pole has 5 numbers.
+    assert experience_bytes_per_env(plan) == 10 * (5 + 7) * 4  # An observation of the cart-pole has 5 numbers.
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Check of video recording: a library that renders without a display, and an encoder. Neither is loaded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ctypes.util import find_library
 from importlib.util import find_spec
 
@@ -11,44 +11,30 @@ GL_VARIABLE = "MUJOCO_GL"
 
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 """Renderers without a display, and the library that each needs."""
-_PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6"}
-"""Their Debian packages."""
+_DEBIAN_PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6"}
 _ON_A_DISPLAY = frozenset({"glfw", "glx", "on", "true", "1", "enable", "enabled"})
 """Other values of MUJOCO_GL that MuJoCo 4 accepts, which are not checked."""
 
 
-def choose_gl(device: str, environ: Mapping[str, str], find: Callable[[str], str | None] = find_library) -> str:
-    """Return the renderer: the user's choice, or EGL on a GPU whose driver has it, else OSMesa.
-
-    Args:
-        device: Device of the environments.
-        environ: Environment variables.
-        find: Returns the file of a library, or None where there is none.
-    """
+def choose_gl(device: str, environ: Mapping[str, str]) -> str:
+    """Return the renderer: the user's choice, or EGL on a GPU whose driver has it, else OSMesa."""
     chosen = environ.get(GL_VARIABLE, "").lower().strip()
     if chosen:
         return chosen
     # Without the driver's part, EGL needs a display, or renders on the CPU as OSMesa does.
-    fitting = ("egl", "osmesa") if device != "cpu" and find("EGL_nvidia") else ("osmesa",)
-    return next((name for name in fitting if find(_LIBRARIES[name])), fitting[0])
+    fitting = ("egl", "osmesa") if device != "cpu" and find_library("EGL_nvidia") else ("osmesa",)
+    return next((name for name in fitting if find_library(_LIBRARIES[name])), fitting[0])
 
 
-def refuse_no_film(device: str, environ: Mapping[str, str], find: Callable[[str], str | None] = find_library) -> None:
-    """Refuse a video that cannot be rendered or encoded here.
-
-    Raises:
-        UsageError: A package or library is missing.
-    """
-    gl = choose_gl(device, environ, find)
-    message = None
+def refuse_no_film(device: str, environ: Mapping[str, str]) -> None:
+    """Refuse a video that cannot be rendered or encoded here."""
+    gl = choose_gl(device, environ)
     if find_spec("imageio_ffmpeg") is None:
-        message = "A film was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[film]'`."
-    elif gl in _LIBRARIES and find(_LIBRARIES[gl]) is None:
-        message = (
+        raise UsageError("A film was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[film]'`.")
+    if gl in _LIBRARIES and find_library(_LIBRARIES[gl]) is None:
+        raise UsageError(
             f"A film was asked for, but there is no lib{_LIBRARIES[gl]} to draw with: "
-            f"run `apt-get install {_PACKAGES[gl]}`, or what your system calls it."
+            f"run `apt-get install {_DEBIAN_PACKAGES[gl]}`, or what your system calls it."
         )
-    elif gl not in _LIBRARIES and gl not in _ON_A_DISPLAY:
-        message = f"A film was asked for, but MUJOCO_GL is {gl}: set it to egl or osmesa, or leave it out."
-    if message is not None:
-        raise UsageError(message)
+    if gl not in _LIBRARIES and gl not in _ON_A_DISPLAY:
+        raise UsageError(f"A film was asked for, but MUJOCO_GL is {gl}: set it to egl or osmesa, or leave it out.")

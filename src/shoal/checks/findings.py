@@ -1,7 +1,7 @@
 """Findings of checks: one fact each, with its level and remedy."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 Level = Literal["ok", "note", "problem"]
 """With a `note` training may work differently than expected; with a `problem` it would not work as asked."""
@@ -9,26 +9,19 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check."""
+    """The result of one check: what is true, and what to do, as clauses without a full stop."""
 
     topic: str
-    """What was checked, in a few words."""
     level: Level
     truth: str
-    """What is true, as a clause without a full stop."""
     remedy: str = ""
-    """What to do, as a clause without a full stop. May be empty."""
     transient: bool = False
     """Whether a problem may go away by itself, because another process causes it."""
 
     @property
     def sentence(self) -> str:
-        """What is true and what to do, in one sentence."""
+        """What is true and what to do."""
         return f"{self.truth}: {self.remedy}." if self.remedy else f"{self.truth}."
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the finding as plain values, for JSON."""
-        return asdict(self)
 
 
 def ok(topic: str, truth: str) -> Finding:

@@ -1,8 +1,10 @@
 """Checks of the NVIDIA driver and of GPUs."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from shoal.checks.findings import Finding, note, ok, problem, size
+from shoal.errors import counted
 from shoal.machine.cuda_versions import Version
 from shoal.machine.gpu_health import Driver, GpuState, Holder
 from shoal.plan.sizes import CONTEXT_BYTES, gpu_bytes_per_env
@@ -15,12 +17,9 @@ GRAPH_CUDA = (12, 4)
 
 
 def check_driver(driver: Driver, built_with: Mapping[str, Version], *, wanted: bool = True) -> Finding:
-    """Check that the driver supports the CUDA version of each package.
+    """Check that the driver supports the CUDA version that each package was built with.
 
-    Args:
-        driver: The driver.
-        built_with: The CUDA version of each package.
-        wanted: Whether GPUs will be used. If not, a driver that is too old is a note.
+    Where no GPU is `wanted`, a driver that is too old is a note.
     """
     topic, release = "driver", driver.release
     if driver.cuda is not None:
@@ -35,7 +34,7 @@ def check_driver(driver: Driver, built_with: Mapping[str, Version], *, wanted: b
             f"The NVIDIA driver is {release}, but CUDA {major} is needed by {builds}",
             f"install {newer}, or pass --gpu-ids None to use the CPU",
         )
-        return finding if wanted else note(topic, finding.truth, finding.remedy)
+        return finding if wanted else _as_note(finding)
     if driver.cuda is not None and driver.cuda < GRAPH_CUDA:
         return note(
             topic,
@@ -57,17 +56,16 @@ def _dotted(version: Version) -> str:
 
 
 def check_gpu(state: GpuState, workers: int, plan: TrainPlan, *, sure: bool) -> Iterator[Finding]:
-    """Check one GPU that workers will use.
+    """Check one GPU that so many workers will share.
 
-    Args:
-        state: Its state.
-        workers: Workers that will share it.
-        plan: The training.
-        sure: Whether the driver and CUDA number GPUs alike; otherwise problems are no more than notes.
+    If it is not `sure` that the driver and CUDA number GPUs alike, problems are no more than notes.
     """
-    for finding in _check_gpu(state, workers, plan):
-        doubtful = finding.level == "problem" and not sure
-        yield note(finding.topic, finding.truth, finding.remedy) if doubtful else finding
+    found = _check_gpu(state, workers, plan)
+    return found if sure else map(_as_note, found)
+
+
+def _as_note(finding: Finding) -> Finding:
+    return replace(finding, level="note", transient=False)
 
 
 def _check_gpu(state: GpuState, workers: int, plan: TrainPlan) -> Iterator[Finding]:
@@ -76,23 +74,18 @@ def _check_gpu(state: GpuState, workers: int, plan: TrainPlan) -> Iterator[Findi
     if state.problem is not None:
         yield problem(topic, f"{gpu} is unhealthy ({state.problem})", "reset it or reboot, or pass other --gpu-ids")
         return
-    if state.compute_mode == "prohibited":
+    exclusive = state.compute_mode == "exclusive process"
+    if state.compute_mode == "prohibited" or (exclusive and (workers > 1 or state.holders)):
+        lets = f"one process use it{held}, but {workers} more would" if exclusive else "no process use it"
         yield problem(
             topic,
-            f"{gpu} is in compute mode 'prohibited', which lets no process use it",
+            f"{gpu} is in compute mode '{state.compute_mode}', which lets {lets}",
             f"run `nvidia-smi -i {state.uuid} -c DEFAULT` as root, or pass other --gpu-ids",
-        )
-    if state.compute_mode == "exclusive process" and (workers > 1 or state.holders):
-        yield problem(
-            topic,
-            f"{gpu} is in compute mode 'exclusive process', which lets one process use it{held}, "
-            f"but {workers} more would",
-            f"run `nvidia-smi -i {state.uuid} -c DEFAULT` as root, or pass other --gpu-ids",
-            transient=workers == 1,
+            transient=exclusive and workers == 1,
         )
     needed = workers * (CONTEXT_BYTES + plan.num_envs * gpu_bytes_per_env(plan))
     if state.free_bytes is not None and state.free_bytes < needed:
-        envs = f"{plan.num_envs:,} environment{'' if plan.num_envs == 1 else 's'}"
+        envs = counted(plan.num_envs, "environment")
         takes = f"a worker with {envs} takes" if workers == 1 else f"{workers} workers with {envs} each take"
         is_held = state.total_bytes is None or state.total_bytes >= needed
         yield problem(

@@ -10,15 +10,14 @@ from shoal.checks.storage import SHARED_MEMORY
 from shoal.machine.host import why_unresolved
 from shoal.machine.network import LOOPBACK, addresses_by_interface, answers
 from shoal.plan.launchers import SRUN_SIGN, TORCHRUN_SIGN, launcher_of
-from shoal.plan.ranks import rendezvous_host
+from shoal.plan.slurm import read_task
 from shoal.plan.training import TrainPlan
 
 
 def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the workers of a plan can start, and reach each other on this machine."""
     if plan.rank is not None:
-        host = rendezvous_host(environ)
-        yield from [check_name(host)] if host else []
+        yield _check_name(read_task(environ).host if launcher_of(environ) == "srun" else environ["MASTER_ADDR"])
         yield from _check_launcher(environ)
     if plan.launch_mode == "spawned":
         yield from _check_semaphores()
@@ -26,7 +25,7 @@ def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Findin
         yield check_loopback()
 
 
-def check_name(name: str) -> Finding:
+def _check_name(name: str) -> Finding:
     """Check that the host name of the rendezvous resolves. On one machine Shoal's own launches use none."""
     reason = why_unresolved(name)
     if reason is None:

@@ -27,19 +27,12 @@ from shoal.machine import gpu_health, host
 from shoal.machine.cuda_versions import read_built_with
 from shoal.machine.gpus import Gpu, VisibleGpus
 from shoal.plan.rundir import experiment_dir
-from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes
+from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes_per_env
 from shoal.plan.training import TrainPlan
 
 
 def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> tuple[str, ...]:
-    """Check that the machine can carry out a plan.
-
-    Returns:
-        Notes for the user.
-
-    Raises:
-        UsageError: It cannot, as far as is visible without starting anything.
-    """
+    """Check that the machine can carry out a plan, as far as is visible without starting anything; return notes."""
     leads = not plan.config.node_rank if plan.rank is None else plan.rank.rank == 0
     if plan.config.logger == "wandb":
         refuse_no_wandb(environ, writes=leads)
@@ -66,7 +59,8 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     if plan.is_remote:
         return  # The workers are not on this machine, or not children of this process.
     on_cpu = plan.devices[0] == "cpu"
-    yield check_memory(host.memory(), len(plan.devices), experience_bytes(plan) if on_cpu else 0)
+    experience = plan.num_envs * experience_bytes_per_env(plan) if on_cpu else 0
+    yield check_memory(host.memory(), len(plan.devices), experience)
     driver = None if on_cpu else gpu_health.read_driver()
     if driver is not None:
         yield check_driver(driver, read_built_with())

@@ -65,14 +65,9 @@ def check_temporary(environ: Mapping[str, str]) -> Finding:
 
 
 def check_disk(where: Path, disk: Disk | None, checkpoint: int, count: int, *, exactly: bool) -> Finding:
-    """Compare the free space of a disk with one checkpoint, which must fit, and with all, which should.
+    """Compare the free space at `where` with one checkpoint, which must fit, and with all to come, which should.
 
-    Args:
-        where: A directory on the disk.
-        disk: The file system.
-        checkpoint: Size of a checkpoint [bytes].
-        count: Number of checkpoints that will be written.
-        exactly: Whether the size is known; otherwise it is a lower bound.
+    The size of a checkpoint [bytes] is known `exactly`, or is a lower bound.
     """
     topic, least = "disk", "" if exactly else "at least "
     if disk is None:
@@ -97,13 +92,7 @@ def check_disk(where: Path, disk: Disk | None, checkpoint: int, count: int, *, e
 
 
 def check_memory(memory: Memory, workers: int, experience: int) -> Finding:
-    """Compare the host's memory with the least that the workers need.
-
-    Args:
-        memory: The memory of this machine.
-        workers: Workers on this machine.
-        experience: Experience of one iteration of a worker in the host's memory [bytes].
-    """
+    """Compare the host's memory with the least that the workers need, each with its `experience` [bytes]."""
     there = memory.available + memory.swap_free
     takes = "1 worker takes" if workers == 1 else f"{workers} workers take"
     owner = "this container" if memory.limited else "this machine"

@@ -9,15 +9,10 @@ from shoal.config.checks import HIGHEST_PORT
 from shoal.errors import UsageError
 
 PORTS_TRIED = 100
-"""Number of consecutive ports that are tried."""
 
 
 def free_viewer_port(config: PlayConfig) -> int:
-    """Return a free port for the web viewer, the first from `--viewer-port` on.
-
-    Raises:
-        UsageError: viser is not installed, no port is free, or the host has no such address.
-    """
+    """Return a free port for the web viewer, the first from `--viewer-port` on."""
     if importlib.util.find_spec("viser") is None:
         raise UsageError("--viewer web was asked for, but viser is not installed: run `uv add 'shoal[viewer]'`.")
     host, first = config.viewer_host, config.viewer_port
@@ -41,11 +36,7 @@ def free_viewer_port(config: PlayConfig) -> int:
 
 
 def check_display(environ: Mapping[str, str]) -> None:
-    """Refuse a native viewer without a display.
-
-    Raises:
-        UsageError: There is no display.
-    """
+    """Refuse a native viewer without a display."""
     if not (environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")):
         raise UsageError(
             "--viewer native was asked for, but there is no display (DISPLAY is not set): pass --viewer web, and look "

@@ -29,15 +29,7 @@ if settings.mode not in ("offline", "dryrun", "disabled"):
 
 
 def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
-    """Refuse W&B where it is not installed, or not logged in.
-
-    Args:
-        environ: Environment variables.
-        writes: Whether this process, or one that it starts, is the one that writes to W&B.
-
-    Raises:
-        UsageError: W&B cannot be used.
-    """
+    """Refuse W&B where it is not installed, or, if the metrics of this training are written here, not logged in."""
     if importlib.util.find_spec("wandb") is None:
         raise UsageError("--logger wandb was asked for, but wandb is not installed: run `uv add 'shoal[wandb]'`.")
     server = _server_without_login(environ) if writes else None

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, best_first, list_checkpoints
-from shoal.plan.rundir import RunDir, find_any_run, list_all_runs
+from shoal.plan.rundir import RunDir, find_run, list_all_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def verify(config: CheckpointsConfig) -> VerifiedRun:
     if config.run is None:
         run = next((run for run in reversed(list_all_runs(config.log_root)) if list_checkpoints(run)), None)
     else:
-        run = find_any_run(config.log_root, config.run)
+        run = find_run(Path(config.log_root), list_all_runs(config.log_root), config.run)
     if run is None:
         raise UsageError(
             f"There is no run with a checkpoint in {Path(config.log_root).absolute()}: train first, or pass a path."

@@ -103,12 +103,14 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
     origin: Any = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return _read_union(kind, value, path, current)
+    if _is_config(origin) and isinstance(value, origin):
+        return value
     if _is_config(origin):
         template: Any = current if isinstance(current, origin) else origin
         return from_plain(template, value, path)
     if origin in (tuple, list):
         return _read_sequence(kind, value, path)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return _read_mapping(kind, value, path)
     return _read_scalar(kind, value, path, strict=strict)
 
@@ -180,7 +182,7 @@ def _words(kind: Any) -> str:  # noqa: ANN401
     if origin in (tuple, list):
         count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
         return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
-    if origin is dict or _is_config(origin):
+    if origin in (dict, Mapping) or _is_config(origin):
         return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):
         members = list(origin.__members__)

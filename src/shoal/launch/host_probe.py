@@ -10,10 +10,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from shoal.config import TrainConfig
+from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.channel import Message
 from shoal.launch.ssh import SshConnection, refuse_without_ssh
@@ -149,7 +151,9 @@ def _gather(
             continue
         # The other clock was read between the request and now, so the offset is between these two.
         least, most = data["time"] - time.time(), data["time"] - begun
-        facts.append(NodeFacts.from_plain(probe.host, data, clock_offset=max(least, min(0.0, most))))
+        data["fingerprint"]["host"] = data["host"] = probe.host
+        data["clock_offset"] = max(least, min(0.0, most))
+        facts.append(from_plain(NodeFacts, {each.name: data[each.name] for each in fields(NodeFacts)}))
     return facts, missing
 
 

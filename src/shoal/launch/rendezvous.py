@@ -31,7 +31,7 @@ from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, ref
 from shoal.plan.launchers import launcher_of
 from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import Rank, joined_rank
-from shoal.plan.srun import read_task
+from shoal.plan.slurm import read_task
 from shoal.plan.training import TrainPlan
 from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
 

@@ -24,7 +24,7 @@ from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
 from shoal.files import write_whole
 from shoal.launch.exit_records import clear_exit_records
-from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, launch_stamp, run_names
+from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, run_names
 from shoal.plan.training import TrainPlan
 from shoal.provenance import git_state, now, versions
 from shoal.timing import RUN_LOCK_S
@@ -54,7 +54,7 @@ def make_log_dir(base: Path) -> Path:
     Raises:
         UsageError: It cannot be written.
     """
-    stamp = launch_stamp(datetime.now())  # noqa: DTZ005  Local time, as torchrunx has it.
+    stamp = datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005  Local time, as torchrunx has it.
     try:
         return _make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
     except OSError as error:

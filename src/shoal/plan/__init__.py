@@ -1,5 +1,4 @@
-"""Decisions, taken before anything heavy is loaded: devices, ranks, the run directory, the job of a worker.
+"""Decisions before a start: devices, ranks, the run directory, the specification of a worker.
 
-Pure functions over what the machine and the environment say. Nothing here imports torch, writes to disk or
-starts a process.
+Nothing here imports torch, writes to disk or starts a process. What cannot be done raises a `UsageError`.
 """

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,9 @@ from shoal.plan.rundir import RunDir
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[0-9]{6}|[1-9][0-9]{6,}")
-_FILE = re.compile(r"\w[\w.-]{,99}", re.ASCII)
-"""Name of a file beside the manifest: no path, and no control characters."""
+_FILE = re.compile(r"\w[\w.-]{,99}", re.ASCII)  # No path, and no control characters.
 _RANK_FILE = re.compile(r"rank_[0-9]{5,}\.pt")
-_MOST = 2**63
-"""More than any file has bytes."""
+_MOST = 2**63  # More than any file has bytes.
 
 
 def rank_file(rank: int) -> str:
@@ -29,10 +28,9 @@ def rank_file(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint directory, valid or damaged."""
+    """A checkpoint directory, valid or damaged, named after the number of finished iterations."""
 
     path: Path
-    """The directory, named after the number of finished iterations."""
 
     @property
     def iteration(self) -> int:
@@ -58,11 +56,7 @@ class Checkpoint:
         value = self.manifest().get("score")
         if self.metric is None or isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        try:
-            score = float(value)
-        except OverflowError:
-            return None
-        return score if math.isfinite(score) else None
+        return float(value) if abs(value) <= sys.float_info.max else None  # JSON's integers have no end.
 
     @property
     def metric(self) -> str | None:
@@ -219,27 +213,18 @@ def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return the model file of `path`: a `.pt` file, or a valid checkpoint directory.
-
-    Raises:
-        UsageError: It does not exist, or is damaged.
-    """
-    if path.is_dir() and (path / MODEL).is_file():
+    """Return the model file of `path`: a `.pt` file, or a valid checkpoint directory."""
+    if path.is_file():
+        return path
+    if (path / MODEL).is_file():
         damage = Checkpoint(path).damage()
         if damage is not None:
             raise UsageError(f"The checkpoint {path} is damaged: {damage}. Pass another one.")
         return path / MODEL
+    what = f"The checkpoint {path} does not exist"
     if path.is_dir():
-        raise UsageError(
-            f"{path} is a directory, but no checkpoint: it holds no {MODEL}. Pass a directory below <run>/checkpoints, "
-            "a .pt file, 'latest' or 'best'."
-        )
-    if not path.is_file():
-        raise UsageError(
-            f"The checkpoint {path} does not exist: pass a directory below <run>/checkpoints, a .pt file, 'latest' or "
-            "'best'."
-        )
-    return path
+        what = f"{path} is a directory, but no checkpoint, which would hold a {MODEL}"
+    raise UsageError(f"{what}: pass a directory below <run>/checkpoints, a .pt file, 'latest' or 'best'.")
 
 
 def run_of(model: Path) -> RunDir | None:

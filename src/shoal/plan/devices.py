@@ -3,17 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import UsageError, counted, did_you_mean
 from shoal.machine.gpus import VisibleGpus
 
 GpuIds = tuple[int, ...] | Literal["all", "auto"] | None
 """Indices among the visible GPUs; `all` of them; `auto` when the flag was not given; None for the CPU."""
 
-_INDEX = re.compile(r"-?[0-9]{1,9}")
-_RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-|:|\.\.)(?P<last>[0-9]{1,3})")
 _LISTED_AT_MOST = 8  # indices that a message lists; beyond, it gives bounds
 _FORMS = "pass indices, such as --gpu-ids 0 1, or all, or None for the CPU."
 _ORDER_NOTE = (
@@ -31,15 +29,11 @@ class WorkerDevices:
     supports_nccl: bool
     """Whether each worker has a whole GPU of its own, as NCCL needs."""
     notes: tuple[str, ...] = ()
-    """Sentences about decisions that the user did not request."""
+    """About decisions that the user did not request."""
 
 
 def parse_gpu_ids(words: Sequence[str]) -> GpuIds:
-    """Parse the values of `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``.
-
-    Raises:
-        UsageError: They are neither indices nor a keyword.
-    """
+    """Parse the values of `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``."""
     text = " ".join(words).strip()
     inner = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     if not inner:
@@ -48,15 +42,16 @@ def parse_gpu_ids(words: Sequence[str]) -> GpuIds:
         return "all" if inner.lower() == "all" else None
     entries = re.split(r"\s*,\s*|\s+", inner)
     for entry in entries:
-        if not _INDEX.fullmatch(entry):
+        if not re.fullmatch(r"-?[0-9]{1,9}", entry):
             raise UsageError(f"--gpu-ids {text} was asked for, but {_why_no_index(entry)}")
     return tuple(int(entry) for entry in entries)
 
 
 def _why_no_index(entry: str) -> str:
     """Return what is wrong with one entry of `--gpu-ids`, and what to pass instead."""
-    device = re.fullmatch(r"(?:cuda|gpu):?(?P<index>[0-9]{1,9})", entry, re.IGNORECASE)
-    span = _RANGE.fullmatch(entry)
+    device = re.fullmatch(r"(?:cuda|gpu):?([0-9]{1,9})", entry, re.IGNORECASE)
+    span = re.fullmatch(r"([0-9]{1,3})(?:-|:|\.\.)([0-9]{1,3})", entry)
+    listed = range(int(span[1]), int(span[2]) + 1) if span else ()
     wrong, remedy = f"'{entry}' is no index", _FORMS + did_you_mean(entry, ("all", "None"))
     if not entry:
         wrong, remedy = "an index is missing beside a comma", _FORMS
@@ -65,10 +60,9 @@ def _why_no_index(entry: str) -> str:
     elif entry.lower() == "cpu":
         remedy = "pass --gpu-ids None to train on the CPU."
     elif device:
-        remedy = f"pass --gpu-ids {int(device['index'])}."
-    elif span and 0 < int(span["last"]) - int(span["first"]) < _LISTED_AT_MOST:
-        wrong = "ranges are not understood"
-        remedy = f"pass --gpu-ids {_spaced(range(int(span['first']), int(span['last']) + 1))}."
+        remedy = f"pass --gpu-ids {int(device[1])}."
+    elif 1 < len(listed) <= _LISTED_AT_MOST:
+        wrong, remedy = "ranges are not understood", f"pass --gpu-ids {_spaced(listed)}."
     elif entry.startswith(("GPU-", "MIG-")):
         remedy = f"set CUDA_VISIBLE_DEVICES={entry} and pass --gpu-ids 0."
     return f"{wrong}: {remedy}"
@@ -80,52 +74,26 @@ def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus)
     By default there is one worker for each GPU, and one on the CPU. More workers than GPUs share them in turn. With
     `auto` one worker gets GPU 0, and `nproc_per_node` workers get the first so many GPUs, or share all of them when
     there are fewer.
-
-    Args:
-        gpu_ids: The requested GPUs.
-        nproc_per_node: Workers on this machine, None for the default.
-        gpus: The visible GPUs.
-
-    Raises:
-        UsageError: The request cannot be met.
     """
     if nproc_per_node is not None and nproc_per_node < 1:
         raise UsageError(
             f"--nproc-per-node {nproc_per_node} was asked for, but a run needs at least one worker: "
             "pass --nproc-per-node 1, or leave the flag out."
         )
-    if gpu_ids is None:
-        return _on_cpu(nproc_per_node or 1)
-    if gpu_ids == "auto" and not gpus:
-        return _on_cpu(nproc_per_node or 1, f"No GPU is visible ({_why_none(gpus)}): training on the CPU.")
-    indices = _chosen(gpu_ids, nproc_per_node, gpus)
+    if gpu_ids is None or (gpu_ids == "auto" and not gpus):
+        notes = () if gpu_ids is None else (f"No GPU is visible ({_why_none(gpus)}): training on the CPU.",)
+        return WorkerDevices(devices=("cpu",) * (nproc_per_node or 1), supports_nccl=False, notes=notes)
+    indices = tuple(range(min(nproc_per_node or 1, len(gpus))))
+    if gpu_ids != "auto":
+        indices = _requested(gpu_ids, gpus)
     workers = nproc_per_node or len(indices)
     if workers < len(indices):
         raise UsageError(
-            f"{len(indices)} GPUs were asked for ({_commas(indices)}), but only {_count(workers, 'worker')}, "
+            f"{len(indices)} GPUs were asked for ({_commas(indices)}), but only {counted(workers, 'worker')}, "
             f"and a worker uses one GPU: pass --nproc-per-node {len(indices)}, "
             f"or --gpu-ids {_spaced(indices[:workers])}."
         )
     return _on_gpus(indices, workers, gpus)
-
-
-def plan_bound_workers(gpu_ids: GpuIds, workers: int, gpus: VisibleGpus) -> WorkerDevices:
-    """Assign a device to each worker of this machine where each sees other GPUs, which it counts from 0.
-
-    Args:
-        gpu_ids: The requested GPUs.
-        workers: Workers on this machine.
-        gpus: The GPUs that this worker sees.
-
-    Raises:
-        UsageError: The request cannot be met.
-    """
-    own = plan_workers(gpu_ids, 1, gpus)
-    return replace(own, devices=own.devices * workers)
-
-
-def _on_cpu(workers: int, *notes: str) -> WorkerDevices:
-    return WorkerDevices(devices=("cpu",) * workers, supports_nccl=False, notes=notes)
 
 
 def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> WorkerDevices:
@@ -133,7 +101,7 @@ def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> Worke
     shared, has_mig = workers > len(indices), any(gpus.gpus[index].is_mig for index in indices)
     why_gloo = None
     if shared:
-        sharing = f"{_count(workers, 'worker')} share {_count(len(indices), 'GPU')}"
+        sharing = f"{counted(workers, 'worker')} share {counted(len(indices), 'GPU')}"
         why_gloo = f"{sharing} and talk through gloo: NCCL refuses two ranks on one GPU."
     elif workers > 1 and has_mig:
         # To NCCL two slices of one GPU are one GPU, and its support for slices of several is experimental.
@@ -146,16 +114,8 @@ def _on_gpus(indices: tuple[int, ...], workers: int, gpus: VisibleGpus) -> Worke
     )
 
 
-def _chosen(
-    gpu_ids: tuple[int, ...] | Literal["all", "auto"], nproc_per_node: int | None, gpus: VisibleGpus
-) -> tuple[int, ...]:
-    """Return the requested indices.
-
-    Raises:
-        UsageError: They are not visible.
-    """
-    if gpu_ids == "auto":
-        return tuple(range(min(nproc_per_node or 1, len(gpus))))
+def _requested(gpu_ids: tuple[int, ...] | Literal["all"], gpus: VisibleGpus) -> tuple[int, ...]:
+    """Return the requested indices; refuse those that are not visible, or repeated."""
     if not gpus:
         requested = "All GPUs were" if gpu_ids == "all" else _were(gpu_ids)
         remedy = "change or unset it, or pass" if gpus.hidden_count else "pass"
@@ -165,38 +125,24 @@ def _chosen(
         )
     if gpu_ids == "all":
         return tuple(range(len(gpus)))
-    message = _why_unavailable(gpu_ids, gpus)
-    if message:
-        raise UsageError(message)
-    return gpu_ids
-
-
-def _why_unavailable(indices: tuple[int, ...], gpus: VisibleGpus) -> str | None:
-    """Return the error about the indices that are invalid, with what to pass instead. None when all are valid."""
     names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus)
     visible = f"{len(gpus)} {'is' if len(gpus) == 1 else 'are'} visible ({names})"
-    choice = f"--gpu-ids {_spaced(range(len(gpus)))}"
-    if len(gpus) > _LISTED_AT_MOST:
-        choice = f"--gpu-ids all, or indices from 0 to {len(gpus) - 1}"
-    negative = [index for index in indices if index < 0]
-    if negative:
-        return (
-            f"{_were(negative)} asked for, but an index is never negative, and {visible}: "
-            f"pass {choice}, or --gpu-ids None for the CPU."
-        )
-    missing = [index for index in indices if index >= len(gpus)]
+    missing = [index for index in gpu_ids if not 0 <= index < len(gpus)]
     if missing:
+        choice = f"--gpu-ids {_spaced(range(len(gpus)))}"
+        if len(gpus) > _LISTED_AT_MOST:
+            choice = f"--gpu-ids all, or indices from 0 to {len(gpus) - 1}"
+        message = f"{_were(missing)} asked for, but {visible}: pass {choice}."
         reasons = (f"{_mask_effect(gpus)}." if gpus.hidden_count else None, _missing_gpus(gpus))
-        return " ".join((f"{_were(missing)} asked for, but {visible}: pass {choice}.", *filter(None, reasons)))
-    repeated = [index for index, times in Counter(indices).items() if times > 1]
+        raise UsageError(" ".join((message, *filter(None, reasons))))
+    repeated = [index for index, times in Counter(gpu_ids).items() if times > 1]
     if repeated:
-        once = tuple(dict.fromkeys(indices))
-        return (
-            f"{_were(repeated)} asked for more than once, and {visible}: pass --gpu-ids {_spaced(once)}, "
-            f"with --nproc-per-node {len(indices)} if {len(indices)} workers shall share "
-            f"{_count(len(once), 'GPU')}."
+        once = tuple(dict.fromkeys(gpu_ids))
+        raise UsageError(
+            f"{_were(repeated)} asked for more than once, and {visible}: pass --gpu-ids {_spaced(once)}, with "
+            f"--nproc-per-node {len(gpu_ids)} if {len(gpu_ids)} workers shall share {counted(len(once), 'GPU')}."
         )
-    return None
+    return gpu_ids
 
 
 def _were(indices: Sequence[int]) -> str:
@@ -204,9 +150,7 @@ def _were(indices: Sequence[int]) -> str:
 
 
 def _why_none(gpus: VisibleGpus) -> str:
-    if gpus.hidden_count:
-        return _mask_effect(gpus)
-    return gpus.problem or "this machine has no NVIDIA GPU"
+    return _mask_effect(gpus) if gpus.hidden_count else gpus.problem or "this machine has no NVIDIA GPU"
 
 
 def _missing_gpus(gpus: VisibleGpus) -> str | None:
@@ -219,10 +163,6 @@ def _mask_effect(gpus: VisibleGpus) -> str:
     every = "the GPU" if total == 1 else f"all {total} GPUs"
     which = every if hidden == total else f"{hidden} of the {total} GPUs"
     return f'CUDA_VISIBLE_DEVICES is "{gpus.mask}" and hides {which} of this machine'
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _commas(indices: Sequence[int]) -> str:

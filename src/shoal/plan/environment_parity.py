@@ -10,34 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, counted
 from shoal.provenance import versions
 from shoal.tasks import registry
 
 _ABSENT = "absent"
 _NAMED_AT_MOST = 5
-_NO_CODE = {"__pycache__"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """Versions and files of one machine, as plain values for JSON."""
+    """Versions and files of one machine."""
 
     host: str
     versions: Mapping[str, str]
-    """Version of each package that affects results."""
     files: Mapping[str, Mapping[str, str]]
     """Digest of each file, by package, such as ``shoal``, and by its path in it."""
 
 
 def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fingerprint:
-    """Return this machine's fingerprint.
-
-    Args:
-        host: Name of this machine.
-        packages: Packages whose files are compared.
-        files: Paths of more files.
-    """
+    """Return the fingerprint of this machine, called `host`, with the files of packages, and others."""
     groups = {package: _files_of(package) for package in packages}
     own = {path: _digest(Path(path)) for path in files}
     return Fingerprint(host=host, versions=versions(), files=groups | ({"the task": own} if own else {}))
@@ -67,32 +59,22 @@ def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
         ours, theirs = here.files.get(group, {}), there.files.get(group, {})
         other = sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path))
         if other:
-            found.append(_files_differ(group, other))
+            named = ", ".join(other[:_NAMED_AT_MOST]) + (", ..." if len(other) > _NAMED_AT_MOST else "")
+            verb = "differs" if len(other) == 1 else "differ"
+            found.append(f"{counted(len(other), 'file')} of {group} {verb}: {named}")
     return found
 
 
 def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None:
-    """Refuse machines that differ from this one.
-
-    Raises:
-        UsageError: Some differ; with all differences.
-    """
+    """Refuse machines that differ from this one, with all differences."""
     unlike = {other.host: found for other in others if (found := differences(here, other))}
     if not unlike:
         return
-    details = "\n".join(f"Host {host}: {each}." for host, found in unlike.items() for each in found)
-    hosts = ", ".join(unlike)
-    message = (
-        f"Host {hosts} differs from {here.host}, where this was started, in what is listed above: install the same "
-        "versions and the same code on all machines, or let them share one directory."
+    raise UsageError(
+        f"Host {', '.join(unlike)} differs from {here.host}, where this was started, in what is listed above: install "
+        "the same versions and the same code on all machines, or let them share one directory.",
+        details="\n".join(f"Host {host}: {each}." for host, found in unlike.items() for each in found),
     )
-    raise UsageError(message, details=details)
-
-
-def _files_differ(group: str, paths: Sequence[str]) -> str:
-    named = ", ".join(paths[:_NAMED_AT_MOST]) + (", ..." if len(paths) > _NAMED_AT_MOST else "")
-    number = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-    return f"{number} of {group} differ: {named}" if len(paths) > 1 else f"{number} of {group} differs: {named}"
 
 
 def _files_of(package: str) -> dict[str, str]:
@@ -103,7 +85,7 @@ def _files_of(package: str) -> dict[str, str]:
     root = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
     if root.is_file():
         return {root.name: _digest(root)}
-    paths = sorted(path for path in root.rglob("*") if path.is_file() and not _NO_CODE & {*path.parts})
+    paths = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {str(path.relative_to(root)): _digest(path) for path in paths}
 
 

@@ -1,7 +1,4 @@
-"""The launcher that started this process as one of several workers, and its environment variables, validated.
-
-`shoal.plan.ranks` interprets those of torchrun, and `shoal.plan.srun` those of SLURM.
-"""
+"""The launcher that started this process as one of several workers, and its environment variables, validated."""
 
 import os
 import re
@@ -22,10 +19,10 @@ SRUN_SIGN = "SLURM_STEP_ID"
 STATE_DIR = "SHOAL_ATTEMPTS"
 """Environment variable of the elastic mode's workers: a directory that lives as long as their node's launcher."""
 
-_STEP = re.compile(r"[0-9]{1,9}")
+LARGEST = 999_999_999
+"""Bound of numbers that have no other."""
 _COMMANDS: dict[Launcher, str] = {"torchrun": "python -m torch.distributed.run", "srun": "srun"}
 _SIGNS: dict[Launcher, str] = {"torchrun": TORCHRUN_SIGN, "srun": SRUN_SIGN}
-_MAX_PORT = 65535
 
 
 def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
@@ -36,7 +33,7 @@ def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
     """
     if TORCHRUN_SIGN in environ:
         return "torchrun"
-    if not _STEP.fullmatch(environ.get(SRUN_SIGN, "").strip()):
+    if not re.fullmatch(r"[0-9]{1,9}", environ.get(SRUN_SIGN, "").strip()):
         return None
     tasks = environ.get(tasks_name(environ), "").strip()
     return None if re.fullmatch(r"\+?0*1", tasks) else "srun"
@@ -54,16 +51,12 @@ def tasks_name(environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The rank of one worker, as torch numbers them."""
+    """The rank of one worker, as torch numbers them, from 0."""
 
     rank: int
-    """Global rank, from 0."""
     local_rank: int
-    """Rank among the workers of this machine, from 0."""
     world_size: int
-    """Workers of the whole job."""
     local_world_size: int
-    """Workers on this machine."""
 
     def __post_init__(self) -> None:
         in_order = 0 <= self.local_rank < self.local_world_size <= self.world_size
@@ -73,7 +66,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class LauncherVariables:
-    """The environment variables of a launcher. Each method raises a `UsageError` for an invalid one."""
+    """The environment variables of a launcher. An invalid one raises a `UsageError`."""
 
     launcher: Launcher
     environ: Mapping[str, str]
@@ -82,39 +75,16 @@ class LauncherVariables:
         """Return the value of a variable that must be set."""
         text = self.environ.get(name, "").strip()
         if not text:
-            what = f"{self.launcher} started this process ({_SIGNS[self.launcher]} is set), but {name} is not set"
-            raise self.error(what)
+            sign = _SIGNS[self.launcher]
+            raise self.error(f"{self.launcher} started this process ({sign} is set), but {name} is not set")
         return text
 
-    def integer(self, name: str) -> int:
-        """Return a whole number."""
+    def number(self, name: str, least: int, most: int, why: str = "") -> int:
+        """Return a whole number from `least` to `most`, which a second clause may explain."""
         text = self.text(name)
-        if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-            raise self.error(f"{name} is '{text}', but {self.launcher} sets it to a whole number")
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise self.error(f"{name} is '{text}', but must be a whole number from {least} to {most}{why}")
         return int(text)
-
-    def size(self, name: str) -> int:
-        """Return a number of workers, at least 1."""
-        size = self.integer(name)
-        if size < 1:
-            raise self.error(f"{name} is {size}, but this process itself is one worker")
-        return size
-
-    def below(self, name: str, size_name: str, size: int) -> int:
-        """Return a rank below `size`."""
-        rank = self.integer(name)
-        if rank < 0:
-            raise self.error(f"{name} is {rank}, but ranks count from 0")
-        if rank >= size:
-            raise self.error(f"{name} is {rank}, but {size_name} is {size}, so the highest is {size - 1}")
-        return rank
-
-    def port(self, name: str) -> int:
-        """Return a port number."""
-        port = self.integer(name)
-        if not 0 < port <= _MAX_PORT:
-            raise self.error(f"{name} is {port}, but a port is a number from 1 to {_MAX_PORT}")
-        return port
 
     def error(self, what_is_true: str) -> UsageError:
         """Return an error, with the remedy for this launcher."""

@@ -1,15 +1,13 @@
-"""Which workers run on which node, how they communicate, and at which address they meet: pure decisions.
-
-The facts about other nodes come from `shoal.launch.host_probe`.
-"""
+"""Which workers run on which node, how they communicate, and at which address they meet."""
 
 import ipaddress
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from shoal.errors import UsageError
-from shoal.machine.gpus import Gpu, VisibleGpus
+from shoal.machine.gpus import VisibleGpus
 from shoal.plan.devices import GpuIds, WorkerDevices, plan_workers
 from shoal.plan.environment_parity import Fingerprint
 from shoal.timing import CLOCK_OFFSET_S
@@ -27,7 +25,7 @@ def choose_backend(supports_nccl: Iterable[bool], world_size: int) -> Literal["n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What `shoal.launch.node_agent` reports of a node."""
+    """What `shoal.launch.host_probe` finds out about a node."""
 
     host: str
     """The name that was passed to `--hosts`."""
@@ -43,21 +41,6 @@ class NodeFacts:
     shares_runs: bool
     """Whether it sees the directory in which the launching process makes runs."""
     fingerprint: Fingerprint
-
-    @classmethod
-    def from_plain(cls, host: str, data: Mapping[str, Any], *, clock_offset: float) -> Self:
-        """Return the facts from the plain values that a node agent sends."""
-        gpus = data["gpus"] | {"gpus": tuple(Gpu(**gpu) for gpu in data["gpus"]["gpus"])}
-        return cls(
-            host=host,
-            name=data["name"],
-            gpus=VisibleGpus(**gpus),
-            addresses={name: tuple(each) for name, each in data["addresses"].items()},
-            reached_at=data["reached_at"],
-            clock_offset=clock_offset,
-            shares_runs=data["shares_runs"],
-            fingerprint=replace(Fingerprint(**data["fingerprint"]), host=host),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +66,6 @@ class NodePlan:
         uuids = gpus.uuids(workers.devices)
         return cls(devices=workers.devices, uuids=uuids, supports_nccl=workers.supports_nccl, **fields)
 
-    @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> Self:
-        """Return a plan from JSON values."""
-        return replace(cls(**data), devices=tuple(data["devices"]), uuids=tuple(data["uuids"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
@@ -95,19 +73,15 @@ class Nodes:
 
     nodes: tuple[NodePlan, ...] = ()
     rendezvous: str | None = None
-    """The address at which the ranks of several nodes meet."""
+    """Address at which the ranks of several nodes meet."""
     notes: tuple[str, ...] = ()
-    """Sentences that the user should read."""
+    """For the user."""
 
 
 def plan_devices(
     gpu_ids: GpuIds, nproc_per_node: int | None, nodes: Sequence[NodeFacts]
 ) -> tuple[list[WorkerDevices], list[str]]:
-    """Return the workers of each node, and sentences that the user should read.
-
-    Raises:
-        UsageError: A node does not have what was asked for, or only some of them have GPUs.
-    """
+    """Return the workers of each node, and notes for the user."""
     _refuse_duplicates(nodes)
     planned: list[WorkerDevices] = []
     notes: list[str] = []
@@ -130,15 +104,12 @@ def plan_devices(
 
 def _refuse_duplicates(nodes: Sequence[NodeFacts]) -> None:
     """Refuse one machine under two names, whose workers would share its GPUs without knowing it."""
-    seen: list[NodeFacts] = []
-    for node in nodes:
-        same = next((each for each in seen if (each.name, each.addresses) == (node.name, node.addresses)), None)
-        if same is not None:
+    for one, other in itertools.combinations(nodes, 2):
+        if (one.name, one.addresses) == (other.name, other.addresses):
             raise UsageError(
-                f"Host {same.host} and {node.host} are the same machine, {node.name}: name it once; "
+                f"Host {one.host} and {other.host} are the same machine, {one.name}: name it once; "
                 "--nproc-per-node adds workers."
             )
-        seen.append(node)
 
 
 def _refuse_mixture(nodes: Sequence[NodeFacts], planned: Sequence[WorkerDevices]) -> None:
@@ -152,15 +123,7 @@ def _refuse_mixture(nodes: Sequence[NodeFacts], planned: Sequence[WorkerDevices]
 
 
 def rendezvous_candidates(node: NodeFacts, interface: str | None) -> list[str]:
-    """Return the addresses of a node at which others may reach it, the likeliest first.
-
-    Args:
-        node: The one that has rank 0.
-        interface: The value of `--interface`.
-
-    Raises:
-        UsageError: It has no such interface.
-    """
+    """Return the addresses of rank 0's node at which others may reach it, through `--interface`, likeliest first."""
     known = {name: usable for name, each in node.addresses.items() if (usable := list(filter(_is_routable, each)))}
     if interface is not None and interface not in known:
         raise UsageError(

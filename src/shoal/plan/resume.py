@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal.config import TrainConfig
-from shoal.errors import UsageError
+from shoal.errors import UsageError, counted
 from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 from shoal.plan.spec import Start
@@ -23,7 +23,11 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
             reasons = " ".join(passed_over) or "It has none yet."
             message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
             raise UsageError(message)
-        _refuse_finished(config, run, checkpoint)
+        if checkpoint.iteration >= config.max_iterations:
+            raise UsageError(
+                f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
+                f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
+            )
         start = Start(model=str(checkpoint.model.absolute()), mode="continue")
         return run, start, checkpoint.iteration, [*damaged, *passed_over]
     if config.checkpoint is not None:
@@ -32,41 +36,36 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
     return None, None, 0, []
 
 
-def changes_since(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> list[str]:
+def changes_since(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> str | None:
     """Return a note if the number of ranks or environments differs from that of the checkpoint to continue."""
     if start is None or start.mode != "continue":
-        return []
+        return None
     checkpoint = Checkpoint(Path(start.model).parent)
     manifest = checkpoint.manifest()
     workers, each = manifest.get("world_size"), manifest.get("num_envs")
     if workers is None or each is None or (workers, each) == (world_size, num_envs) or not checkpoint.has_rank_files:
-        return []
+        return None
     then, now = int(workers) * int(each), world_size * num_envs
     steps = config.agent.num_steps_per_env
     effect = "all of them go on"
     if then != now:
         effect = f"{now - then:,} of them are new" if now > then else f"the last {then - now:,} are left out"
-    change = (
+    return (
         f"The checkpoint is of {_workers(workers, each)}, and this is {_workers(world_size, num_envs)}: {now:,} "
         f"environments in all, {effect}; {now * steps:,} samples an iteration, {then * steps:,} before; other random "
         "actions. The learning rate is not changed."
     )
-    return [change]
 
 
 def _workers(number: int, num_envs: int) -> str:
-    workers = "1 worker" if number == 1 else f"{number} workers"
-    return f"{workers} with {num_envs:,} environments{'' if number == 1 else ' each'}"
+    return f"{counted(number, 'worker')} with {counted(num_envs, 'environment')}{'' if number == 1 else ' each'}"
 
 
 def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[str]]:
-    """Return the run of `--resume`: the one it names, or the experiment's newest one with a valid checkpoint.
-
-    Returns:
-        The run, and a sentence about each damaged checkpoint of newer runs.
-    """
+    """Return the run of `--resume`, else the newest with a valid checkpoint; and notes about damaged, newer ones."""
     if config.resume:
-        return find_run(Path(config.log_root), spec.experiment, config.resume[0]), []
+        experiment = experiment_dir(config.log_root, spec.experiment)
+        return find_run(experiment, list_runs(experiment), config.resume[0]), []
     return _newest_run_with_checkpoint(config.log_root, spec)
 
 
@@ -106,11 +105,3 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
             "anew without this flag."
         )
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
-
-
-def _refuse_finished(config: TrainConfig, run: RunDir, checkpoint: Checkpoint) -> None:
-    if checkpoint.iteration >= config.max_iterations:
-        raise UsageError(
-            f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
-            f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
-        )

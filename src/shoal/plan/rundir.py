@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -79,7 +80,7 @@ class RunDir:
         return next((self.models_dir / field).rglob(MODEL_FILE), None)
 
     def checkpoint_dir(self, iteration: int) -> Path:
-        """Return the directory of the checkpoint after `iteration` iterations."""
+        """Return the directory of a checkpoint."""
         return self.checkpoints_dir / f"{iteration:06d}"
 
     def unfinished_dir(self, iteration: int) -> Path:
@@ -96,11 +97,7 @@ class RunDir:
 
 
 def refuse_links(run: RunDir) -> None:
-    """Refuse a run with a symbolic link where a training writes.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Refuse a run with a symbolic link where a training writes."""
     written = (run.params_dir, run.models_dir, run.checkpoints_dir, run.ranks_dir, run.exports_dir, run.torchrunx_dir)
     films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
     for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, *films):
@@ -112,28 +109,15 @@ def refuse_links(run: RunDir) -> None:
 
 
 def experiment_dir(log_root: str | Path, experiment: str) -> Path:
-    """Return the directory that holds the runs of an experiment.
-
-    Raises:
-        UsageError: The experiment's name cannot be that of a directory.
-    """
-    _refuse_bad_name("The experiment's name", experiment)
+    """Return the directory that holds the runs of an experiment."""
+    refuse_bad_name("The experiment's name", experiment)
     if not experiment:
         raise UsageError("The experiment's name is empty: give it at least one letter.")
     return Path(log_root) / experiment
 
 
-def validate_run_name(run_name: str) -> None:
-    """Refuse a run name that no directory can have. It may be empty: then the run has only its time stamp.
-
-    Raises:
-        UsageError: The name is invalid.
-    """
-    _refuse_bad_name("--run-name", run_name)
-
-
-def _refuse_bad_name(what: str, name: str) -> None:
-    """Refuse a name that is no valid file name everywhere, is hidden, or is a path."""
+def refuse_bad_name(what: str, name: str) -> None:
+    """Refuse a name that is no valid file name everywhere, is hidden, or is a path. It may be empty."""
     reason = None
     if "/" in name or "\\" in name:
         reason = "has a slash in it, and a name is no path"
@@ -150,26 +134,13 @@ def _refuse_bad_name(what: str, name: str) -> None:
 
 
 def run_names(now: datetime, run_name: str) -> Iterator[str]:
-    """Yield names for a new run's directory, of which the first free one is taken.
-
-    Args:
-        now: Start of the run, in local time.
-        run_name: `--run-name`, or an empty string.
-
-    Raises:
-        UsageError: No directory can have this name.
-    """
-    validate_run_name(run_name)
+    """Yield names for a new run's directory, with `--run-name`, of which the first free one is taken."""
     first = now.strftime(_STAMP_FORMAT) + (f"_{run_name}" if run_name else "")
     return itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
 
 
 def list_runs(experiment: Path) -> list[RunDir]:
-    """Return the runs in an experiment's directory, oldest first.
-
-    Raises:
-        UsageError: The directory cannot be read.
-    """
+    """Return the runs in an experiment's directory, oldest first."""
     try:
         found = [(key, path) for path in experiment.iterdir() if (key := _age(path.name)) and path.is_dir()]
     except FileNotFoundError:
@@ -194,36 +165,13 @@ def _age(name: str) -> tuple[str, int, str] | None:
     return match["stamp"], int(match["suffix"] or 1), name
 
 
-def find_run(log_root: str | Path, experiment: str, name_or_path: str) -> RunDir:
-    """Return a run of the experiment by its name, or any run by its path.
-
-    Raises:
-        UsageError: There is no such run.
-    """
-    directory = experiment_dir(log_root, experiment)
-    return _find(directory, list_runs(directory), name_or_path)
-
-
 def list_all_runs(log_root: str | Path) -> list[RunDir]:
-    """Return the runs of all experiments, oldest first.
-
-    Raises:
-        UsageError: An experiment's directory cannot be read.
-    """
+    """Return the runs of all experiments, oldest first."""
     runs = [run for experiment in sorted(Path(log_root).glob("*/")) for run in list_runs(experiment)]
     return sorted(runs, key=lambda run: _age(run.name) or ())
 
 
-def find_any_run(log_root: str | Path, name_or_path: str) -> RunDir:
-    """Return a run by its path, or by its name in any experiment.
-
-    Raises:
-        UsageError: There is no such run, or more than one.
-    """
-    return _find(Path(log_root), list_all_runs(log_root), name_or_path)
-
-
-def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
+def find_run(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
     """Return the one of `runs`, which are below `directory`, with this name, or any run by its path."""
     named = [run for run in runs if run.name == name_or_path]
     if len(named) > 1:
@@ -232,31 +180,20 @@ def _find(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
         )
     if named:
         return named[0]
-    path = _directory(name_or_path)
-    if path is not None:
+    # Unlike pathlib's, these take a word that can be no path, and a user who does not exist.
+    path = Path(os.path.expanduser(name_or_path))  # noqa: PTH111
+    if os.path.isdir(path):  # noqa: PTH112
         run = RunDir(path)
         if run.run_json.is_file() or run.checkpoints_dir.is_dir():
             return run
         what = f"{path} is no run: it has neither run.json nor checkpoints."
     else:
         what = f"The run '{name_or_path}' does not exist.{_near(name_or_path, runs)}"
-    raise UsageError(f"{what} {_available_runs(directory, runs)}")
-
-
-def _directory(word: str) -> Path | None:
-    """Return the directory with this path. None when there is none, or when it is no path."""
-    try:
-        path = Path(word).expanduser()
-        return path if path.is_dir() else None
-    except (OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
-        return None
-
-
-def _available_runs(directory: Path, runs: Sequence[RunDir]) -> str:
-    if not runs:
-        return f"There are no runs in {directory} yet: train first, or pass --log-root."
     newest = ", ".join(run.name for run in reversed(runs[-_NAMED_AT_MOST:]))
-    return f"The newest in {directory}: {newest}. Pass one of them, or a path."
+    choice = f"The newest in {directory}: {newest}. Pass one of them, or a path."
+    if not runs:
+        choice = f"There are no runs in {directory} yet: train first, or pass --log-root."
+    raise UsageError(f"{what} {choice}")
 
 
 def _near(word: str, runs: Sequence[RunDir]) -> str:
@@ -266,27 +203,3 @@ def _near(word: str, runs: Sequence[RunDir]) -> str:
     holding = [name for name in newest_first if wanted and wanted in name.lower()]
     near = holding or difflib.get_close_matches(wanted, newest_first, n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""
-
-
-def torchrunx_log_dir(environ: Mapping[str, str], flag: str | None, run: RunDir) -> Path | None:
-    """Return the directory of the per-rank log files, or None when they are off.
-
-    Args:
-        environ: Environment variables. `TORCHRUNX_LOG_DIR`, even an empty one, wins over the flag.
-        flag: Value of `--torchrunx-log-dir`, None for the default, which is a directory of the run.
-        run: The run.
-    """
-    directory = environ.get("TORCHRUNX_LOG_DIR", flag)
-    if directory is None:
-        return run.torchrunx_dir
-    return Path(directory) if directory else None
-
-
-def launch_stamp(now: datetime) -> str:
-    """Return the name of a launch's directory of log files: ISO 8601 in seconds, without a zone."""
-    return now.replace(tzinfo=None).isoformat(timespec="seconds")
-
-
-def rank_log_name(host: str, local_rank: int) -> str:
-    """Return the name of a rank's log file, such as ``localhost[0].log``, as torchrunx 0.4 names it."""
-    return f"{host}[{local_rank}].log"

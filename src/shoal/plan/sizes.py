@@ -21,8 +21,7 @@ CONTEXT_BYTES = 200 * MIB
 """Least GPU memory of a worker, before its first environment [bytes]: a CUDA context with torch's and Warp's kernels,
 usually 250 MiB and more."""
 
-_STATES_OF_OPTIMIZER = {"adam": 2, "adamw": 2, "rmsprop": 1}
-"""Numbers in the optimizer's state for each weight."""
+_STATES_OF_OPTIMIZER = {"adam": 2, "adamw": 2, "rmsprop": 1}  # numbers for each weight
 
 _EXPERIENCE_FLOATS = 7
 """Least numbers in rsl_rl's storage for each environment step, besides the observation: an action with mean and
@@ -42,12 +41,8 @@ def _weights(model: ModelConfig) -> int:
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
 
 
-def experience_bytes(plan: TrainPlan) -> int:
-    """Return the least size of one worker's experience of one iteration [bytes]."""
-    return plan.num_envs * _experience_bytes_per_env(plan)
-
-
-def _experience_bytes_per_env(plan: TrainPlan) -> int:
+def experience_bytes_per_env(plan: TrainPlan) -> int:
+    """Return the least size of one environment's experience of one iteration [bytes]."""
     observation = plan.spec.observation_size if _has_declared_sizes(plan) else 1
     return FLOAT * (_EXPERIENCE_FLOATS + observation) * plan.config.agent.num_steps_per_env
 
@@ -55,7 +50,7 @@ def _experience_bytes_per_env(plan: TrainPlan) -> int:
 def gpu_bytes_per_env(plan: TrainPlan) -> int:
     """Return the least GPU memory of one environment, with its experience of one iteration [bytes]."""
     environment = plan.spec.gpu_bytes_per_env if _has_declared_sizes(plan) else 0
-    return environment + _experience_bytes_per_env(plan)
+    return environment + experience_bytes_per_env(plan)
 
 
 def _has_declared_sizes(plan: TrainPlan) -> bool:

@@ -1,8 +1,8 @@
-"""`WorkerSpec`, the message that each worker of a training gets, and `NodeSpec`, the part that its node needs too."""
+"""`WorkerSpec`, which each worker of a training gets as JSON, and `NodeSpec`, the part that its node needs too."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,7 +11,7 @@ from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.nodes import NodePlan
-from shoal.plan.rundir import RunDir, rank_log_name
+from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
 
@@ -30,13 +30,11 @@ class NodeSpec:
     """What nodes need to start their workers. Plain values: reading them imports no task."""
 
     run_dir: str
-    """The run's directory."""
     nodes: tuple[NodePlan, ...]
     """All nodes in the launching process, and one in what is sent to a node: the size does not grow with the others."""
     first_rank: int = 0
     """Global rank of the first worker of `nodes`. Ranks count through them in this order."""
     world_size: int
-    """Number of workers of the launch."""
     rendezvous: str | None = None
     """Address of node 0 at which the ranks of several nodes meet; None for one node."""
     log_dir: str | None = None
@@ -46,7 +44,7 @@ class NodeSpec:
 
     @property
     def run(self) -> RunDir:
-        """The run's directory, with its layout."""
+        """The run, with the paths in it."""
         return RunDir(Path(self.run_dir))
 
     @property
@@ -63,14 +61,12 @@ class NodeSpec:
         """Return the file in `log_dir` that takes the output of a global rank."""
         workers = [(node.host, local_rank) for node in self.nodes for local_rank in range(len(node.devices))]
         host, local_rank = workers[rank - self.first_rank]
-        return Path(self.log_dir or "", rank_log_name(host.replace("/", "_"), local_rank))
+        return Path(self.log_dir or "", f"{host.replace('/', '_')}[{local_rank}].log")  # As torchrunx 0.4 names it.
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:
         """Return the fields of this class from JSON values that may hold more."""
-        values: dict[str, Any] = {field.name: data[field.name] for field in fields(cls)}
-        values["nodes"] = tuple(map(NodePlan.from_plain, data["nodes"]))
-        return cls(**values)
+        return from_plain(cls, {field.name: data[field.name] for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +84,14 @@ class WorkerSpec(NodeSpec):
     measurement."""
 
     def to_json(self) -> str:
-        """Return this specification as a string."""
-        return json.dumps(asdict(self) | {"config": to_plain(self.config)})
+        """Return all fields as a string."""
+        return json.dumps(to_plain(self))
 
     @classmethod
     def from_json(cls, text: str, own: TrainConfig | None = None) -> Self:
         """Return the specification that `to_json` made into a string. Imports the task that it names.
 
-        Args:
-            text: The string.
-            own: This process's own configuration, where the string comes from a process that is not trusted.
-
-        Raises:
-            UsageError: The string names code that `own` does not name.
+        From a process that is not trusted it may name only code that `own`, this process's configuration, names too.
         """
         data: dict[str, Any] = json.loads(text)
         if own is not None:
@@ -112,5 +103,4 @@ class WorkerSpec(NodeSpec):
                 )
         task: str = data["config"]["task"]
         data["config"] = from_plain(own or registry.resolve(task).defaults(task), data["config"])
-        data["start"] = Start(**data["start"]) if data["start"] else None
         return cls.from_plain(data)
