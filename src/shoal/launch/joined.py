@@ -30,7 +30,7 @@ from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests
-from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S
+from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S, wait_for
 from shoal.worker import WorkerReport
 
 _RUN_DIR = "shoal/run_dir"
@@ -39,15 +39,10 @@ _SPEC = "shoal/spec"
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends: after SIGTERM it has `REAPER_SAVE_S` to save.
-
-    A killed torchrun ends no rank. srun's tasks are children of SLURM's daemon of the step, which ends them itself as
-    long as it lives.
-    """
+    """End this process when its parent ends, as a killed torchrun ends no rank; it has `REAPER_SAVE_S` to save."""
 
     def follow() -> None:
-        while os.getppid() == PARENT:
-            time.sleep(PARENT_POLL_S)
+        wait_for(lambda: os.getppid() != PARENT, poll=PARENT_POLL_S)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(REAPER_SAVE_S)
         os._exit(TerminatedRunError.exit_code)
@@ -56,11 +51,7 @@ def end_with_parent() -> None:
 
 
 def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> Path:
-    """Make the run directory on rank 0, and return its path on all ranks.
-
-    Raises:
-        UsageError: Rank 0 could not make it; with the same message on every rank.
-    """
+    """Make the run directory on rank 0, and return its path on all ranks, or raise rank 0's message on all."""
     if rank.rank == 0:
         try:
             path = make()
@@ -95,8 +86,7 @@ def run_joined(  # noqa: PLR0913  The first three are those of every launch mode
 ) -> list[WorkerReport]:
     """Run this process's rank, and return its report; on rank 0, those of all ranks.
 
-    Raises:
-        ShoalError: With the first cause, also on a rank whose connection to another broke.
+    The error of a failure has the first cause, also on a rank whose connection to another broke.
     """
     interface = spec.config.interface  # Each node's own.
     spec = _share_spec(store, rank, replace(spec, backend=backend))
@@ -112,8 +102,7 @@ def run_joined(  # noqa: PLR0913  The first three are those of every launch mode
             stop=stop,
             abort=abort,
             store=lambda: store.raw,
-            on_row=progress.on_row,
-            on_phase=progress.on_phase,
+            progress=progress,
             network=network,
             gather=partial(_gather, store, rank),
             cause_of=partial(_first_cause, statuses, rank),
@@ -134,7 +123,7 @@ def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[Worker
     if rank.rank != 0:
         return [report]
     keys = [f"{_REPORT}/{each}" for each in range(rank.world_size)]
-    store.wait(keys, timedelta(seconds=FINAL_REPORT_S))  # All ranks have trained to the end together.
+    store.raw.wait(keys, timedelta(seconds=FINAL_REPORT_S))  # All ranks have trained to the end together.
     return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
@@ -142,10 +131,12 @@ def _first_cause(statuses: StatusStore, rank: Rank, record: ExitRecord) -> Shoal
     """Return the error of the rank that failed first, if this rank's own failure is secondary."""
     if not record.is_secondary:
         return failure_of(record)
-    deadline = time.monotonic() + PEER_FAILURE_S
-    while (first := statuses.first_failure()) is None and time.monotonic() < deadline:
+
+    def look() -> ExitRecord | None:
         statuses.refresh()
-        time.sleep(0.1)
+        return statuses.first_failure()
+
+    first = statuses.first_failure() or wait_for(look, PEER_FAILURE_S)
     # The traceback is printed by the rank that failed.
     cause = failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses, rank)
     if state_dir() is not None:  # The launcher of this node prints the last line.

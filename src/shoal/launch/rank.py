@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
+from shoal.launch.progress import ProgressReporter
 from shoal.launch.status_store import StatusStore
 from shoal.launch.watchdog import Watchdog
-from shoal.learn.metrics import Row
 from shoal.plan.ranks import Rank
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests
@@ -30,8 +30,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     stop: StopRequests,
     abort: Callable[[ShoalError], None],
     store: Callable[[], Store] | None = None,
-    on_row: Callable[[Row], None] | None = None,
-    on_phase: Callable[[str], None] | None = None,
+    progress: ProgressReporter | None = None,
     network: Mapping[str, str] | None = None,
     gather: Callable[[WorkerReport], list[WorkerReport]] = lambda report: [report],
     cause_of: Callable[[ExitRecord], ShoalError] = failure_of,
@@ -46,8 +45,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
         stop: Stop signals received.
         abort: Ends this process from the watchdog's thread.
         store: Opens the store of the process group; None for a single worker.
-        on_row: Called on rank 0 with the metrics of each iteration.
-        on_phase: Called with each phase that this rank enters.
+        progress: Shows the training, in a process that a user sees.
         network: Variables that gloo and NCCL need to reach other nodes.
         gather: Returns the reports that this process returns; called before the exit record is written.
         cause_of: Returns the error to raise for an exception that is not Shoal's own.
@@ -58,7 +56,8 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     place = "startup"
     try:
         with Watchdog(rank, statuses, timeouts, abort) as beat:
-            beat.on_enter = on_phase
+            beat.on_enter = progress.on_phase if progress else None
+            on_row = progress.on_row if progress else None
             try:
                 report, export = run_worker(
                     load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network
