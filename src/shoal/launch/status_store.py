@@ -4,7 +4,6 @@ Ranks of one node use files. Ranks of several nodes, whose disks may differ, use
 from its own thread: a broken link blocks neither training nor watchdog.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -13,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,10 @@ class StatusStore:
 
     def write_exit(self, record: ExitRecord) -> None:
         """Write this rank's exit record."""
-        if not self.is_supervised:
-            write_exit_record(self.run, record)
-            return
-        if record.ending == "failed":  # The launching process prints no output of rank 0 beyond this size.
+        if self.is_supervised and record.ending == "failed":
+            # The launching process prints no output of rank 0 beyond this size.
             record = replace(record, log_bytes=os.fstat(1).st_size)
-        write_exit_record(self.run, record, spare=self.directory)
+        write_exit_record(self.run, record, spare=self.directory if self.is_supervised else None)
 
     def exit_records(self) -> dict[int, ExitRecord]:
         """Return the known exit records, by rank."""
@@ -95,8 +93,7 @@ class TcpStatusStore(StatusStore):
         self._read_others = False
         self._unsent: deque[ExitRecord] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # With the local time at which each changed.
-        self._records: dict[int, ExitRecord] = {}
-        self._order: dict[int, int] = {}
+        self._records: dict[int, tuple[int, ExitRecord]] = {}  # With the order in which the store received them.
         self._answered = time.monotonic()
         self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._closed = False
@@ -128,11 +125,11 @@ class TcpStatusStore(StatusStore):
 
     def exit_records(self) -> dict[int, ExitRecord]:
         """Return the known exit records, by rank."""
-        return dict(self._records)
+        return {rank: record for rank, (_, record) in dict(self._records).items()}
 
     def first_failure(self) -> ExitRecord | None:
-        """Return the record of the rank that failed first, in the order in which the store received them."""
-        return first_failure(self._records.values(), lambda record: self._order[record.rank])
+        """Return the record of the failure that the store received first."""
+        return first_failure(self.exit_records().values(), lambda record: self._records[record.rank][0])
 
     @property
     def silent(self) -> float:
@@ -152,7 +149,7 @@ class TcpStatusStore(StatusStore):
     def _synchronize(self) -> None:
         waiting: list[threading.Event] = []
         while not self._closed:
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 waiting.append(self._requests.get(timeout=BEAT_S))
             try:
                 self._store = self._store or self._connect()
@@ -171,29 +168,29 @@ class TcpStatusStore(StatusStore):
         while self._unsent:
             record = self._unsent[0]  # Removed once the store has it.
             key = f"shoal/exit/{record.rank}"
-            store.set(key, json.dumps([store.add(_ORDER, 1), asdict(record)]))
+            store.set(key, json.dumps([store.raw.add(_ORDER, 1), asdict(record)]))
             if record.ending == "failed":
                 store.set(_FAILED, "")
             store.get(key)
             self._unsent.popleft()
-        if read_others or store.check([_FAILED]):
+        if read_others or store.raw.check([_FAILED]):
             for rank in range(self._rank.world_size):
                 self._read(store, rank)
 
     def _read(self, store: SignedStore, rank: int) -> None:
         """Read the heartbeat and the exit record of a rank."""
-        plain = _json_in(store, f"shoal/beat/{rank}")
-        known = self._beats.get(rank)
-        if plain and (known is None or known[0] != Beat(**plain)):
-            self._beats[rank] = Beat(**plain), time.monotonic()
-        found = _json_in(store, f"shoal/exit/{rank}")
+
+        def read(key: str) -> Any:  # noqa: ANN401  A heartbeat, or an exit record and its number.
+            text = store.get(key) if store.raw.check([key]) else b""
+            return json.loads(text) if text else None
+
+        plain = read(f"shoal/beat/{rank}")
+        beat = Beat(**plain) if plain else None
+        if beat is not None and (rank not in self._beats or self._beats[rank][0] != beat):
+            self._beats[rank] = beat, time.monotonic()
+        found = read(f"shoal/exit/{rank}")
         if found and rank not in self._records:
-            self._order[rank], record = found[0], ExitRecord(**found[1])
-            self._records[rank] = record
+            record = ExitRecord(**found[1])
+            self._records[rank] = found[0], record
             if self._rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
                 write_exit_record(self.run, record)
-
-
-def _json_in(store: SignedStore, key: str) -> Any:  # noqa: ANN401  A heartbeat, or an exit record and its number.
-    text = store.get(key) if store.check([key]) else b""
-    return json.loads(text) if text else None
