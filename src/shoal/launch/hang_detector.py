@@ -30,9 +30,8 @@ class PauseDetector:
     def look(self, marks: int | None = None) -> float:
         """Return the time since the end of the last pause [s]; called at each check.
 
-        Args:
-            marks: Own progress marks of a rank that watches itself. A second pause without progress in between does
-                not count as one: native code that holds Python's lock again and again looks the same.
+        A rank that watches itself passes its progress `marks`: a second pause without progress in between does not
+        count as one, because native code that holds Python's lock again and again looks the same.
         """
         now = time.monotonic()
         if now - self._last > OWN_PAUSE_S and marks != self._marks_at_pause:
@@ -76,21 +75,8 @@ def find_stuck_rank(
     stalled = find_stalled(beats, watched)
     if stalled is not None:
         return stall_error(run, stalled)
-    is_deadlock = bool(beats) and all(beat.waits and _is_over(beat, watched) for beat in beats)
-    return _deadlock_error(run, beats, missing) if is_deadlock else None
-
-
-def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
-    """Return the error of a rank that got stuck."""
-    message = (
-        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{_reason(beat)}."
-        f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
-    )
-    return WorkerLostError(message, rank=beat.rank)
-
-
-def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) -> WorkerLostError:
-    """Return the error of ranks that all wait, for each other or for ranks that have no heartbeat."""
+    if not beats or not all(beat.waits and _is_over(beat, watched) for beat in beats):
+        return None
     idle, first = min(beat.idle for beat in beats), beats[0]
     if missing:
         return WorkerLostError(
@@ -102,6 +88,15 @@ def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) 
         f"{first.place}. Look at the network between them, and at what else uses the same kernel cache. "
         f"{resume_hint(run)}"
     )
+
+
+def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
+    """Return the error of a rank that got stuck."""
+    message = (
+        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{_reason(beat)}."
+        f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
+    )
+    return WorkerLostError(message, rank=beat.rank)
 
 
 def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:
@@ -116,15 +111,13 @@ def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLo
 def _reason(beat: Beat) -> str:
     """Return why a process does not run, as far as the kernel or the silence of its node shows it."""
     is_silent = beat.silent > HANG_GRACE_S
-    if beat.host != platform.node():
-        if not is_silent:
-            return ""
+    if is_silent and beat.host != platform.node():
         return f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost"
-    if not is_that_process(beat):
-        return ""
-    if is_stopped(beat.pid):
+    if is_that_process(beat) and is_stopped(beat.pid):
         return ": its process is stopped, by a signal or a debugger"
-    return ": its process does not let Python run, so native code holds its lock" if is_silent else ""
+    if is_that_process(beat) and is_silent:
+        return ": its process does not let Python run, so native code holds its lock"
+    return ""
 
 
 def stack_file(run: RunDir, rank: int) -> Path:
