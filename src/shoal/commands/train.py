@@ -95,7 +95,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     with ExitStack() as stack:
         run = RunDir(mode.agree_on_run_dir(begin))
         save_run(run)
-        restarts = Restarts(plan, probe_hosts=partial(probe_hosts, os.environ))
+        restarts = Restarts(plan)
         with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
             while True:
                 try:
