@@ -7,28 +7,29 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.commands import wait_until
 
+from shoal.errors import WorkerLostError
 from shoal.heartbeat import Beat, beat_file, read_beat
 from shoal.launch.exit_records import read_exit_records
 from shoal.launch.hang_detector import (
     PauseDetector,
-    find_stalled,
     find_stuck_rank,
     is_that_process,
     kill_stuck,
+    read_beats,
     stack_file,
     stall_error,
 )
+from shoal.plan.rundir import RunDir
 from shoal.timing import HANG_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from shoal.plan.rundir import RunDir
 
 LONG = 10_000.0
 
@@ -45,7 +46,7 @@ def run(run_dir: RunDir) -> RunDir:
 
 
 def culprit(*beats: Beat, watched: float = LONG) -> int | None:
-    found = find_stalled(beats, watched)
+    found = find_stuck_rank(RunDir(Path("a run")), beats, watched, [])
     return None if found is None else found.rank
 
 
@@ -174,15 +175,14 @@ def rank_that(does: str, run: RunDir, rank: int = 1, limit: float = LIMIT_S) -> 
 def blamed(run: RunDir) -> str:
     """What is printed of rank 1 once others would blame it."""
 
-    def found() -> Beat | None:
-        beats = [read for rank in range(2) if (read := read_beat(run.ranks_dir, rank)) is not None]
-        return find_stalled(beats, LONG)
+    def found() -> WorkerLostError | None:
+        return find_stuck_rank(run, read_beats(run.ranks_dir, range(2)), LONG, [])
 
     assert wait_until(lambda: found() is not None, timeout=20)
-    guilty = found()
-    assert guilty is not None
-    assert guilty.rank == 1
-    return str(stall_error(run, guilty))
+    error = found()
+    assert error is not None
+    assert error.rank == 1
+    return str(error)
 
 
 def test_a_rank_that_sleeps_dumps_its_stacks_leaves_a_note_and_ends(run: RunDir) -> None:

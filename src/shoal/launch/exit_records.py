@@ -58,21 +58,17 @@ class ExitRecord:
     rank: int
     host: str
     ending: Literal["done", "failed"]
-    time: float
-    """Seconds since the epoch."""
+    time: float  # Since the epoch [s].
     exit_code: int = 0
-    place: str = ""
-    """Phase and iteration in which it ended."""
+    place: str = ""  # Phase and iteration.
     error: str = ""
     """The exception's last line as Python prints it; with exit code 75 the message about the loss."""
-    traceback: str = ""
-    """The exception's traceback; empty for Shoal's own errors."""
+    traceback: str = ""  # Empty for Shoal's own errors.
     is_secondary: bool = False
     """Whether the error only reports a broken connection to another rank."""
     log_bytes: int | None = None
     """Size of this rank's log file just before the error was written into it."""
-    report: dict[str, Any] = field(default_factory=dict)
-    """The report of a rank that is done."""
+    report: dict[str, Any] = field(default_factory=dict)  # Of a rank that is done.
 
     @classmethod
     def of_report(cls, report: WorkerReport) -> ExitRecord:
@@ -106,15 +102,10 @@ def was_requested(record: ExitRecord) -> bool:
     return record.exit_code in _STOPPED
 
 
-def exit_record_path(directory: Path, rank: int) -> Path:
-    """Return the file of a rank's exit record."""
-    return directory / f"rank_{rank:05d}.json"
-
-
 def write_exit_record(run: RunDir, record: ExitRecord, *, spare: Path | None = None) -> None:
     """Write a record into the run directory; where that fails, as on a full disk, into `spare`, or warn."""
     for directory in filter(None, (run.ranks_dir, spare)):
-        file = exit_record_path(directory, record.rank)
+        file = directory / f"rank_{record.rank:05d}.json"
         try:
             # The record of this rank's watchdog names the cause, a secondary one does not.
             if not (record.is_secondary and file.exists()):

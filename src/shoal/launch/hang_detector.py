@@ -46,36 +46,18 @@ def read_beats(directory: Path, ranks: Iterable[int]) -> list[Beat]:
     return [beat for rank in ranks if (beat := read_beat(directory, rank)) is not None]
 
 
-def find_stalled(beats: Iterable[Beat], watched: float) -> Beat | None:
-    """Return the heartbeat of the rank that got stuck first; None when none did, or all of them only wait."""
-    stuck = [beat for beat in beats if _is_over(beat, watched)]
-    causes = [beat for beat in stuck if not beat.waits or _is_silent(beat, watched)]
-    return max(causes, key=lambda beat: beat.idle, default=None)
-
-
-def _is_over(beat: Beat, watched: float) -> bool:
-    return min(beat.idle, watched) > beat.limit + HANG_GRACE_S
-
-
-def _is_silent(beat: Beat, watched: float) -> bool:
-    return min(beat.silent, watched) > min(beat.limit, PROCESS_SILENCE_S) + HANG_GRACE_S
-
-
 def find_stuck_rank(
     run: RunDir, beats: Sequence[Beat], watched: float, missing: Sequence[int]
 ) -> WorkerLostError | None:
-    """Return the error of the rank that got stuck, or of a deadlock; None while a rank makes progress.
+    """Return the error of the rank that got stuck first, or of a deadlock; None while a rank makes progress.
 
-    Args:
-        run: The run's directory.
-        beats: Heartbeats of ranks that have not ended.
-        watched: Time for which they were watched without a pause [s].
-        missing: Ranks that have not ended, and have no heartbeat.
+    `beats` are of ranks that have not ended, and were watched for so long without a pause [s]; `missing` have none.
     """
-    stalled = find_stalled(beats, watched)
-    if stalled is not None:
-        return stall_error(run, stalled)
-    if not beats or not all(beat.waits and _is_over(beat, watched) for beat in beats):
+    stuck = [beat for beat in beats if min(beat.idle, watched) > beat.limit + HANG_GRACE_S]
+    causes = [beat for beat in stuck if not beat.waits or _is_silent(beat, watched)]
+    if causes:
+        return stall_error(run, max(causes, key=lambda beat: beat.idle))
+    if not beats or len(stuck) < len(beats):
         return None
     idle, first = min(beat.idle for beat in beats), beats[0]
     if missing:
@@ -97,6 +79,10 @@ def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
         f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
     )
     return WorkerLostError(message, rank=beat.rank)
+
+
+def _is_silent(beat: Beat, watched: float) -> bool:
+    return min(beat.silent, watched) > min(beat.limit, PROCESS_SILENCE_S) + HANG_GRACE_S
 
 
 def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:

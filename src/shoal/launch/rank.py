@@ -49,9 +49,6 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
         network: Variables that gloo and NCCL need to reach other nodes.
         gather: Returns the reports that this process returns; called before the exit record is written.
         cause_of: Returns the error to raise for an exception that is not Shoal's own.
-
-    Raises:
-        ShoalError: The first cause of the failure, with the traceback of an exception of user code.
     """
     place = "startup"
     try:

@@ -120,13 +120,11 @@ class Rendezvous:
         """Open the store: on all interfaces, as torch does, or on loopback if all ranks are here."""
         from torch.distributed import TCPStore
 
-        both = socket.has_dualstack_ipv6()
+        here = self.host.startswith("127.")
+        both = socket.has_dualstack_ipv6() and not here
+        address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
         try:
-            if self.host.startswith("127."):
-                listener = socket.create_server((self.host, self.port), backlog=_QUEUE)
-            else:
-                family = socket.AF_INET6 if both else socket.AF_INET
-                listener = socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
+            listener = socket.create_server(address, family=family, backlog=_QUEUE, dualstack_ipv6=both)
         except OSError as error:
             raise UsageError(
                 f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "

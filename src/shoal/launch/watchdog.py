@@ -35,11 +35,7 @@ class Watchdog:
     """Writes a rank's heartbeat and watches it, as a context manager that yields the heartbeat."""
 
     def __init__(
-        self,
-        rank: Rank,
-        statuses: StatusStore,
-        timeouts: tuple[float, float],
-        abort: Callable[[ShoalError], None],
+        self, rank: Rank, statuses: StatusStore, timeouts: tuple[float, float], abort: Callable[[ShoalError], None]
     ) -> None:
         """Write the first heartbeat. `timeouts` are those of startup and of stalls; `abort` ends this process."""
         self._rank = rank
@@ -123,15 +119,11 @@ class Watchdog:
     def _check_others(self, watched_s: float, marks: int) -> None:
         """End this process if it waits for a rank that is stuck, failed or lost."""
         statuses = self._statuses
-        if statuses.silent > self._beat.limit:
-            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
-            return
-        cause = statuses.first_failure()
-        if cause is not None:  # It failed long ago, and this rank's connection did not break.
-            self._end(failure_of(replace(cause, traceback="")), marks)
-            return
         ranks = set(range(self._rank.world_size)) - statuses.exit_records().keys()
         beats = statuses.beats(ranks)
-        error = find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats}))
-        if error is not None:
+        if statuses.silent > self._beat.limit:
+            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
+        elif cause := statuses.first_failure():  # It failed long ago, and this rank's connection did not break.
+            self._end(failure_of(replace(cause, traceback="")), marks)
+        elif error := find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats})):
             self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))
