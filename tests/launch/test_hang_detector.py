@@ -136,8 +136,8 @@ LIMIT_S = 0.5
 RANK = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
+from shoal.launch.rank import Watchdog
 from shoal.launch.status_store import StatusStore
-from shoal.launch.watchdog import Watchdog
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 
@@ -150,7 +150,7 @@ def never_come_back():
 
 rank = Rank(rank=int(sys.argv[2]), local_rank=0, world_size=2, local_world_size=2)
 statuses = StatusStore(RunDir(Path(sys.argv[1])), rank)
-with Watchdog(rank, statuses, (60, float(sys.argv[3])), give_up) as beat:
+with Watchdog(statuses, (60, float(sys.argv[3])), give_up) as beat:
     beat.begin_iteration(1)
     beat.begin_iteration(2)
     beat.enter("rollout")

@@ -13,7 +13,7 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
-from shoal.launch.progress import ProgressReporter
+from shoal.launch.rank import ProgressReporter
 from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import (

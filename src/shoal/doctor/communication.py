@@ -22,7 +22,6 @@ from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
-from shoal.launch.progress import ProgressReporter
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
@@ -98,17 +97,16 @@ def launch_probe(
         ShoalError: The launch failed.
     """
     metrics = _MetricsCollector()
-    reporter: ProgressReporter = metrics
     mode = launch_mode_of(plan, abort=_abort)
     with (
         tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
         without(stale_rank_variables(environ)),
-        mode.listen(reporter) as stop,
+        mode.listen(metrics) as stop,
     ):
         nodes = tuple(replace(node, shares_runs=False) for node in plan.nodes)
         spec = replace(plan.worker_spec(RunDir(Path(scratch))), nodes=nodes, probe=numbers)
         try:
-            reports = mode.run(spec, reporter, stop)
+            reports = mode.run(spec, metrics, stop)
         except _STOPPED as error:
             if stop.first is None:  # A rank was stopped, and this process was not.
                 raise WorkerLostError(str(error)) from error

@@ -19,8 +19,7 @@ from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
-from shoal.launch.progress import ProgressReporter
-from shoal.launch.rank import run_rank
+from shoal.launch.rank import ProgressReporter, run_rank
 from shoal.launch.rendezvous import Rendezvous, acknowledge, find_network
 from shoal.launch.run_record import record_end
 from shoal.launch.signed_store import SignedStore
@@ -96,7 +95,6 @@ def run_joined(  # noqa: PLR0913  The first three are those of every launch mode
     with closing(StatusStore(spec.run, rank) if one_node else TcpStatusStore(spec.run, rank, connect)) as statuses:
         return run_rank(
             lambda: spec,
-            rank,
             statuses,
             (spec.config.startup_timeout, spec.config.stall_timeout),
             stop=stop,

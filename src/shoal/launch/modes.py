@@ -1,19 +1,24 @@
 """Launch modes: what each does with a specification, and the environment in which it runs."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.errors import ShoalError
-from shoal.launch.progress import ProgressReporter
 from shoal.plan.ranks import Rank
 from shoal.plan.spec import WorkerSpec
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests, stop_announcement, stop_requests
 from shoal.worker import WorkerReport
+
+if TYPE_CHECKING:
+    from shoal.launch.rank import ProgressReporter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +91,7 @@ def _run_in_process(
 
     rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
     timeouts = spec.config.startup_timeout, spec.config.stall_timeout
-    statuses = StatusStore(spec.run, rank)
-    return run_rank(lambda: spec, rank, statuses, timeouts, stop=stop, abort=abort, progress=progress)
+    return run_rank(lambda: spec, StatusStore(spec.run, rank), timeouts, stop=stop, abort=abort, progress=progress)
 
 
 @contextmanager

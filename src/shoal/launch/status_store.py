@@ -40,8 +40,7 @@ class StatusStore:
         A launching process reads heartbeats in `scratch`, its directory, and when the run's disk is full, exit records.
         Without one, the ranks watch each other.
         """
-        self.run = run
-        self._rank = rank
+        self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
         """Whether a launching process watches all ranks."""
         self.directory = scratch or run.ranks_dir
@@ -63,7 +62,7 @@ class StatusStore:
 
     def exit_records(self) -> dict[int, ExitRecord]:
         """Return the known exit records, by rank."""
-        return read_exit_records(self.run, range(self._rank.world_size))
+        return read_exit_records(self.run, range(self.rank.world_size))
 
     def first_failure(self) -> ExitRecord | None:
         """Return the record of the rank that failed first; None without a failure that is not secondary."""
@@ -120,7 +119,7 @@ class TcpStatusStore(StatusStore):
         super().write_exit(record)
         self._unsent.append(record)
         self.refresh()
-        if record.ending == "failed" and self._rank.rank == 0:
+        if record.ending == "failed" and self.rank.rank == 0:
             time.sleep(STATUS_LINGER_S)
 
     def exit_records(self) -> dict[int, ExitRecord]:
@@ -162,7 +161,7 @@ class TcpStatusStore(StatusStore):
 
     def _exchange(self, store: SignedStore, *, read_others: bool) -> None:
         """Write this rank's status, check that the store answers, and read the others' if wanted or one has failed."""
-        own = f"shoal/beat/{self._rank.rank}"
+        own = f"shoal/beat/{self.rank.rank}"
         store.set(own, json.dumps(asdict(self._own)) if self._own else "")
         store.get(own)  # `set` does not wait for an answer.
         while self._unsent:
@@ -174,7 +173,7 @@ class TcpStatusStore(StatusStore):
             store.get(key)
             self._unsent.popleft()
         if read_others or store.raw.check([_FAILED]):
-            for rank in range(self._rank.world_size):
+            for rank in range(self.rank.world_size):
                 self._read(store, rank)
 
     def _read(self, store: SignedStore, rank: int) -> None:
@@ -192,5 +191,5 @@ class TcpStatusStore(StatusStore):
         if found and rank not in self._records:
             record = ExitRecord(**found[1])
             self._records[rank] = found[0], record
-            if self._rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
+            if self.rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
                 write_exit_record(self.run, record)

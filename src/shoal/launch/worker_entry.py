@@ -72,7 +72,6 @@ def enter(worker_spec: str) -> None:
         try:
             run_rank(
                 load,
-                rank,
                 StatusStore(run, rank, scratch),
                 (plain["config"]["startup_timeout"], plain["config"]["stall_timeout"]),
                 stop=stop,
