@@ -96,7 +96,7 @@ def publish_elastic_refusal(config: TrainConfig, error: UsageError) -> None:
     with suppress(RuntimeError):  # Others are not there, or not yet.
         store = _store_of_node_0(config, is_master=is_first)
         store.set(_REFUSAL, message)
-        acknowledge(store, _node(config), "refusal")
+        _acknowledge_refusal(store, config)
 
 
 def _watch_refusals(config: TrainConfig, scratch: Path, abort: Callable[[ShoalError], None]) -> None:
@@ -111,23 +111,22 @@ def _watch_refusals(config: TrainConfig, scratch: Path, abort: Callable[[ShoalEr
                 store.raw.wait([_REFUSAL], timedelta(seconds=FOREVER_S))
                 if saved_run(scratch) is None:
                     error = UsageError(store.get(_REFUSAL).decode())
-                    acknowledge(store, _node(config), "refusal")
+                    _acknowledge_refusal(store, config)
                     abort(error)
 
 
 def _store_of_node_0(config: TrainConfig, *, is_master: bool = False) -> SignedStore:
     from torch.distributed import TCPStore
 
-    timeout = timedelta(seconds=ELASTIC_REFUSAL_S)
-    address, port = config.master_addr or "", config.master_port
-    store = TCPStore(address, port, is_master=is_master, wait_for_workers=False, timeout=timeout)
+    address, timeout = config.master_addr or "", timedelta(seconds=ELASTIC_REFUSAL_S)
+    store = TCPStore(address, config.master_port, is_master=is_master, wait_for_workers=False, timeout=timeout)
     return SignedStore(store, None)
 
 
-def _node(config: TrainConfig) -> Rank:
-    """Return this node's place among the nodes."""
+def _acknowledge_refusal(store: SignedStore, config: TrainConfig) -> None:
     most = number_of_nodes(config.nnodes or "1")[1]
-    return Rank(rank=config.node_rank or 0, local_rank=0, world_size=most, local_world_size=1)
+    node = Rank(rank=config.node_rank or 0, local_rank=0, world_size=most, local_world_size=1)
+    acknowledge(store, node, "refusal")
 
 
 def _in_thread(function: Callable[..., None], *arguments: object) -> None:
@@ -272,11 +271,7 @@ def saved_run(directory: Path | None) -> RunDir | None:
 
 @contextmanager
 def final_failures() -> Iterator[None]:
-    """Keep a failure of the body that would come again, an exception or a refusal, for later attempts.
-
-    Raises:
-        ShoalError: An earlier attempt has failed so.
-    """
+    """Keep a failure of the body that would come again, an exception or a refusal, and raise it in later attempts."""
     directory = state_dir()
     final = final_failure(directory)
     if final is not None:

@@ -5,9 +5,7 @@ run: it was stopped, or native code holds Python's lock.
 """
 
 import contextlib
-import os
 import platform
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -73,9 +71,16 @@ def find_stuck_rank(
 
 
 def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
-    """Return the error of a rank that got stuck."""
+    """Return the error of a rank that got stuck, with what the kernel or the silence of its node shows of it."""
+    is_silent, why = beat.silent > HANG_GRACE_S, ""
+    if is_silent and beat.host != platform.node():
+        why = f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost"
+    elif is_that_process(beat) and is_stopped(beat.pid):
+        why = ": its process is stopped, by a signal or a debugger"
+    elif is_that_process(beat) and is_silent:
+        why = ": its process does not let Python run, so native code holds its lock"
     message = (
-        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{_reason(beat)}."
+        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{why}."
         f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
     )
     return WorkerLostError(message, rank=beat.rank)
@@ -92,18 +97,6 @@ def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLo
         f"{seconds:.0f} s. Look at the network between them. {resume_hint(run)}"
     )
     return WorkerLostError(message, rank=0)
-
-
-def _reason(beat: Beat) -> str:
-    """Return why a process does not run, as far as the kernel or the silence of its node shows it."""
-    is_silent = beat.silent > HANG_GRACE_S
-    if is_silent and beat.host != platform.node():
-        return f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost"
-    if is_that_process(beat) and is_stopped(beat.pid):
-        return ": its process is stopped, by a signal or a debugger"
-    if is_that_process(beat) and is_silent:
-        return ": its process does not let Python run, so native code holds its lock"
-    return ""
 
 
 def stack_file(run: RunDir, rank: int) -> Path:
@@ -131,9 +124,3 @@ def drop_empty_stacks(run: RunDir, ranks: Iterable[int]) -> None:
 def is_that_process(beat: Beat) -> bool:
     """Whether the process of a heartbeat lives on this machine, and is not another one with its id."""
     return beat.host == platform.node() and started_at(beat.pid) == beat.started != 0 and state(beat.pid) != "Z"
-
-
-def kill_stuck(beat: Beat) -> None:
-    """Kill the process of a heartbeat, if it is on this machine: one that is stopped does not react to SIGTERM."""
-    if is_that_process(beat):
-        os.kill(beat.pid, signal.SIGKILL)

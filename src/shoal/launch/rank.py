@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import math
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -23,7 +25,7 @@ from shoal.launch.hang_detector import (
     PauseDetector,
     drop_empty_stacks,
     find_stuck_rank,
-    kill_stuck,
+    is_that_process,
     machine_lost,
     stack_file,
     stall_error,
@@ -173,8 +175,8 @@ class Watchdog:
         if marks != self._beat.marks:
             return
         self._statuses.write_exit(ExitRecord.of_error(error, self._rank))  # First: the kill breaks our connection.
-        if stuck is not None:
-            kill_stuck(stuck)
+        if stuck is not None and is_that_process(stuck):
+            os.kill(stuck.pid, signal.SIGKILL)  # A process that is stopped does not react to SIGTERM.
         self._abort(error)
 
     def _arm(self) -> None:

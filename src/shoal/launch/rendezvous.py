@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
-_QUEUE = 1024
+_HANDSHAKE = "shoal/handshake"
 _REMOTE = "shoal/remote_address"
 """Key of an address of a node that does not hold the store."""
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
@@ -80,12 +80,7 @@ class Rendezvous:
         return cls(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
     def open(self, rank: Rank, timeout: float) -> SignedStore:
-        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit.
-
-        Raises:
-            UsageError: Another program has the port, or the ranks share no secret.
-            WorkerLostError: Rank 0 does not come.
-        """
+        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit."""
         from torch.distributed import FileStore, PrefixStore, rendezvous
 
         is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
@@ -124,7 +119,7 @@ class Rendezvous:
         both = socket.has_dualstack_ipv6() and not here
         address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
         try:
-            listener = socket.create_server(address, family=family, backlog=_QUEUE, dualstack_ipv6=both)
+            listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
         except OSError as error:
             raise UsageError(
                 f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
@@ -179,12 +174,7 @@ def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
 
 
 def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
-    """Publish what this rank would do, compare with all ranks, and return the backend: `gloo` if one has no NCCL.
-
-    Raises:
-        UsageError: A rank refuses, or its node is not like rank 0's.
-        WorkerLostError: A rank does not come.
-    """
+    """Publish what this rank would do, compare with all ranks, and return the backend: `gloo` if one has no NCCL."""
     config = plan.config
     packages, files = code_of(config.task)
     own = {
@@ -194,8 +184,17 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
         "config": None if config.resume is not None else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
-    store.set(_key(rank.rank), json.dumps(own))
-    published = _wait_for_all(store, rank, config.startup_timeout)
+    keys = [f"{_HANDSHAKE}/{number}" for number in range(rank.world_size)]
+    store.set(keys[rank.rank], json.dumps(own))
+    wait_for(lambda: store.raw.check(keys), config.startup_timeout or math.inf)
+    late = ", ".join(str(number) for number, key in enumerate(keys) if not store.raw.check([key]))
+    if late:
+        raise WorkerLostError(
+            f"Rank {late} of {rank.world_size} has not arrived within {config.startup_timeout:.0f} s: see whether its "
+            "machine is there and was started, and start all of them again. --startup-timeout waits longer."
+        )
+    published = [json.loads(store.get(key)) for key in keys]
+    acknowledge(store, rank, "handshake")
     for number, each in enumerate(published):
         if "refusal" in each:
             raise UsageError(f"Rank {number} on {each['host']} refuses: {each['refusal']}")
@@ -213,24 +212,9 @@ def publish_refusal(log_root: str, error: UsageError) -> None:
         with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
             rendezvous = Rendezvous.of(rank, log_root)
             store = rendezvous.open(rank, REFUSAL_S)
-            store.set(_key(rank.rank), json.dumps(refusal))
+            store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(refusal))
             acknowledge(store, rank, "handshake")
             rendezvous.forget_secret(rank)
-
-
-def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
-    """Return what each rank has published, by rank."""
-    keys = [_key(number) for number in range(rank.world_size)]
-    wait_for(lambda: store.raw.check(keys), startup_timeout or math.inf)
-    late = ", ".join(str(number) for number, key in enumerate(keys) if not store.raw.check([key]))
-    if late:
-        raise WorkerLostError(
-            f"Rank {late} of {rank.world_size} has not arrived within {startup_timeout:.0f} s: see whether its machine "
-            "is there and was started, and start all of them again. --startup-timeout waits longer."
-        )
-    published = [json.loads(store.get(key)) for key in keys]
-    acknowledge(store, rank, "handshake")
-    return published
 
 
 def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
@@ -255,10 +239,6 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if prefix or name not in _MAY_DIFFER:
             flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def _key(rank: int) -> str:
-    return f"shoal/handshake/{rank}"
 
 
 def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:

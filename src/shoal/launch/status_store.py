@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord, first_failure, read_exit_records, write_exit_record
@@ -35,16 +34,13 @@ class StatusStore:
     """Status of the ranks of one node: files."""
 
     def __init__(self, run: RunDir, rank: Rank, scratch: Path | None = None) -> None:
-        """Read and write files of `run`. None of them is opened yet.
+        """Take `scratch` of a launching process, which watches all ranks: without one, they watch each other.
 
-        A launching process reads heartbeats in `scratch`, its directory, and when the run's disk is full, exit records.
-        Without one, the ranks watch each other.
+        It reads heartbeats there, and when the run's disk is full, exit records.
         """
         self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
-        """Whether a launching process watches all ranks."""
-        self.directory = scratch or run.ranks_dir
-        """Where heartbeat files are."""
+        self.directory = scratch or run.ranks_dir  # Of the heartbeats.
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:
         """Publish this rank's heartbeat, and read those of others if `read_others`."""
@@ -179,17 +175,16 @@ class TcpStatusStore(StatusStore):
     def _read(self, store: SignedStore, rank: int) -> None:
         """Read the heartbeat and the exit record of a rank."""
 
-        def read(key: str) -> Any:  # noqa: ANN401  A heartbeat, or an exit record and its number.
-            text = store.get(key) if store.raw.check([key]) else b""
-            return json.loads(text) if text else None
+        def read(key: str) -> bytes:
+            return store.get(key) if store.raw.check([key]) else b""
 
-        plain = read(f"shoal/beat/{rank}")
-        beat = Beat(**plain) if plain else None
+        beat_text, exit_text = read(f"shoal/beat/{rank}"), read(f"shoal/exit/{rank}")
+        beat = Beat(**json.loads(beat_text)) if beat_text else None
         if beat is not None and (rank not in self._beats or self._beats[rank][0] != beat):
             self._beats[rank] = beat, time.monotonic()
-        found = read(f"shoal/exit/{rank}")
-        if found and rank not in self._records:
-            record = ExitRecord(**found[1])
-            self._records[rank] = found[0], record
+        if exit_text and rank not in self._records:
+            order, plain = json.loads(exit_text)
+            record = ExitRecord(**plain)
+            self._records[rank] = order, record
             if self.rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
                 write_exit_record(self.run, record)
