@@ -11,7 +11,7 @@ import pytest
 from torch.distributed import HashStore
 
 from shoal.errors import UsageError
-from shoal.launch.joined import share_run_dir
+from shoal.launch.modes import share_run_dir
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank

@@ -16,7 +16,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.joined import _share_spec
+from shoal.launch.modes import _share_spec
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SECRET, SignedStore
 from shoal.plan.nodes import NodePlan

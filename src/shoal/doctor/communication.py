@@ -21,7 +21,6 @@ from shoal.config import DoctorConfig, TrainConfig
 from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.host_probe import probe_hosts
-from shoal.launch.modes import launch_mode_of, without
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
@@ -96,6 +95,8 @@ def launch_probe(
     Raises:
         ShoalError: The launch failed.
     """
+    from shoal.launch.modes import launch_mode_of, without
+
     metrics = _MetricsCollector()
     mode = launch_mode_of(plan, abort=_abort)
     with (

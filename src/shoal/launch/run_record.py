@@ -139,11 +139,8 @@ def _write_launches(run: RunDir, launches: list[dict[str, Any]]) -> None:
 def _write_params(run: RunDir, plan: TrainPlan) -> None:
     """Write the configuration as `train --config` reads it: whole in train.yaml, its two big parts beside it."""
     plain = {name: value for name, value in to_plain(plan.config).items() if name not in NOT_REPEATED}
-    parts = {run.train_yaml: plain} | {
-        file: {"task": plain["task"], name: plain[name]}
-        for file, name in ((run.env_yaml, "env"), (run.agent_yaml, "agent"))
-    }
-    for file, part in parts.items():
+    for file, names in ((run.train_yaml, plain), (run.env_yaml, ("task", "env")), (run.agent_yaml, ("task", "agent"))):
+        part = {name: plain[name] for name in names}
         write_whole(file, yaml.safe_dump(part, sort_keys=False, default_flow_style=None, width=110))
 
 
