@@ -54,8 +54,7 @@ from shoal.timing import (
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes the workers of each attempt open a store of their own. Through the agents' store, torch 2.15 does not tell a
 node that comes later where it is: it waits for a key of its round that was set in the first one's."""
-_REFUSAL = "shoal/refusal"
-"""Key of a launcher's refusal in the store of node 0."""
+_REFUSAL = "shoal/refusal"  # Key of a launcher's refusal in the store of node 0.
 
 
 def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
@@ -69,13 +68,13 @@ def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # We report a store that does not answer.
         least, most = number_of_nodes(config.nnodes or "1")
         if least == most:  # Otherwise the others may go on without the node that refuses.
-            _in_thread(_watch_refusals, config, scratch, abort)
+            threading.Thread(target=_watch_refusals, args=(config, scratch, abort), daemon=True).start()
         if config.node_rank:
             timeout = config.startup_timeout or math.inf
             # torch would wait as long for every answer as for the first.
             if not wait_for(lambda: _reaches_node_0(config), timeout, ELASTIC_POLL_S):
                 raise _not_met(config, f"machine 0 does not answer within {timeout:.0f} s")
-            _in_thread(_watch_node_0, config, scratch, abort)
+            threading.Thread(target=_watch_node_0, args=(config, scratch, abort), daemon=True).start()
         os.environ |= {STATE_DIR: str(scratch), MARK: str(scratch), _OWN_STORE: "1"}
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(ELASTIC_STOP_S))
         try:
@@ -127,10 +126,6 @@ def _acknowledge_refusal(store: SignedStore, config: TrainConfig) -> None:
     most = number_of_nodes(config.nnodes or "1")[1]
     node = Rank(rank=config.node_rank or 0, local_rank=0, world_size=most, local_world_size=1)
     acknowledge(store, node, "refusal")
-
-
-def _in_thread(function: Callable[..., None], *arguments: object) -> None:
-    threading.Thread(target=function, args=arguments, name=function.__name__, daemon=True).start()
 
 
 def _refuse_wrong_address(config: TrainConfig) -> None:

@@ -18,14 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.errors import (
-    InterruptedRunError,
-    ShoalError,
-    TerminatedRunError,
-    TrainingFailedError,
-    UsageError,
-    WorkerLostError,
-)
+from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, UsageError, WorkerLostError
 from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
@@ -43,11 +36,9 @@ _BROKEN_CONNECTION = (
     "Connection closed by peer",
 )
 """Parts of the errors that torch.distributed raises, with gloo and NCCL, when another rank has ended."""
-
 _OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc", "DefaultCPUAllocator: ")
 """Parts of the errors that a limit of the host's memory causes (Python, C++, torch)."""
-
-_STOPPED = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
+_STOPPED = {kind.exit_code: kind for kind in ERRORS.values()}
 """Errors of requested stops: all ranks end alike, so none is named."""
 
 
@@ -64,10 +55,8 @@ class ExitRecord:
     error: str = ""
     """The exception's last line as Python prints it; with exit code 75 the message about the loss."""
     traceback: str = ""  # Empty for Shoal's own errors.
-    is_secondary: bool = False
-    """Whether the error only reports a broken connection to another rank."""
-    log_bytes: int | None = None
-    """Size of this rank's log file just before the error was written into it."""
+    is_secondary: bool = False  # The error only reports a broken connection to another rank.
+    log_bytes: int | None = None  # Size of this rank's log file just before the error was written into it.
     report: dict[str, Any] = field(default_factory=dict)  # Of a rank that is done.
 
     @classmethod
@@ -167,7 +156,7 @@ def resume_hint(run: RunDir) -> str:
     return f"Pass --resume to go on from iteration {checkpoints[-1].iteration}."
 
 
-def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
+def ended_at_once(name: str, run: RunDir) -> ShoalError:
     """Return the error of a run that a signal ended without a new checkpoint."""
     kind = ERRORS.get(name, TerminatedRunError)
     return kind(f"{name} ended the run at once. {resume_hint(run)}")

@@ -1,7 +1,6 @@
-"""Launch modes: what each does with a specification, and the environment in which it runs.
+"""Launch modes: in process, spawned (`shoal.launch.supervisor`), and joined, for a rank that torchrun or srun started.
 
-The modes are *in process*, *spawned* (`shoal.launch.supervisor`), and *joined*: this process is one rank that torchrun
-or srun has started. There, rank 0 makes the run directory and sends its path and the specification through the store.
+Rank 0 of a joined launch makes the run directory, and sends its path and the specification through the store.
 """
 
 import json
@@ -10,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -67,10 +66,9 @@ class LaunchMode:
 
 def launch_mode_of(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
     """Return the launch mode of `plan`, whose rank in this process, if any, calls `abort` when it is stuck."""
-    # CPU threads of torch sleep while they wait for each other, unless the user has chosen otherwise. Small networks
-    # wait often, and a spinning thread takes the core from the one that it waits for as soon as anything else runs: on
-    # two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to 10 s with OpenMP's default. OpenMP reads this
-    # once, when torch is loaded; spawned workers inherit it.
+    # torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
+    # waits for as soon as anything else runs. On two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to
+    # 10 s with OpenMP's default. OpenMP reads this once, when torch is loaded; spawned workers inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if plan.rank is not None:
         return _joined(plan, plan.rank, abort)
@@ -116,7 +114,8 @@ def _joined(plan: TrainPlan, rank: Rank, abort: Callable[[ShoalError], None]) ->
         spec = _share_spec(store, rank, replace(own, backend=backend))
         network = find_network(rendezvous, store, rank, own.config.interface)  # Each node's own.
         connect = partial(rendezvous.connect, store.secret)
-        with closing(TcpStatusStore(spec.run, rank, connect) if several else StatusStore(spec.run, rank)) as statuses:
+        files = nullcontext(StatusStore(spec.run, rank))
+        with closing(TcpStatusStore(spec.run, rank, connect)) if several else files as statuses:
             return run_rank(
                 lambda: spec,
                 statuses,

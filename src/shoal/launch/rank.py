@@ -39,8 +39,6 @@ from shoal.worker import WorkerReport, run_worker
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-_BEATS_PER_LIMIT = 5
-
 
 class ProgressReporter(Protocol):
     """Shows one training in the launching process."""
@@ -73,17 +71,11 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
 ) -> list[WorkerReport]:
     """Run one rank under its watchdog, write its exit record, and export the policy after success.
 
-    Args:
-        load: Returns the specification. Called under the watchdog: it may import a user's file.
-        statuses: Takes the heartbeat and the exit record of this process's rank.
-        timeouts: `--startup-timeout` and `--stall-timeout`.
-        stop: Stop signals received.
-        abort: Ends this process from the watchdog's thread.
-        store: Opens the store of the process group; None for a single worker.
-        progress: Shows the training, in a process that a user sees.
-        network: Variables that gloo and NCCL need to reach other nodes.
-        gather: Returns the reports that this process returns; called before the exit record is written.
-        cause_of: Returns the error to raise for an exception that is not Shoal's own.
+    `load` returns the specification; it may import a user's file, so the watchdog runs already. `timeouts` are those of
+    startup and of stalls, and `abort` ends this process from the watchdog's thread. `store` opens the store of the
+    process group, if there is one, and `network` has the variables by which gloo and NCCL reach other nodes. `gather`
+    returns what this process returns, before the exit record is written, and `cause_of` the error to raise for an
+    exception that is not Shoal's own.
     """
     rank, place = statuses.rank, "startup"
     try:
@@ -154,7 +146,7 @@ class Watchdog:
             self._file.unlink()
 
     def _watch(self) -> None:
-        period = min(BEAT_S, self._beat.least_limit / _BEATS_PER_LIMIT)
+        period = min(BEAT_S, self._beat.least_limit / 5)  # Some heartbeats within the shortest limit.
         while not self._ended.wait(period):
             limit, marks = self._beat.limit, self._beat.marks
             watched_s = self._pauses.look(marks)

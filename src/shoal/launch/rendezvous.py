@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
 _HANDSHAKE = "shoal/handshake"
-_REMOTE = "shoal/remote_address"
-"""Key of an address of a node that does not hold the store."""
+_REMOTE = "shoal/remote_address"  # Of a node that does not hold the store.
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """Fields that each node may be asked in its own way."""
 _PORT_FILE = "rendezvous_port"
@@ -60,8 +59,7 @@ class Rendezvous:
     """Differs from that of any other set of ranks with the same store."""
     secret_file: Path | None = None
     """Where rank 0, which holds the store, writes its secret; None if torchrun holds the store."""
-    directory: Path | None = None
-    """Directory of a file that is the store of one node; None for a TCP store."""
+    directory: Path | None = None  # Of a file that is the store of one node; None for a TCP store.
 
     @classmethod
     def of(cls, rank: Rank, log_root: str, environ: Mapping[str, str] = os.environ) -> Rendezvous:

@@ -47,7 +47,7 @@ class Restarts:
         if iteration > self._plan.start_iteration:
             self._fruitless, self._lost_before = 0, None
         if self._fruitless == limit:
-            message = f"{lost} Gave up after {_count(limit, 'restart')} without a newer checkpoint."
+            message = f"{lost} Gave up after {limit} restart{'s' * (limit > 1)} without a newer checkpoint."
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
         slot = self._slots[lost.rank] if lost.rank is not None else None
         suspect = slot if slot == self._lost_before else None
@@ -116,10 +116,10 @@ class Restarts:
         if suspect is not None and len(set(slots) - self._dropped) < self._least:
             self._dropped.discard(suspect)
         self._slots = [slot for slot in slots if slot not in self._dropped]
-        left = len(self._slots)
+        left, first = len(self._slots), self._first.world_size
         if left < self._least or not left:
             message = (
-                f"{lost} It was not started again: {left} of {_count(self._first.world_size, 'worker')} are left, "
+                f"{lost} It was not started again: {left} of {first} worker{'s' * (first > 1)} are left, "
                 f"and {self._least} are needed. {' '.join(map(str, missing))}"
             )
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
@@ -164,7 +164,3 @@ def _without(nodes: Iterable[NodePlan], dropped: set[Slot]) -> tuple[NodePlan, .
             uuids, devices = zip(*kept, strict=True)
             left.append(replace(node, uuids=uuids, devices=devices))
     return tuple(left)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -48,9 +48,8 @@ class SignedStore:
         signature, text = value[:_DIGITS], value[_DIGITS:]
         if not hmac.compare_digest(signature, self._sign(self.secret, key, text.decode(errors="replace")).encode()):
             raise UsageError(
-                f"The store in which the ranks meet holds a '{key}' that none of them has signed: another program "
-                f"writes into it, or not all ranks have the same {SECRET}. Start all of them again, with another "
-                "MASTER_PORT."
+                f"The store of the ranks holds a '{key}' that none of them has signed: another program writes into it, "
+                f"or their {SECRET} differs. Start all of them again, with another MASTER_PORT."
             )
         return text
 

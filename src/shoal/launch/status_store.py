@@ -34,13 +34,10 @@ class StatusStore:
     """Status of the ranks of one node: files."""
 
     def __init__(self, run: RunDir, rank: Rank, scratch: Path | None = None) -> None:
-        """Take `scratch` of a launching process, which watches all ranks: without one, they watch each other.
-
-        It reads heartbeats there, and when the run's disk is full, exit records.
-        """
+        """Take the `scratch` of a launching process, which watches all ranks; without one, they watch each other."""
         self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
-        self.directory = scratch or run.ranks_dir  # Of the heartbeats.
+        self.directory = scratch or run.ranks_dir  # Of heartbeats; `scratch` also takes exit records off a full disk.
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:
         """Publish this rank's heartbeat, and read those of others if `read_others`."""
@@ -71,9 +68,6 @@ class StatusStore:
 
     def refresh(self) -> None:
         """Wait until everything published before this call is known here."""
-
-    def close(self) -> None:
-        """Stop synchronising."""
 
 
 class TcpStatusStore(StatusStore):
