@@ -1,6 +1,6 @@
 """The heartbeat of a rank: its phase, iteration and latest progress, in a small file that other processes read.
 
-The training thread writes each phase as it enters it, the watchdog's thread (`shoal.launch.watchdog`) that the process
+The training thread writes each phase as it enters it, the watchdog's thread (`shoal.launch.rank`) that the process
 still runs. The file is written with `pwrite`, not mapped: a full disk would end a process that maps it.
 """
 

@@ -1,4 +1,14 @@
-"""Time constants of launching [s], each with its meaning, and the inequalities between them (tests/test_timing.py)."""
+"""Time constants of launching [s], each with its meaning, and waiting by polling.
+
+`tests/test_timing.py` holds the inequalities between the constants.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 POLL_S = 0.1
 """Time between two looks at workers, nodes or signals."""
@@ -79,8 +89,6 @@ PARENT_POLL_S = 0.2
 """Time between two checks that the launcher of a rank lives."""
 
 # Rendezvous of ranks that another launcher started -------------------------------------------------------------------
-RENDEZVOUS_POLL_S = 0.1
-"""Time between two attempts to find another rank or its store."""
 ACKNOWLEDGE_S = 10.0
 """How long rank 0, whose process may hold the store, waits for the other ranks to read a refusal."""
 REFUSAL_S = 5.0
@@ -105,3 +113,11 @@ ELASTIC_REFUSAL_S = 10.0
 """How long a launcher whose node refuses waits for the others."""
 ELASTIC_MARGIN_S = 8.0
 """How much longer than its workers a launcher waits for node 0."""
+
+
+def wait_for(look: Callable[[], T], timeout: float = math.inf, poll: float = POLL_S) -> T:
+    """Call `look` until it returns something true, or for `timeout` seconds; return its last result."""
+    deadline = time.monotonic() + timeout
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(poll)
+    return found

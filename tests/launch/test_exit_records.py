@@ -11,7 +11,6 @@ from shoal.errors import InterruptedRunError, TrainingFailedError, UsageError
 from shoal.launch.exit_records import (
     ExitRecord,
     clear_exit_records,
-    exit_record_path,
     failure_of,
     first_failure,
     read_exit_records,
@@ -56,7 +55,7 @@ def test_a_record_comes_back_as_it_was_written(run: RunDir) -> None:
 def test_a_record_appears_whole(run: RunDir) -> None:
     write_exit_record(run, raised(ValueError("wrong")))
     assert [path.name for path in run.ranks_dir.iterdir()] == ["rank_00001.json"]
-    assert json.loads(exit_record_path(run.ranks_dir, 1).read_text(encoding="utf-8"))["error"] == "ValueError: wrong"
+    assert json.loads((run.ranks_dir / "rank_00001.json").read_text(encoding="utf-8"))["error"] == "ValueError: wrong"
 
 
 def test_a_record_that_finds_no_room_in_the_run_directory_is_found_elsewhere(run: RunDir, tmp_path: Path) -> None:

@@ -7,28 +7,28 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.commands import wait_until
 
+from shoal.errors import WorkerLostError
 from shoal.heartbeat import Beat, beat_file, read_beat
 from shoal.launch.exit_records import read_exit_records
 from shoal.launch.hang_detector import (
     PauseDetector,
-    find_stalled,
     find_stuck_rank,
     is_that_process,
-    kill_stuck,
+    read_beats,
     stack_file,
     stall_error,
 )
+from shoal.plan.rundir import RunDir
 from shoal.timing import HANG_GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from shoal.plan.rundir import RunDir
 
 LONG = 10_000.0
 
@@ -45,7 +45,7 @@ def run(run_dir: RunDir) -> RunDir:
 
 
 def culprit(*beats: Beat, watched: float = LONG) -> int | None:
-    found = find_stalled(beats, watched)
+    found = find_stuck_rank(RunDir(Path("a run")), beats, watched, [])
     return None if found is None else found.rank
 
 
@@ -135,8 +135,8 @@ LIMIT_S = 0.5
 RANK = """
 import ctypes, os, sys, threading, time
 from pathlib import Path
+from shoal.launch.rank import Watchdog
 from shoal.launch.status_store import StatusStore
-from shoal.launch.watchdog import Watchdog
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 
@@ -149,7 +149,7 @@ def never_come_back():
 
 rank = Rank(rank=int(sys.argv[2]), local_rank=0, world_size=2, local_world_size=2)
 statuses = StatusStore(RunDir(Path(sys.argv[1])), rank)
-with Watchdog(rank, statuses, (60, float(sys.argv[3])), give_up) as beat:
+with Watchdog(statuses, (60, float(sys.argv[3])), give_up) as beat:
     beat.begin_iteration(1)
     beat.begin_iteration(2)
     beat.enter("rollout")
@@ -174,15 +174,14 @@ def rank_that(does: str, run: RunDir, rank: int = 1, limit: float = LIMIT_S) -> 
 def blamed(run: RunDir) -> str:
     """What is printed of rank 1 once others would blame it."""
 
-    def found() -> Beat | None:
-        beats = [read for rank in range(2) if (read := read_beat(run.ranks_dir, rank)) is not None]
-        return find_stalled(beats, LONG)
+    def found() -> WorkerLostError | None:
+        return find_stuck_rank(run, read_beats(run.ranks_dir, range(2)), LONG, [])
 
     assert wait_until(lambda: found() is not None, timeout=20)
-    guilty = found()
-    assert guilty is not None
-    assert guilty.rank == 1
-    return str(stall_error(run, guilty))
+    error = found()
+    assert error is not None
+    assert error.rank == 1
+    return str(error)
 
 
 def test_a_rank_that_sleeps_dumps_its_stacks_leaves_a_note_and_ends(run: RunDir) -> None:
@@ -245,15 +244,12 @@ def test_a_crash_in_native_code_leaves_its_stacks(run: RunDir) -> None:
     assert beat_file(run.ranks_dir, 1).exists()
 
 
-def test_only_the_very_process_of_a_heartbeat_is_killed(run: RunDir) -> None:
+def test_only_the_very_process_of_a_heartbeat_is_known_as_it(run: RunDir) -> None:
     with rank_that("never_come_back()", run, limit=1000) as process:
         read = read_beat(run.ranks_dir, 1)
         assert read is not None
         assert is_that_process(read)
-        namesake = beat(1, "rollout", 0, pid=read.pid, started=read.started + 1, host=read.host)
-        far_away = beat(1, "rollout", 0, pid=read.pid, started=read.started)
-        for other in (namesake, far_away):
-            kill_stuck(other)
-        assert process.poll() is None
-        kill_stuck(read)
-        assert process.wait(timeout=10) == -signal.SIGKILL
+        assert not is_that_process(beat(1, "rollout", 0, pid=read.pid, started=read.started + 1, host=read.host))
+        assert not is_that_process(beat(1, "rollout", 0, pid=read.pid, started=read.started))
+        process.kill()
+        assert wait_until(lambda: not is_that_process(read), timeout=10)

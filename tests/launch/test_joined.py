@@ -11,7 +11,7 @@ import pytest
 from torch.distributed import HashStore
 
 from shoal.errors import UsageError
-from shoal.launch.joined import share_run_dir
+from shoal.launch.modes import share_run_dir
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
@@ -69,10 +69,10 @@ def test_no_rank_waits_for_a_rank_0_that_failed(words: str) -> None:
     assert str(errors[1])
 
 
-def test_a_port_of_srun_that_another_program_has_is_not_waited_for() -> None:
+def test_a_port_of_srun_that_another_program_has_is_not_waited_for(tmp_path: Path) -> None:
     first, second = (Rank(rank=each, local_rank=0, world_size=2, local_world_size=1) for each in (0, 1))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        rendezvous = Rendezvous("127.0.0.1", taken.getsockname()[1], "srun/4711.0/0", "rank 0")
+        rendezvous = Rendezvous("127.0.0.1", taken.getsockname()[1], "srun/4711.0/0", tmp_path / "secret")
         begun = time.monotonic()
         with pytest.raises(UsageError, match=r"is no store of rank 0's: export another MASTER_PORT before srun\.$"):
             rendezvous.open(second, timeout=20)

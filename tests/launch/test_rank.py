@@ -36,7 +36,7 @@ def failure(error: BaseException, run: RunDir, scratch: Path | None = None, **mo
         raise error
 
     with pytest.raises(ShoalError) as caught:
-        run_rank(load, RANK, StatusStore(run, RANK, scratch), (0, 0), stop=StopRequests(), abort=never_abort, **more)
+        run_rank(load, StatusStore(run, RANK, scratch), (0, 0), stop=StopRequests(), abort=never_abort, **more)
     left = sorted(path.name for path in run.ranks_dir.iterdir())
     assert left == ["rank_00001.json"]  # No heartbeat, no empty stack dump.
     return caught.value, read_exit_records(run)[1]

@@ -16,7 +16,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.joined import _share_spec
+from shoal.launch.modes import _share_spec
 from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SECRET, SignedStore
 from shoal.plan.nodes import NodePlan
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST, SECOND = (Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2) for rank in range(2))
+DISTANT = Rank(rank=0, local_rank=0, world_size=2, local_world_size=1)
 
 
 def job(**changes: Any) -> WorkerSpec:
@@ -82,7 +83,7 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
     """Where two tasks of one machine meet, while another program has the port that they would have computed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = task_environment(0, 0, 0, hosts="a1", tasks_per_node="2", tasks=2)
-    return Rendezvous.of_srun("logs", environ)
+    return Rendezvous.of(FIRST, "logs", environ)
 
 
 def test_tasks_of_one_machine_meet_in_a_directory_of_their_user_and_at_no_port(one: Rendezvous) -> None:
@@ -135,7 +136,7 @@ def two(tmp_path: Path) -> Rendezvous:
         port = free.getsockname()[1]
     environ = task_environment(0, 0, 0, hosts="a[1-2]", tasks_per_node="1(x2)", tasks=2)
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return Rendezvous.of_srun(str(tmp_path / "logs"), environ | there)
+    return Rendezvous.of(DISTANT, str(tmp_path / "logs"), environ | there)
 
 
 def open_both(rendezvous: Rendezvous) -> list[SignedStore | ShoalError]:

@@ -36,12 +36,9 @@ class Story:
         self.run = run
         self.gpus = seen(gpus)
         plan = plan_training(parse_train(["Cartpole-Swingup", *words.split()]), {}, self.gpus)
-        self.restarts = Restarts(plan, read_gpus=self.read_gpus)
+        self.restarts = Restarts(plan)
         self.listener = Listener()
         self.stop = StopRequests()
-
-    def read_gpus(self) -> VisibleGpus:
-        return self.gpus
 
     def save(self, iteration: int) -> None:
         path = self.run.checkpoint_dir(iteration)
@@ -52,7 +49,13 @@ class Story:
 
     def lose(self, rank: int | None = 0) -> TrainPlan:
         lost = WorkerLostError("Lost a rank.", rank=rank)
-        return self.restarts.after(lost, self.run, self.listener, self.stop)
+        with pytest.MonkeyPatch.context() as patch:
+            self.surround(patch)
+            return self.restarts.after(lost, self.run, self.listener, self.stop)
+
+    def surround(self, patch: pytest.MonkeyPatch) -> None:
+        """Let a restart find what the story has."""
+        patch.setattr("shoal.launch.restarts.visible_gpus", lambda: self.gpus)
 
 
 def test_without_the_flag_a_loss_ends_the_run_in_its_own_words(run_dir: RunDir) -> None:
@@ -228,9 +231,13 @@ class FarStory(Story):
         self.run = run
         config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "c", *words.split()])
         plan = plan_training(config, {}, seen(0), lambda: self.probe_hosts(config, raised, lambda: None))
-        self.restarts = Restarts(plan, probe_hosts=self.probe_hosts)
+        self.restarts = Restarts(plan)
         self.listener = Listener()
         self.stop = StopRequests()
+
+    def surround(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("shoal.launch.restarts.probe_hosts", lambda _environ, *rest: self.probe_hosts(*rest))
+        patch.setattr("shoal.launch.restarts.LONGEST_PAUSE_S", 0.0)  # They are waited for before the probe.
 
     def probe_hosts(
         self, config: TrainConfig, on_missing: Callable[[ShoalError], None], check: Callable[[], None]

@@ -15,7 +15,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_play, parse_train
 from shoal.errors import UsageError
-from shoal.launch.run_record import RunRecord, make_log_dir, make_run_dir
+from shoal.launch.run_record import make_log_dir, make_run_dir, record_end, record_launch
 from shoal.plan.rundir import RunDir
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED
@@ -50,7 +50,7 @@ def test_a_run_directory_that_cannot_be_written_is_refused(log_root: Path) -> No
     run = make_run_dir(plan)
     run.params_dir.write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match=r"cannot be written \(File exists\)"):
-        RunRecord(run, plan)
+        record_launch(run, plan)
 
 
 def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
@@ -70,7 +70,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
     monkeypatch.chdir(robots)
     plan = plan_of(log_root, "Quadruped-Velocity-Flat", "--env.robot", "dog/dog.xml")
     run = make_run_dir(plan)
-    RunRecord(run, plan)
+    record_launch(run, plan)
     moved = RunDir(run.path.rename(tmp_path / "elsewhere"))
     shutil.rmtree(robots / "dog")
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
         assert FlatVelocity.build_model(env).mesh("horn").id == 0
     # A training that goes on with it keeps it, and a flag wins over it.
     plan = plan_of(log_root, "--config", str(moved.env_yaml))
-    RunRecord(moved, replace(plan, continued=moved))
+    record_launch(moved, replace(plan, continued=moved))
     assert moved.saved_model("robot") == moved.path / "models" / "robot" / "dog" / "model.xml"
     asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
     assert isinstance(asked, VelocityConfig)
@@ -106,7 +106,7 @@ def test_a_directory_for_rank_files_that_cannot_be_made_is_refused(tmp_path: Pat
 def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
-    RunRecord(run, plan)
+    record_launch(run, plan)
     (launch,) = launches_in(run.path)
     assert launch["ended"] is None
     assert {"command", "started", "host", "pid", "plan", "versions", "git"} <= launch.keys()
@@ -115,9 +115,9 @@ def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
 def test_the_record_is_replaced_whole(log_root: Path) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
-    record = RunRecord(run, plan)
+    record_launch(run, plan)
     first = run.run_json.stat().st_ino
-    record.end(0, "finished", {0: "0123456789abcdef"})
+    record_end(run, 0, "finished", {0: "0123456789abcdef"})
     assert run.run_json.stat().st_ino != first
     assert not list(run.path.glob("*.unfinished"))
 
@@ -131,7 +131,8 @@ def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> N
     names = ("run.unfinished", f"run.{os.getpid()}", "params/env.yaml", f"params/env.{os.getpid()}")
     for name in names:
         (run.path / name).symlink_to(victim)
-    RunRecord(run, plan).end(0, "finished")
+    record_launch(run, plan)
+    record_end(run, 0, "finished")
     assert victim.read_text(encoding="utf-8") == "mine"
     assert run.env_yaml.is_file()
     assert not run.env_yaml.is_symlink()
@@ -168,10 +169,10 @@ def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(
 ) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
-    record = RunRecord(run, plan)
+    record_launch(run, plan)
     run.run_json.unlink()
     run.run_json.mkdir()  # What a rename cannot replace.
-    record.end(1, "Rank 0 failed.")
+    record_end(run, 1, "Rank 0 failed.")
     assert "does not tell how this launch ended" in caplog.text
 
 
@@ -185,6 +186,6 @@ def test_what_a_crash_has_left_of_checkpoints_is_swept_when_a_launch_begins(log_
     run.unfinished_dir(60).write_text("a file, where a directory would be made", encoding="utf-8")
     run.dropped_dir(70).symlink_to(run.checkpoint_dir(40))
     (run.checkpoints_dir / ".of-somebody-else").touch()
-    RunRecord(run, plan)
+    record_launch(run, plan)
     assert sorted(path.name for path in run.checkpoints_dir.iterdir()) == [".of-somebody-else", "000040"]
     assert list(run.checkpoint_dir(40).iterdir())

@@ -12,7 +12,7 @@ from support.commands import wait_until
 from torch.distributed import HashStore
 
 from shoal.heartbeat import Beat
-from shoal.launch.exit_records import ExitRecord, exit_record_path
+from shoal.launch.exit_records import ExitRecord
 from shoal.launch.signed_store import SignedStore
 from shoal.launch.status_store import TcpStatusStore
 from shoal.plan.ranks import Rank
@@ -99,8 +99,8 @@ def test_a_failure_is_heard_by_those_who_do_not_ask_and_kept_where_the_run_is(
     second.write_exit(failed(1))
     assert wait_until(lambda: 1 in first.exit_records(), timeout=10)
     assert first.exit_records()[1] == failed(1)
-    assert exit_record_path(tmp_path / "0" / "ranks", 1).is_file()
-    assert exit_record_path(tmp_path / "1" / "ranks", 1).is_file()
+    assert (tmp_path / "0" / "ranks" / "rank_00001.json").is_file()
+    assert (tmp_path / "1" / "ranks" / "rank_00001.json").is_file()
 
 
 def test_the_first_failure_is_the_first_in_the_statuseswhatever_the_clocks_say(

@@ -25,7 +25,6 @@ from shoal.commands.export import Exported
 from shoal.commands.play import Episodes
 from shoal.doctor import Diagnosis
 from shoal.errors import ShoalError
-from shoal.launch.progress import ProgressReporter
 from shoal.plan.ranks import RANK_VARIABLES
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import TrainPlan
@@ -33,6 +32,7 @@ from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from shoal.commands.train import Outcome
+    from shoal.launch.rank import ProgressReporter
 
 PLAIN_LINE_S = 2.0
 """Least time between two progress lines if standard output is no terminal [s]."""

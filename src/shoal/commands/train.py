@@ -13,10 +13,17 @@ from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
-from shoal.launch.progress import ProgressReporter
+from shoal.launch.rank import ProgressReporter
 from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
-from shoal.launch.run_record import RunRecord, lock_run, make_log_dir, make_run_dir
+from shoal.launch.run_record import (
+    lock_run,
+    make_log_dir,
+    make_run_dir,
+    record_end,
+    record_launch,
+    remove_unlearned,
+)
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.ranks import stale_rank_variables
@@ -50,7 +57,7 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
         )
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
-        publish_refusal(os.environ, config.log_root, error)
+        publish_refusal(config.log_root, error)
         publish_elastic_refusal(config, error)
         raise
     return plan if earlier is None else replace(plan, continued=earlier)
@@ -67,18 +74,19 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     Raises:
         ShoalError: With the exit code of how it ended.
     """
-    record: RunRecord | None = None
+    recorded: RunDir | None = None  # In the process that keeps the record.
 
     def record_and_abort(error: ShoalError) -> None:
-        if record is not None:
-            record.end(error.exit_code, str(error))
+        if recorded is not None:
+            record_end(recorded, error.exit_code, str(error))
         abort(error)
 
     def begin() -> Path:
-        nonlocal record
+        nonlocal recorded
         run = plan.continued or make_run_dir(plan)
         lock_run(run, stack)
-        record = RunRecord(run, plan)
+        record_launch(run, plan)
+        recorded = run
         view.on_line(f"Run directory: {run.path}")
         view.on_phase("startup")
         return run.path.absolute()
@@ -87,26 +95,26 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     with ExitStack() as stack:
         run = RunDir(mode.agree_on_run_dir(begin))
         save_run(run)
-        restarts = Restarts(plan, probe_hosts=partial(probe_hosts, os.environ))
+        restarts = Restarts(plan)
         with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
             while True:
                 try:
-                    with _recorded(record, plan, view):
+                    with _recorded(recorded, plan, view):
                         restarts.pause(run, stop)
                         base = plan.log_base(run, os.environ)
                         reports = mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
                     break
                 except WorkerLostError as lost:
-                    with _recorded(record, plan, view):  # The error of the last loss says why it was the last.
+                    with _recorded(recorded, plan, view):  # The error of the last loss says why it was the last.
                         plan = restarts.after(lost, run, view, stop)
-                    record = RunRecord(run, plan)
-            if record is not None:
-                record.end(0, "finished", {report.rank: report.digest for report in reports})
+                    record_launch(run, plan)
+            if recorded is not None:
+                record_end(recorded, 0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)
 
 
 @contextmanager
-def _recorded(record: RunRecord | None, plan: TrainPlan, view: ProgressReporter) -> Iterator[None]:
+def _recorded(run: RunDir | None, plan: TrainPlan, view: ProgressReporter) -> Iterator[None]:
     """Record the end of a launch that fails, in the process that has the record.
 
     A new run of what cannot be done is removed, unless ranks of other launchers may still write into it.
@@ -115,8 +123,8 @@ def _recorded(record: RunRecord | None, plan: TrainPlan, view: ProgressReporter)
         yield
     except BaseException as error:
         is_new = plan.continued is None and plan.rank is None
-        if record is not None and is_new and isinstance(error, UsageError) and record.remove_unlearned():
-            view.on_line(f"{record.run.path} was removed: nothing was learned.")
-        elif record is not None:
-            record.end(error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
+        if run is not None and is_new and isinstance(error, UsageError) and remove_unlearned(run):
+            view.on_line(f"{run.path} was removed: nothing was learned.")
+        elif run is not None:
+            record_end(run, error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
         raise

@@ -20,7 +20,6 @@ from shoal.config import DoctorConfig, TrainConfig
 from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.host_probe import probe_hosts
-from shoal.launch.modes import launch_mode_of, without
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
@@ -76,6 +75,8 @@ def launch_probe(plan: TrainPlan, environ: Mapping[str, str], numbers: int) -> M
 
     The longer message has so many `numbers`; with 0 it has the size of the gradient of the task.
     """
+    from shoal.launch.modes import launch_mode_of, without
+
     metrics = _MetricsCollector()
     mode = launch_mode_of(plan, abort=lambda _error: None)  # No rank runs in this process.
     with (

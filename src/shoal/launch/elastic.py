@@ -39,6 +39,7 @@ from shoal.plan.launchers import STATE_DIR, launcher_of, state_dir
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import TrainPlan
+from shoal.procfs import how_it_ended
 from shoal.signals import ERRORS
 from shoal.timing import (
     ELASTIC_MARGIN_S,
@@ -47,22 +48,19 @@ from shoal.timing import (
     ELASTIC_REFUSAL_S,
     ELASTIC_STOP_S,
     FOREVER_S,
+    wait_for,
 )
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Makes the workers of each attempt open a store of their own. Through the agents' store, torch 2.15 does not tell a
 node that comes later where it is: it waits for a key of its round that was set in the first one's."""
-_REFUSAL = "shoal/refusal"
-"""Key of a launcher's refusal in the store of node 0."""
+_REFUSAL = "shoal/refusal"  # Key of a launcher's refusal in the store of node 0.
 
 
 def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
-    """Run this node's workers, and wait for them.
+    """Run this node's workers, wait for them, and raise the error of how it ended here.
 
     `abort` ends this process from another thread: torch goes on waiting for a node 0 that is lost.
-
-    Raises:
-        ShoalError: With the exit code of how it ended here.
     """
     config = plan.config
     _refuse_wrong_address(config)
@@ -70,12 +68,13 @@ def run_elastic(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # We report a store that does not answer.
         least, most = number_of_nodes(config.nnodes or "1")
         if least == most:  # Otherwise the others may go on without the node that refuses.
-            _in_thread(_watch_refusals, config, scratch, abort)
+            threading.Thread(target=_watch_refusals, args=(config, scratch, abort), daemon=True).start()
         if config.node_rank:
             timeout = config.startup_timeout or math.inf
-            if not _wait_for_node_0(config, timeout):  # torch would wait as long for every answer as for the first.
+            # torch would wait as long for every answer as for the first.
+            if not wait_for(lambda: _reaches_node_0(config), timeout, ELASTIC_POLL_S):
                 raise _not_met(config, f"machine 0 does not answer within {timeout:.0f} s")
-            _in_thread(_watch_node_0, config, scratch, abort)
+            threading.Thread(target=_watch_node_0, args=(config, scratch, abort), daemon=True).start()
         os.environ |= {STATE_DIR: str(scratch), MARK: str(scratch), _OWN_STORE: "1"}
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(ELASTIC_STOP_S))
         try:
@@ -90,13 +89,13 @@ def publish_elastic_refusal(config: TrainConfig, error: UsageError) -> None:
     if config.nnodes is None or config.dry_run or launcher_of(os.environ) is not None:
         return
     is_first = config.node_rank == 0
-    if not is_first and not _wait_for_node_0(config, ELASTIC_REFUSAL_S):
+    if not is_first and not wait_for(lambda: _reaches_node_0(config), ELASTIC_REFUSAL_S, ELASTIC_POLL_S):
         return
     message = f"Machine {config.node_rank} ({platform.node()}) refuses: {error}"
     with suppress(RuntimeError):  # Others are not there, or not yet.
         store = _store_of_node_0(config, is_master=is_first)
         store.set(_REFUSAL, message)
-        acknowledge(store, _node(config), "refusal")
+        _acknowledge_refusal(store, config)
 
 
 def _watch_refusals(config: TrainConfig, scratch: Path, abort: Callable[[ShoalError], None]) -> None:
@@ -105,42 +104,32 @@ def _watch_refusals(config: TrainConfig, scratch: Path, abort: Callable[[ShoalEr
 
     while saved_run(scratch) is None:
         time.sleep(ELASTIC_POLL_S)
-        if not _reaches_node_0(config):
-            continue
-        with suppress(RuntimeError):  # Node 0 is gone again.
-            store = _store_of_node_0(config)
-            store.wait([_REFUSAL], timedelta(seconds=FOREVER_S))
-            if saved_run(scratch) is None:
-                error = UsageError(store.get(_REFUSAL).decode())
-                acknowledge(store, _node(config), "refusal")
-                abort(error)
+        if _reaches_node_0(config):
+            with suppress(RuntimeError):  # Node 0 is gone again.
+                store = _store_of_node_0(config)
+                store.raw.wait([_REFUSAL], timedelta(seconds=FOREVER_S))
+                if saved_run(scratch) is None:
+                    error = UsageError(store.get(_REFUSAL).decode())
+                    _acknowledge_refusal(store, config)
+                    abort(error)
 
 
 def _store_of_node_0(config: TrainConfig, *, is_master: bool = False) -> SignedStore:
     from torch.distributed import TCPStore
 
-    timeout = timedelta(seconds=ELASTIC_REFUSAL_S)
-    address, port = config.master_addr or "", config.master_port
-    store = TCPStore(address, port, is_master=is_master, wait_for_workers=False, timeout=timeout)
+    address, timeout = config.master_addr or "", timedelta(seconds=ELASTIC_REFUSAL_S)
+    store = TCPStore(address, config.master_port, is_master=is_master, wait_for_workers=False, timeout=timeout)
     return SignedStore(store, None)
 
 
-def _node(config: TrainConfig) -> Rank:
-    """Return this node's place among the nodes."""
-    nodes = number_of_nodes(config.nnodes or "1")[1]
-    return Rank(rank=config.node_rank or 0, local_rank=0, world_size=nodes, local_world_size=1)
-
-
-def _in_thread(function: Callable[..., None], *arguments: object) -> None:
-    threading.Thread(target=function, args=arguments, name=function.__name__, daemon=True).start()
+def _acknowledge_refusal(store: SignedStore, config: TrainConfig) -> None:
+    most = number_of_nodes(config.nnodes or "1")[1]
+    node = Rank(rank=config.node_rank or 0, local_rank=0, world_size=most, local_world_size=1)
+    acknowledge(store, node, "refusal")
 
 
 def _refuse_wrong_address(config: TrainConfig) -> None:
-    """Refuse an address of node 0 that leads nowhere, or that is not its own.
-
-    Raises:
-        UsageError: The nodes would wait for each other in vain.
-    """
+    """Refuse an address of node 0 that leads nowhere, or that is not its own: the nodes would wait in vain."""
     address = config.master_addr or ""
     route = route_to(address)
     if route is None:
@@ -158,14 +147,6 @@ def _refuse_wrong_address(config: TrainConfig) -> None:
 
 def _reaches_node_0(config: TrainConfig) -> bool:
     return answers(config.master_addr or "", config.master_port)
-
-
-def _wait_for_node_0(config: TrainConfig, timeout: float) -> bool:
-    """Wait until node 0 answers; return whether it does, in time."""
-    deadline = time.monotonic() + timeout
-    while not (reached := _reaches_node_0(config)) and time.monotonic() < deadline:
-        time.sleep(ELASTIC_POLL_S)
-    return reached
 
 
 def _watch_node_0(config: TrainConfig, scratch: Path, abort: Callable[[ShoalError], None]) -> None:
@@ -187,17 +168,14 @@ def _watch_node_0(config: TrainConfig, scratch: Path, abort: Callable[[ShoalErro
 def _worker_arguments(config: TrainConfig, scratch: Path) -> list[str]:
     """Write the workers' configuration, and return Python's arguments. The launcher counts nodes and restarts."""
     file = scratch / "config.yaml"
-    alone: dict[str, Any] = {"nnodes": None, "node_rank": None, "master_addr": None}
-    plain = to_plain(replace(config, max_restarts=0, min_workers=None, nproc_per_node=None, **alone))
+    alone: dict[str, Any] = dict.fromkeys(("nnodes", "node_rank", "master_addr", "min_workers", "nproc_per_node"))
+    plain = to_plain(replace(config, max_restarts=0, **alone))
     kept = {name: value for name, value in plain.items() if name not in NOT_REPEATED}
     file.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
     arguments = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(file)]
-    if config.resume is not None:
-        arguments += ["--resume", *config.resume]
-    if config.checkpoint is not None:
-        arguments += ["--checkpoint", config.checkpoint]
-    if config.interface is not None:
-        arguments += ["--interface", config.interface]
+    for flag in ("resume", "checkpoint", "interface"):
+        if plain[flag] is not None:
+            arguments += [f"--{flag}", *([plain[flag]] if isinstance(plain[flag], str) else plain[flag])]
     return arguments
 
 
@@ -220,7 +198,9 @@ def _launch(plan: TrainPlan, scratch: Path) -> None:
             raise ended_at_once(signal.Signals(error.sigval).name, saved_run(scratch) or RunDir(scratch)) from None
         if isinstance(error, RendezvousError):
             raise _not_met(plan.config, str(error.__cause__ or error)) from None
-        raise _lost_worker(*next((rank, each.exitcode) for rank, each in error.failures.items())) from None
+        rank, code = next((rank, each.exitcode) for rank, each in error.failures.items())
+        message = f"Lost rank {rank} on {platform.node()}: {how_it_ended(code)}. Its own output, above, may tell more."
+        raise (UsageError if code == UsageError.exit_code else WorkerLostError)(message) from None
 
 
 def _not_met(config: TrainConfig, reason: str) -> WorkerLostError:
@@ -237,15 +217,7 @@ def _cause_here(scratch: Path) -> ExitRecord | None:
     return first_failure(record for record in records if record.host == platform.node())
 
 
-def _lost_worker(rank: int, code: int) -> ShoalError:
-    """Return the error of a worker without an exit record."""
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    message = f"Lost rank {rank} on {platform.node()}: {how}. Its own output, above, may tell more."
-    return UsageError(message) if code == UsageError.exit_code else WorkerLostError(message, rank=rank)
-
-
 def _launch_config(plan: TrainPlan) -> Any:  # noqa: ANN401  torch is imported late.
-    """Return the configuration of torch's elastic launcher."""
     from torch.distributed.launcher.api import LaunchConfig
 
     config = plan.config
@@ -294,11 +266,7 @@ def saved_run(directory: Path | None) -> RunDir | None:
 
 @contextmanager
 def final_failures() -> Iterator[None]:
-    """Keep a failure of the body that would come again, an exception or a refusal, for later attempts.
-
-    Raises:
-        ShoalError: An earlier attempt has failed so.
-    """
+    """Keep a failure of the body that would come again, an exception or a refusal, and raise it in later attempts."""
     directory = state_dir()
     final = final_failure(directory)
     if final is not None:

@@ -13,19 +13,12 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Container, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.errors import (
-    InterruptedRunError,
-    ShoalError,
-    TerminatedRunError,
-    TrainingFailedError,
-    UsageError,
-    WorkerLostError,
-)
+from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, UsageError, WorkerLostError
 from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
@@ -43,11 +36,9 @@ _BROKEN_CONNECTION = (
     "Connection closed by peer",
 )
 """Parts of the errors that torch.distributed raises, with gloo and NCCL, when another rank has ended."""
-
 _OUT_OF_MEMORY = ("MemoryError", "std::bad_alloc", "DefaultCPUAllocator: ")
 """Parts of the errors that a limit of the host's memory causes (Python, C++, torch)."""
-
-_STOPPED = {kind.exit_code: kind for kind in (InterruptedRunError, TerminatedRunError)}
+_STOPPED = {kind.exit_code: kind for kind in ERRORS.values()}
 """Errors of requested stops: all ranks end alike, so none is named."""
 
 
@@ -58,21 +49,15 @@ class ExitRecord:
     rank: int
     host: str
     ending: Literal["done", "failed"]
-    time: float
-    """Seconds since the epoch."""
+    time: float  # Since the epoch [s].
     exit_code: int = 0
-    place: str = ""
-    """Phase and iteration in which it ended."""
+    place: str = ""  # Phase and iteration.
     error: str = ""
     """The exception's last line as Python prints it; with exit code 75 the message about the loss."""
-    traceback: str = ""
-    """The exception's traceback; empty for Shoal's own errors."""
-    is_secondary: bool = False
-    """Whether the error only reports a broken connection to another rank."""
-    log_bytes: int | None = None
-    """Size of this rank's log file just before the error was written into it."""
-    report: dict[str, Any] = field(default_factory=dict)
-    """The report of a rank that is done."""
+    traceback: str = ""  # Empty for Shoal's own errors.
+    is_secondary: bool = False  # The error only reports a broken connection to another rank.
+    log_bytes: int | None = None  # Size of this rank's log file just before the error was written into it.
+    report: dict[str, Any] = field(default_factory=dict)  # Of a rank that is done.
 
     @classmethod
     def of_report(cls, report: WorkerReport) -> ExitRecord:
@@ -80,24 +65,25 @@ class ExitRecord:
         return cls(rank=report.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
 
     @classmethod
-    def of_error(cls, error: BaseException, rank: Rank, *, place: str = "", log_bytes: int | None = None) -> ExitRecord:
+    def of_error(cls, error: BaseException, rank: Rank, *, place: str = "") -> ExitRecord:
         """Return the record of a rank that ends with `error` in phase `place`."""
-        ours = isinstance(error, ShoalError)
-        last_line = str(error) if ours else traceback.format_exception_only(error)[-1].strip()
-        no_memory = not ours and any(part in last_line for part in _OUT_OF_MEMORY)
-        exit_code = error.exit_code if isinstance(error, ShoalError) else WorkerLostError.exit_code if no_memory else 1
-        return cls(
-            rank=rank.rank,
-            host=platform.node(),
-            ending="failed",
-            time=time.time(),
-            exit_code=exit_code,
-            place=place,
-            error=_out_of_memory(rank.rank, place, last_line) if no_memory else last_line,
-            traceback="" if ours else "".join(traceback.format_exception(error)),
-            is_secondary=not ours and any(part in last_line for part in _BROKEN_CONNECTION),
-            log_bytes=log_bytes,
+        ended = cls(rank=rank.rank, host=platform.node(), ending="failed", time=time.time(), exit_code=1, place=place)
+        if isinstance(error, ShoalError):
+            return replace(ended, exit_code=error.exit_code, error=str(error))
+        last_line = traceback.format_exception_only(error)[-1].strip()
+        ended = replace(
+            ended,
+            error=last_line,
+            traceback="".join(traceback.format_exception(error)),
+            is_secondary=any(part in last_line for part in _BROKEN_CONNECTION),
         )
+        if not any(part in last_line for part in _OUT_OF_MEMORY):
+            return ended
+        message = (
+            f"Rank {rank.rank} on {platform.node()} was refused memory in {place or 'startup'} ({last_line}): pass a "
+            "smaller --num-envs or fewer workers, or raise the limit."
+        )
+        return replace(ended, exit_code=WorkerLostError.exit_code, error=message)
 
 
 def was_requested(record: ExitRecord) -> bool:
@@ -105,21 +91,14 @@ def was_requested(record: ExitRecord) -> bool:
     return record.exit_code in _STOPPED
 
 
-def exit_record_path(directory: Path, rank: int) -> Path:
-    """Return the file of a rank's exit record."""
-    return directory / f"rank_{rank:05d}.json"
-
-
 def write_exit_record(run: RunDir, record: ExitRecord, *, spare: Path | None = None) -> None:
     """Write a record into the run directory; where that fails, as on a full disk, into `spare`, or warn."""
-    for directory in (run.ranks_dir, spare):
-        if directory is None:
-            continue
-        file = exit_record_path(directory, record.rank)
+    for directory in filter(None, (run.ranks_dir, spare)):
+        file = directory / f"rank_{record.rank:05d}.json"
         try:
-            if record.is_secondary and file.exists():
-                return  # The record of this rank's watchdog names the cause.
-            write_whole(file, json.dumps(asdict(record), indent=2))
+            # The record of this rank's watchdog names the cause, a secondary one does not.
+            if not (record.is_secondary and file.exists()):
+                write_whole(file, json.dumps(asdict(record), indent=2))
         except OSError as error:
             logger.warning(
                 "The exit record of rank %d cannot be written to %s (%s).", record.rank, file, error.strerror
@@ -152,9 +131,7 @@ def first_failure(
 ) -> ExitRecord | None:
     """Return the earliest failure that is not secondary; None without any.
 
-    Args:
-        records: How ranks ended.
-        key: Their order. Times are comparable only where one clock has measured them.
+    `key` is their order: times are comparable only where one clock has measured them.
     """
     causes = [record for record in records if record.ending == "failed" and not record.is_secondary]
     return min(causes, key=key, default=None)
@@ -171,14 +148,6 @@ def failure_of(record: ExitRecord) -> ShoalError:
     return kind(f"Rank {record.rank} on {record.host} failed{where}: {record.error}", details=record.traceback)
 
 
-def _out_of_memory(rank: int, place: str, reason: str) -> str:
-    message = (
-        f"Rank {rank} on {platform.node()} was refused memory in {place or 'startup'} ({reason}): pass a smaller "
-        "--num-envs or fewer workers, or raise the limit."
-    )
-    return message  # noqa: RET504  The test of docs/troubleshooting.md finds it by this name.
-
-
 def resume_hint(run: RunDir) -> str:
     """Return how to continue a run that was cut short."""
     checkpoints = list_checkpoints(run)
@@ -187,7 +156,7 @@ def resume_hint(run: RunDir) -> str:
     return f"Pass --resume to go on from iteration {checkpoints[-1].iteration}."
 
 
-def ended_at_once(name: str, run: RunDir) -> InterruptedRunError | TerminatedRunError:
+def ended_at_once(name: str, run: RunDir) -> ShoalError:
     """Return the error of a run that a signal ended without a new checkpoint."""
     kind = ERRORS.get(name, TerminatedRunError)
     return kind(f"{name} ended the run at once. {resume_hint(run)}")

@@ -5,9 +5,7 @@ run: it was stopped, or native code holds Python's lock.
 """
 
 import contextlib
-import os
 import platform
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,9 +28,8 @@ class PauseDetector:
     def look(self, marks: int | None = None) -> float:
         """Return the time since the end of the last pause [s]; called at each check.
 
-        Args:
-            marks: Own progress marks of a rank that watches itself. A second pause without progress in between does
-                not count as one: native code that holds Python's lock again and again looks the same.
+        A rank that watches itself passes its progress `marks`: a second pause without progress in between does not
+        count as one, because native code that holds Python's lock again and again looks the same.
         """
         now = time.monotonic()
         if now - self._last > OWN_PAUSE_S and marks != self._marks_at_pause:
@@ -47,50 +44,19 @@ def read_beats(directory: Path, ranks: Iterable[int]) -> list[Beat]:
     return [beat for rank in ranks if (beat := read_beat(directory, rank)) is not None]
 
 
-def find_stalled(beats: Iterable[Beat], watched: float) -> Beat | None:
-    """Return the heartbeat of the rank that got stuck first; None when none did, or all of them only wait."""
-    stuck = [beat for beat in beats if _is_over(beat, watched)]
-    causes = [beat for beat in stuck if not beat.waits or _is_silent(beat, watched)]
-    return max(causes, key=lambda beat: beat.idle, default=None)
-
-
-def _is_over(beat: Beat, watched: float) -> bool:
-    return min(beat.idle, watched) > beat.limit + HANG_GRACE_S
-
-
-def _is_silent(beat: Beat, watched: float) -> bool:
-    return min(beat.silent, watched) > min(beat.limit, PROCESS_SILENCE_S) + HANG_GRACE_S
-
-
 def find_stuck_rank(
     run: RunDir, beats: Sequence[Beat], watched: float, missing: Sequence[int]
 ) -> WorkerLostError | None:
-    """Return the error of the rank that got stuck, or of a deadlock; None while a rank makes progress.
+    """Return the error of the rank that got stuck first, or of a deadlock; None while a rank makes progress.
 
-    Args:
-        run: The run's directory.
-        beats: Heartbeats of ranks that have not ended.
-        watched: Time for which they were watched without a pause [s].
-        missing: Ranks that have not ended, and have no heartbeat.
+    `beats` are of ranks that have not ended, and were watched for so long without a pause [s]; `missing` have none.
     """
-    stalled = find_stalled(beats, watched)
-    if stalled is not None:
-        return stall_error(run, stalled)
-    is_deadlock = bool(beats) and all(beat.waits and _is_over(beat, watched) for beat in beats)
-    return _deadlock_error(run, beats, missing) if is_deadlock else None
-
-
-def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
-    """Return the error of a rank that got stuck."""
-    message = (
-        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{_reason(beat)}."
-        f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
-    )
-    return WorkerLostError(message, rank=beat.rank)
-
-
-def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) -> WorkerLostError:
-    """Return the error of ranks that all wait, for each other or for ranks that have no heartbeat."""
+    stuck = [beat for beat in beats if min(beat.idle, watched) > beat.limit + HANG_GRACE_S]
+    causes = [beat for beat in stuck if not beat.waits or _is_silent(beat, watched)]
+    if causes:
+        return stall_error(run, max(causes, key=lambda beat: beat.idle))
+    if not beats or len(stuck) < len(beats):
+        return None
     idle, first = min(beat.idle for beat in beats), beats[0]
     if missing:
         return WorkerLostError(
@@ -104,6 +70,26 @@ def _deadlock_error(run: RunDir, beats: Sequence[Beat], missing: Sequence[int]) 
     )
 
 
+def stall_error(run: RunDir, beat: Beat) -> WorkerLostError:
+    """Return the error of a rank that got stuck, with what the kernel or the silence of its node shows of it."""
+    is_silent, why = beat.silent > HANG_GRACE_S, ""
+    if is_silent and beat.host != platform.node():
+        why = f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost"
+    elif is_that_process(beat) and is_stopped(beat.pid):
+        why = ": its process is stopped, by a signal or a debugger"
+    elif is_that_process(beat) and is_silent:
+        why = ": its process does not let Python run, so native code holds its lock"
+    message = (
+        f"Rank {beat.rank} on {beat.host}: no progress for {beat.idle:.0f} s in {beat.place}{why}."
+        f"{stacks_of(run, beat.rank)} {resume_hint(run)}"
+    )
+    return WorkerLostError(message, rank=beat.rank)
+
+
+def _is_silent(beat: Beat, watched: float) -> bool:
+    return min(beat.silent, watched) > min(beat.limit, PROCESS_SILENCE_S) + HANG_GRACE_S
+
+
 def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:
     """Return the error of a rank that cannot reach the node of rank 0."""
     message = (
@@ -111,20 +97,6 @@ def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLo
         f"{seconds:.0f} s. Look at the network between them. {resume_hint(run)}"
     )
     return WorkerLostError(message, rank=0)
-
-
-def _reason(beat: Beat) -> str:
-    """Return why a process does not run, as far as the kernel or the silence of its node shows it."""
-    is_silent = beat.silent > HANG_GRACE_S
-    if beat.host != platform.node():
-        if not is_silent:
-            return ""
-        return f": {beat.host} has been silent for {beat.silent:.0f} s, so it or the way to it is lost"
-    if not is_that_process(beat):
-        return ""
-    if is_stopped(beat.pid):
-        return ": its process is stopped, by a signal or a debugger"
-    return ": its process does not let Python run, so native code holds its lock" if is_silent else ""
 
 
 def stack_file(run: RunDir, rank: int) -> Path:
@@ -152,9 +124,3 @@ def drop_empty_stacks(run: RunDir, ranks: Iterable[int]) -> None:
 def is_that_process(beat: Beat) -> bool:
     """Whether the process of a heartbeat lives on this machine, and is not another one with its id."""
     return beat.host == platform.node() and started_at(beat.pid) == beat.started != 0 and state(beat.pid) != "Z"
-
-
-def kill_stuck(beat: Beat) -> None:
-    """Kill the process of a heartbeat, if it is on this machine: one that is stopped does not react to SIGTERM."""
-    if is_that_process(beat):
-        os.kill(beat.pid, signal.SIGKILL)

@@ -1,114 +1,80 @@
-"""Launch modes: what each does with a specification, and the environment in which it runs."""
+"""Launch modes: in process, spawned (`shoal.launch.supervisor`), and joined, for a rank that torchrun or srun started.
 
+Rank 0 of a joined launch makes the run directory, and sends its path and the specification through the store.
+"""
+
+import json
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from shoal.errors import ShoalError
-from shoal.launch.progress import ProgressReporter
-from shoal.launch.rendezvous import Rendezvous
+from shoal import PARENT
+from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
+from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
+from shoal.launch.hang_detector import is_that_process, machine_lost
+from shoal.launch.rank import ProgressReporter, run_rank
+from shoal.launch.rendezvous import Rendezvous, acknowledge, find_network, shake_hands
+from shoal.launch.run_record import record_end
+from shoal.launch.signed_store import SignedStore
+from shoal.launch.status_store import StatusStore, TcpStatusStore
+from shoal.launch.supervisor import run_spawned
+from shoal.plan.launchers import launcher_of, state_dir
 from shoal.plan.ranks import Rank
+from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests, stop_announcement, stop_requests
+from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S, wait_for
 from shoal.worker import WorkerReport
 
+_RUN_DIR = "shoal/run_dir"
+_REPORT = "shoal/report"
+_SPEC = "shoal/spec"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchMode:
     """One way to run a specification on its workers."""
 
-    agree_on_run_dir: Callable[[Callable[[], Path]], Path]
-    """Calls what makes the run directory in one process, and returns its path in every process."""
-    listen: Callable[[ProgressReporter], AbstractContextManager[StopRequests]]
-    """Counts stop signals, from before the workers run until the end is recorded."""
     run: Callable[[WorkerSpec, ProgressReporter, StopRequests], list[WorkerReport]]
     """Runs the workers, and returns the reports that this process has."""
+    agree_on_run_dir: Callable[[Callable[[], Path]], Path] = lambda make: make()
+    """Calls what makes the run directory in one process, and returns its path in every process."""
+    shares_signals: bool = True
+    """Whether signals are only counted: launchers repeat them, and torchrun sends one to every rank as soon as another
+    has failed. Otherwise the first is acknowledged, and a second SIGINT ends this process at once."""
+    close: Callable[[], None] = lambda: None
+    """Removes what the launch needs no more at its end."""
+
+    @contextmanager
+    def listen(self, progress: ProgressReporter) -> Iterator[StopRequests]:
+        """Count stop signals, from before the workers run until the end is recorded, and close."""
+        announce = None if self.shares_signals else lambda name: progress.on_line(stop_announcement(name))
+        with stop_requests(insist=not self.shares_signals, announce=announce) as stop:
+            try:
+                yield stop
+            finally:
+                self.close()
 
 
 def launch_mode_of(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
     """Return the launch mode of `plan`, whose rank in this process, if any, calls `abort` when it is stuck."""
-    _let_idle_threads_sleep()
-    if plan.rank is not None:
-        from shoal.launch.joined import end_with_parent, run_joined, share_run_dir
-        from shoal.launch.rendezvous import Rendezvous, shake_hands
-
-        end_with_parent()  # Before anything is waited for.
-        rendezvous = Rendezvous.of(plan.rank, plan.config.log_root)
-        store = rendezvous.open(plan.rank, plan.config.startup_timeout)
-        several = plan.rank.local_world_size < plan.rank.world_size
-        try:
-            backend = shake_hands(store, plan.rank, plan) if several else plan.backend
-        finally:
-            rendezvous.forget_secret(plan.rank)
-        run = partial(run_joined, rank=plan.rank, rendezvous=rendezvous, store=store, backend=backend, abort=abort)
-        return LaunchMode(
-            partial(share_run_dir, store, plan.rank), partial(_listen_and_close, rendezvous, plan.rank), run
-        )
-    if plan.launch_mode == "spawned":
-        from shoal.launch.supervisor import run_spawned
-
-        return LaunchMode(_make_here, _listen_patiently, run_spawned)
-    return LaunchMode(_make_here, _listen, partial(_run_in_process, abort=abort))
-
-
-def _run_in_process(
-    spec: WorkerSpec, progress: ProgressReporter, stop: StopRequests, *, abort: Callable[[ShoalError], None]
-) -> list[WorkerReport]:
-    """Run the one worker in this process, without a process group."""
-    from shoal.launch.rank import run_rank
-    from shoal.launch.status_store import StatusStore
-    from shoal.plan.ranks import Rank
-
-    rank = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
-    timeouts = spec.config.startup_timeout, spec.config.stall_timeout
-    return run_rank(
-        lambda: spec,
-        rank,
-        StatusStore(spec.run, rank),
-        timeouts,
-        stop=stop,
-        abort=abort,
-        on_row=progress.on_row,
-        on_phase=progress.on_phase,
-    )
-
-
-def _let_idle_threads_sleep() -> None:
-    """Make torch's CPU threads sleep, not spin, while they wait for each other, unless the user has chosen otherwise.
-
-    Small networks wait often, and a spinning thread takes the core from the one that it waits for as soon as anything
-    else runs: on two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to 10 s with OpenMP's default.
-    OpenMP reads this once, when torch is loaded; spawned workers inherit it.
-    """
+    # torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
+    # waits for as soon as anything else runs. On two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to
+    # 10 s with OpenMP's default. OpenMP reads this once, when torch is loaded; spawned workers inherit it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def _make_here(make: Callable[[], Path]) -> Path:
-    return make()
-
-
-def _listen(progress: ProgressReporter) -> AbstractContextManager[StopRequests]:
-    """Acknowledge the first signal, and let a second SIGINT end this process at once."""
-    return stop_requests(insist=True, announce=lambda name: progress.on_line(stop_announcement(name)))
-
-
-def _listen_patiently(_progress: ProgressReporter) -> AbstractContextManager[StopRequests]:
-    """Only count signals: launchers repeat them, and torchrun sends one to every rank as soon as another has failed."""
-    return stop_requests(insist=False)
-
-
-@contextmanager
-def _listen_and_close(rendezvous: Rendezvous, rank: Rank, progress: ProgressReporter) -> Iterator[StopRequests]:
-    """Only count signals, and remove the files of the rendezvous at the end."""
-    with _listen_patiently(progress) as stop:
-        try:
-            yield stop
-        finally:
-            rendezvous.close(rank)
+    if plan.rank is not None:
+        return _joined(plan, plan.rank, abort)
+    if plan.launch_mode == "spawned":
+        return LaunchMode(run=run_spawned)
+    return LaunchMode(run=partial(_run_in_process, abort), shares_signals=False)
 
 
 @contextmanager
@@ -119,3 +85,141 @@ def without(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def _run_in_process(
+    abort: Callable[[ShoalError], None], spec: WorkerSpec, progress: ProgressReporter, stop: StopRequests
+) -> list[WorkerReport]:
+    """Run the one worker in this process, without a process group."""
+    statuses = StatusStore(spec.run, Rank(rank=0, local_rank=0, world_size=1, local_world_size=1))
+    timeouts = spec.config.startup_timeout, spec.config.stall_timeout
+    return run_rank(lambda: spec, statuses, timeouts, stop=stop, abort=abort, progress=progress)
+
+
+# Joined ---------------------------------------------------------------------------------------------------------------
+
+
+def _joined(plan: TrainPlan, rank: Rank, abort: Callable[[ShoalError], None]) -> LaunchMode:
+    """Meet the other ranks, and return the mode of this one: on rank 0 it returns the reports of all."""
+    _end_with_parent()  # Before anything is waited for.
+    rendezvous = Rendezvous.of(rank, plan.config.log_root)
+    store = rendezvous.open(rank, plan.config.startup_timeout)
+    several = rank.local_world_size < rank.world_size
+    try:
+        backend = shake_hands(store, rank, plan) if several else plan.backend
+    finally:
+        rendezvous.forget_secret(rank)
+
+    def run(own: WorkerSpec, progress: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
+        spec = _share_spec(store, rank, replace(own, backend=backend))
+        network = find_network(rendezvous, store, rank, own.config.interface)  # Each node's own.
+        connect = partial(rendezvous.connect, store.secret)
+        files = nullcontext(StatusStore(spec.run, rank))
+        with closing(TcpStatusStore(spec.run, rank, connect)) if several else files as statuses:
+            return run_rank(
+                lambda: spec,
+                statuses,
+                (spec.config.startup_timeout, spec.config.stall_timeout),
+                stop=stop,
+                abort=abort,
+                store=lambda: store.raw,
+                progress=progress,
+                network=network,
+                gather=partial(_gather, store, rank),
+                cause_of=partial(_first_cause, statuses),
+            )
+
+    agree = partial(share_run_dir, store, rank)
+    return LaunchMode(run=run, agree_on_run_dir=agree, close=partial(rendezvous.close, rank))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent ends, as a killed torchrun ends no rank; it has `REAPER_SAVE_S` to save."""
+
+    def follow() -> None:
+        wait_for(lambda: os.getppid() != PARENT, poll=PARENT_POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(REAPER_SAVE_S)
+        os._exit(TerminatedRunError.exit_code)
+
+    threading.Thread(target=follow, name="parent-death watch", daemon=True).start()
+
+
+def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> Path:
+    """Make the run directory on rank 0, and return its path on all ranks, or raise rank 0's message on all."""
+    if rank.rank == 0:
+        try:
+            path = make()
+        except Exception as error:
+            store.set(_RUN_DIR, json.dumps({"error": str(error) or repr(error)}))
+            acknowledge(store, rank, "refusal")
+            raise
+        store.set(_RUN_DIR, json.dumps({"path": str(path)}))
+        return path
+    received = json.loads(store.get(_RUN_DIR))
+    if "error" in received:
+        acknowledge(store, rank, "refusal")
+        raise UsageError(received["error"])
+    run = RunDir(Path(received["path"]))
+    if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own, for exit records and stack dumps.
+        with suppress(OSError):
+            run.ranks_dir.mkdir(parents=True, exist_ok=True)
+            clear_exit_records(run)
+    return run.path
+
+
+def _share_spec(store: SignedStore, rank: Rank, spec: WorkerSpec) -> WorkerSpec:
+    """Return rank 0's specification, which has the configuration of a continued run, with this rank's own devices."""
+    if rank.rank == 0:
+        store.set(_SPEC, spec.to_json())
+        return spec
+    return replace(WorkerSpec.from_json(store.get(_SPEC).decode(), own=spec.config), nodes=spec.nodes)
+
+
+def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
+    """Return the reports of all ranks on rank 0, and its own on every other rank."""
+    store.set(f"{_REPORT}/{rank.rank}", json.dumps(report.to_plain()))
+    if rank.rank != 0:
+        return [report]
+    keys = [f"{_REPORT}/{each}" for each in range(rank.world_size)]
+    store.raw.wait(keys, timedelta(seconds=FINAL_REPORT_S))  # All ranks have trained to the end together.
+    return [WorkerReport(**json.loads(store.get(key))) for key in keys]
+
+
+def _first_cause(statuses: StatusStore, record: ExitRecord) -> ShoalError:
+    """Return the error of the rank that failed first, if this rank's own failure is secondary."""
+    if not record.is_secondary:
+        return failure_of(record)
+
+    def look() -> ExitRecord | None:
+        statuses.refresh()
+        return statuses.first_failure()
+
+    first = statuses.first_failure() or wait_for(look, PEER_FAILURE_S)
+    # The traceback is printed by the rank that failed.
+    cause = failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses)
+    if state_dir() is not None:  # The launcher of this node prints the last line.
+        write_exit_record(statuses.run, ExitRecord.of_error(cause, statuses.rank))
+    return cause
+
+
+def _lost_rank(statuses: StatusStore) -> WorkerLostError:
+    """Return the error of the rank that ended without an exit record: its heartbeat has stopped."""
+    rank, run = statuses.rank, statuses.run
+    if statuses.silent > PEER_FAILURE_S and rank.rank != 0:
+        return machine_lost(run, rank.rank, "collective", statuses.silent)
+    launcher = launcher_of(os.environ) or "the launcher"
+    running = set(range(rank.world_size)) - {rank.rank} - statuses.exit_records().keys()
+    beats = [beat for beat in statuses.beats(running) if not is_that_process(beat)]
+    lost = max(beats, key=lambda beat: beat.silent, default=None)
+    if lost is None or lost.silent < PEER_FAILURE_S:  # A process of another node can only be seen to be silent.
+        message = f"Another rank was lost: killed or crashed without a word. Look at {launcher}'s output for which."
+        return WorkerLostError(message)
+    message = (
+        f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
+        f"{launcher}'s output tells its signal or exit code. {resume_hint(run)}"
+    )
+    error = WorkerLostError(message, rank=lost.rank)
+    if (lost.rank, rank.rank) == (0, 1) and run.run_json.exists():
+        record_end(run, error.exit_code, message)  # For rank 0, which keeps the record and was lost.
+    return error

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from shoal.launch.channel import Channel, Message
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.tcp_rendezvous import read_rendezvous_port, write_rendezvous_port
+from shoal.launch.rendezvous import read_rendezvous_port, write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.network import addresses_by_interface
 from shoal.plan.environment_parity import fingerprint

@@ -1,64 +1,87 @@
-"""The body of one rank, the same in every launch mode: watchdog, training, exit record, export."""
+"""The body of one rank, the same in every launch mode: watchdog, training, exit record, export.
+
+The watchdog writes the rank's heartbeat. A rank without progress dumps the stacks of its threads, writes its exit
+record and ends itself. When Python does not run, faulthandler's own thread dumps the stacks, and other processes report
+the rank (`shoal.launch.hang_detector`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import math
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, WorkerLostError
+from shoal.heartbeat import Beat, Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
+from shoal.launch.hang_detector import (
+    PauseDetector,
+    drop_empty_stacks,
+    find_stuck_rank,
+    is_that_process,
+    machine_lost,
+    stack_file,
+    stall_error,
+)
 from shoal.launch.status_store import StatusStore
-from shoal.launch.watchdog import Watchdog
-from shoal.learn.metrics import Row
-from shoal.plan.ranks import Rank
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests
+from shoal.timing import BEAT_S, DUMP_GRACE_S, HANG_GRACE_S, IDLE_BEFORE_READING_S
 from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 
+class ProgressReporter(Protocol):
+    """Shows one training in the launching process."""
+
+    def on_phase(self, phase: str) -> None:
+        """Take the phase of the slowest rank, one of `heartbeat.PHASES`; shown until the first iteration is done."""
+
+    def on_row(self, row: Mapping[str, float]) -> None:
+        """Show the pooled metrics of one more iteration."""
+
+    def on_line(self, line: str) -> None:
+        """Show one line of rank 0's output, or of Shoal's own."""
+
+    def close(self) -> None:
+        """Show what was held back, and release the terminal."""
+
+
 def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     load: Callable[[], WorkerSpec],
-    rank: Rank,
     statuses: StatusStore,
     timeouts: tuple[float, float],
     *,
     stop: StopRequests,
     abort: Callable[[ShoalError], None],
     store: Callable[[], Store] | None = None,
-    on_row: Callable[[Row], None] | None = None,
-    on_phase: Callable[[str], None] | None = None,
+    progress: ProgressReporter | None = None,
     network: Mapping[str, str] | None = None,
     gather: Callable[[WorkerReport], list[WorkerReport]] = lambda report: [report],
     cause_of: Callable[[ExitRecord], ShoalError] = failure_of,
 ) -> list[WorkerReport]:
     """Run one rank under its watchdog, write its exit record, and export the policy after success.
 
-    Args:
-        load: Returns the specification. Called under the watchdog: it may import a user's file.
-        rank: This process's rank.
-        statuses: Takes the exit record.
-        timeouts: `--startup-timeout` and `--stall-timeout`.
-        stop: Stop signals received.
-        abort: Ends this process from the watchdog's thread.
-        store: Opens the store of the process group; None for a single worker.
-        on_row: Called on rank 0 with the metrics of each iteration.
-        on_phase: Called with each phase that this rank enters.
-        network: Variables that gloo and NCCL need to reach other nodes.
-        gather: Returns the reports that this process returns; called before the exit record is written.
-        cause_of: Returns the error to raise for an exception that is not Shoal's own.
-
-    Raises:
-        ShoalError: The first cause of the failure, with the traceback of an exception of user code.
+    `load` returns the specification; it may import a user's file, so the watchdog runs already. `timeouts` are those of
+    startup and of stalls, and `abort` ends this process from the watchdog's thread. `store` opens the store of the
+    process group, if there is one, and `network` has the variables by which gloo and NCCL reach other nodes. `gather`
+    returns what this process returns, before the exit record is written, and `cause_of` the error to raise for an
+    exception that is not Shoal's own.
     """
-    place = "startup"
+    rank, place = statuses.rank, "startup"
     try:
-        with Watchdog(rank, statuses, timeouts, abort) as beat:
-            beat.on_enter = on_phase
+        with Watchdog(statuses, timeouts, abort) as beat:
+            beat.on_enter = progress.on_phase if progress else None
+            on_row = progress.on_row if progress else None
             try:
                 report, export = run_worker(
                     load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network
@@ -79,3 +102,99 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
         raise (error if isinstance(error, ShoalError) else cause_of(record)) from raised
     export()
     return reports
+
+
+class Watchdog:
+    """Writes a rank's heartbeat and watches it, as a context manager that yields the heartbeat."""
+
+    def __init__(
+        self, statuses: StatusStore, timeouts: tuple[float, float], abort: Callable[[ShoalError], None]
+    ) -> None:
+        """Write the first heartbeat. `timeouts` are those of startup and of stalls; `abort` ends this process."""
+        self._statuses, self._abort = statuses, abort
+        self._rank, self._run = statuses.rank, statuses.run
+        self._file = beat_file(statuses.directory, self._rank.rank)
+        self._beat = Heartbeat(self._file, *timeouts)
+        self._pauses = PauseDetector()
+        self._ended = threading.Event()
+        self._stacks: TextIO | None = None
+        self._dumps_crashes = False
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        with contextlib.suppress(OSError):  # Opened now: later the disk may be full, or the directory gone.
+            self._stacks = stack_file(self._run, self._rank.rank).open("w", encoding="utf-8")
+        # torchrunx's worker sends crashes to the rank's output, which may be off. A user's own choice is left alone.
+        if self._stacks is not None and (self._statuses.is_supervised or not faulthandler.is_enabled()):
+            faulthandler.enable(file=self._stacks)
+            self._dumps_crashes = True
+        self._arm()
+        self._thread.start()
+        return self._beat
+
+    def __exit__(self, *_exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._stacks is not None:
+            faulthandler.cancel_dump_traceback_later()
+            if self._dumps_crashes:
+                faulthandler.disable()
+            self._stacks.close()
+            drop_empty_stacks(self._run, [self._rank.rank])
+        self._beat.close()
+        with contextlib.suppress(OSError):  # The exit record follows.
+            self._file.unlink()
+
+    def _watch(self) -> None:
+        period = min(BEAT_S, self._beat.least_limit / 5)  # Some heartbeats within the shortest limit.
+        while not self._ended.wait(period):
+            limit, marks = self._beat.limit, self._beat.marks
+            watched_s = self._pauses.look(marks)
+            waits = self._beat.waits()
+            self._beat.pulse(waits=waits)
+            self._arm()
+            idle = min(self._beat.idle, watched_s)
+            # The silence of others is measured from the first time that they are read.
+            read_others = idle > min(IDLE_BEFORE_READING_S, limit / 2)
+            self._statuses.publish(self._beat.beat(self._rank.rank, waits=waits), read_others=read_others)
+            if idle > limit and not waits:
+                self._end(self._dump_stacks(idle), marks)
+            elif idle > limit + HANG_GRACE_S and not self._statuses.is_supervised:
+                self._check_others(watched_s, marks)
+
+    def _end(self, error: ShoalError, marks: int, stuck: Beat | None = None) -> None:
+        """Write an exit record and end this process, unless it made progress meanwhile; kill the process of `stuck`."""
+        if marks != self._beat.marks:
+            return
+        self._statuses.write_exit(ExitRecord.of_error(error, self._rank))  # First: the kill breaks our connection.
+        if stuck is not None and is_that_process(stuck):
+            os.kill(stuck.pid, signal.SIGKILL)  # A process that is stopped does not react to SIGTERM.
+        self._abort(error)
+
+    def _arm(self) -> None:
+        """Have faulthandler dump the stacks unless this is called again in time."""
+        limit = self._beat.least_limit
+        if self._stacks is not None and limit < math.inf:
+            faulthandler.dump_traceback_later(min(limit, 1e7) + DUMP_GRACE_S, file=self._stacks)  # Its longest time.
+
+    def _dump_stacks(self, idle: float) -> WorkerLostError:
+        """Dump the stacks of all threads, and return the error of this rank."""
+        if self._stacks is not None:
+            with contextlib.suppress(OSError):
+                faulthandler.cancel_dump_traceback_later()
+                self._stacks.write(f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n")
+                self._stacks.flush()
+                faulthandler.dump_traceback(file=self._stacks)
+        return stall_error(self._run, replace(self._beat.beat(self._rank.rank), idle=idle))
+
+    def _check_others(self, watched_s: float, marks: int) -> None:
+        """End this process if it waits for a rank that is stuck, failed or lost."""
+        statuses = self._statuses
+        ranks = set(range(self._rank.world_size)) - statuses.exit_records().keys()
+        beats = statuses.beats(ranks)
+        if statuses.silent > self._beat.limit:
+            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
+        elif cause := statuses.first_failure():  # It failed long ago, and this rank's connection did not break.
+            self._end(failure_of(replace(cause, traceback="")), marks)
+        elif error := find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats})):
+            self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))

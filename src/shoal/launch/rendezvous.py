@@ -1,7 +1,7 @@
-"""Rendezvous of ranks that another launcher has started: their store, their handshake, and the network between them.
+"""Rendezvous of ranks on several nodes, or of another launcher: their store, their handshake, and their network.
 
-Before anything is made, each rank publishes in the store what its node runs and was asked, or why it refuses. A node
-with another version, another command or no GPU ends all ranks at once, with the same message; a late rank is named.
+Before anything is made, each joined rank publishes in the store what its node runs and was asked, or why it refuses. A
+node with another version, another command or no GPU ends all ranks at once with the same message; a late rank is named.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import os
 import platform
-import queue
+import shutil
 import socket
 import tempfile
 import threading
@@ -20,12 +20,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.signed_store import SECRET, SignedStore, join_directory, leave_directory, make_secret, read_secret
+from shoal.files import write_whole
+from shoal.launch.reaper import sweep_abandoned
+from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launchers import launcher_of
@@ -33,19 +35,18 @@ from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.slurm import read_task
 from shoal.plan.training import TrainPlan
-from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, REFUSAL_S, RENDEZVOUS_POLL_S, STATUS_ANSWER_S, STORE_ANSWER_S
+from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, POLL_S, REFUSAL_S, STATUS_ANSWER_S, STORE_ANSWER_S, wait_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-_ANSWER = timedelta(seconds=STORE_ANSWER_S)
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
-_QUEUE = 1024
-_REMOTE = "shoal/remote_address"
-"""Key of an address of a node that does not hold the store."""
+_HANDSHAKE = "shoal/handshake"
+_REMOTE = "shoal/remote_address"  # Of a node that does not hold the store.
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """Fields that each node may be asked in its own way."""
+_PORT_FILE = "rendezvous_port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,87 +57,67 @@ class Rendezvous:
     port: int
     attempt: str
     """Differs from that of any other set of ranks with the same store."""
-    keeper: Literal["torchrun", "rank 0"] = "torchrun"
-    """Which process holds the store."""
-    log_root: str = ""
-    """Where rank 0 writes the secret of its store."""
-    directory: Path | None = None
-    """Directory of a file that is the store of one node; None for a TCP store."""
+    secret_file: Path | None = None
+    """Where rank 0, which holds the store, writes its secret; None if torchrun holds the store."""
+    directory: Path | None = None  # Of a file that is the store of one node; None for a TCP store.
 
     @classmethod
     def of(cls, rank: Rank, log_root: str, environ: Mapping[str, str] = os.environ) -> Rendezvous:
-        """Return the rendezvous that the launcher of this process provides."""
-        return cls.of_srun(log_root, environ) if launcher_of(environ) == "srun" else cls.of_torchrun(rank)
-
-    @classmethod
-    def of_srun(cls, log_root: str, environ: Mapping[str, str]) -> Rendezvous:
-        """Return the rendezvous of the tasks of a step. SLURM holds no store for them, so rank 0 does."""
-        task = read_task(environ)
-        attempt = f"srun/{task.attempt}"
-        one_node = task.rank.local_world_size == task.rank.world_size
-        directory = Path(tempfile.gettempdir(), f"shoal-{attempt.replace('/', '-')}") if one_node else None
-        return cls(task.host, task.port, attempt, "rank 0", log_root, directory)
-
-    @classmethod
-    def of_torchrun(cls, rank: Rank) -> Rendezvous:
-        """Return torchrun's rendezvous. A store of its agents outlives the workers, and counts restarts.
-
-        A store of the workers is new in each attempt, and a node that came later has counted fewer restarts.
-        """
-        outlives = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
-        return cls(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
+        """Return the rendezvous that torchrun or srun provides. SLURM holds no store, so rank 0 does."""
+        if launcher_of(environ) == "srun":
+            task = read_task(environ)
+            attempt = f"srun/{task.attempt}"
+            name = attempt.replace("/", "-")
+            one_node = rank.local_world_size == rank.world_size
+            directory = Path(tempfile.gettempdir(), f"shoal-{name}") if one_node else None
+            return cls(task.host, task.port, attempt, Path(log_root, f".secret-{name}"), directory)
+        # A store of torchrun's agents outlives the workers, and counts restarts. One of the workers is new in each
+        # attempt, and a node that came later has counted fewer restarts.
+        outlives = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        count = environ.get("TORCHELASTIC_RESTART_COUNT", "0") if outlives else "new"
+        return cls(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), f"{count}/{rank.world_size}")
 
     def open(self, rank: Rank, timeout: float) -> SignedStore:
-        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit.
-
-        Raises:
-            UsageError: Another program has the port, or the ranks share no secret.
-            WorkerLostError: Rank 0 does not come.
-        """
+        """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit."""
         from torch.distributed import FileStore, PrefixStore, rendezvous
 
         is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
         timeout = timeout or FOREVER_S
         if self.directory is not None:
-            join_directory(self.directory, make=is_first, timeout=timeout)
+            make_directory(self.directory) if is_first else find_directory(self.directory, timeout)
             store, secret = FileStore(str(self.directory / "store"), rank.world_size), None
-        elif self.keeper == "rank 0":
+        elif self.secret_file is not None:
             if is_first:
-                secret = secret or make_secret(self._secret_file)
+                secret = secret or make_secret(self.secret_file)
             store = self._serve() if is_first else self._find(timeout)
-            secret = secret or read_secret(self._secret_file)
+            secret = secret or read_secret(self.secret_file)
         else:
             store, _rank, _world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
-        store.set_timeout(_ANSWER)
+        store.set_timeout(timedelta(seconds=STORE_ANSWER_S))
         return SignedStore(PrefixStore(f"shoal/{self.attempt}", store), secret)
 
     def close(self, rank: Rank) -> None:
-        """Remove the files of the rendezvous, once this rank needs them no more."""
+        """Remove the directory: on rank 0 now, and on others once rank 0, which has locked it, has ended."""
         if self.directory is not None:
-            leave_directory(self.directory, made=rank.rank == 0)
+            if rank.rank == 0:
+                shutil.rmtree(self.directory, ignore_errors=True)
+            sweep_abandoned(self.directory.parent)
 
     def forget_secret(self, rank: Rank) -> None:
         """Remove the file with the secret, once all ranks have read it."""
-        if rank.rank == 0 and self.keeper == "rank 0":
+        if rank.rank == 0 and self.secret_file is not None:
             with suppress(OSError):  # There is none where the environment has it.
-                self._secret_file.unlink()
-
-    @property
-    def _secret_file(self) -> Path:
-        return Path(self.log_root, f".secret-{self.attempt.replace('/', '-')}")
+                self.secret_file.unlink()
 
     def _serve(self) -> Store:
         """Open the store: on all interfaces, as torch does, or on loopback if all ranks are here."""
         from torch.distributed import TCPStore
 
-        both = socket.has_dualstack_ipv6()
+        here = self.host.startswith("127.")
+        both = socket.has_dualstack_ipv6() and not here
+        address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
         try:
-            if self.host.startswith("127."):
-                listener = socket.create_server((self.host, self.port), backlog=_QUEUE)
-            else:
-                family = socket.AF_INET6 if both else socket.AF_INET
-                listener = socket.create_server(("", self.port), family=family, backlog=_QUEUE, dualstack_ipv6=both)
+            listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
         except OSError as error:
             raise UsageError(
                 f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
@@ -149,29 +130,25 @@ class Rendezvous:
         """Wait for rank 0, and connect to its store in a thread: at another program's port torch 2.15 never returns."""
         from torch.distributed import TCPStore
 
-        begun = time.monotonic()
-        while not answers(self.host, self.port):
-            if time.monotonic() - begun > timeout:
-                raise WorkerLostError(
-                    f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
-                    "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
-                    "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
-                )
-            time.sleep(RENDEZVOUS_POLL_S)
-        found: queue.SimpleQueue[Store | Exception] = queue.SimpleQueue()
+        if not wait_for(lambda: answers(self.host, self.port), timeout):
+            raise WorkerLostError(
+                f"Rank 0 does not answer on port {self.port} of {self.host}: see whether it was started, and "
+                "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
+                "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
+            )
+        found: list[Store | RuntimeError] = []
 
         def connect() -> None:
             try:
-                found.put(TCPStore(self.host, self.port, is_master=False, timeout=_CONNECT))
+                found.append(TCPStore(self.host, self.port, is_master=False, timeout=_CONNECT))
             except RuntimeError as error:
-                found.put(error)
+                found.append(error)
 
-        threading.Thread(target=connect, name="rendezvous", daemon=True).start()
-        try:
-            store = found.get(timeout=ACKNOWLEDGE_S)
-        except queue.Empty as error:
-            store = error
-        if isinstance(store, Exception):
+        thread = threading.Thread(target=connect, name="rendezvous", daemon=True)
+        thread.start()
+        thread.join(ACKNOWLEDGE_S)
+        store = found[0] if found else None
+        if store is None or isinstance(store, RuntimeError):
             raise UsageError(
                 f"What answers on port {self.port} of {self.host} is no store of rank 0's: export another MASTER_PORT "
                 "before srun."
@@ -191,19 +168,11 @@ def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
     ranks = range(rank.world_size) if rank.rank == 0 else [rank.rank]
     with suppress(RuntimeError):  # A rank that has ended needs to read no more.
         store.set(f"shoal/read/{what}/{rank.rank}", "")
-        store.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` does not wait for an answer.
+        store.raw.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` awaits no answer.
 
 
 def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
-    """Publish what this rank would do, wait for all ranks, and compare.
-
-    Returns:
-        The backend of the process group: `gloo` if one rank cannot use NCCL.
-
-    Raises:
-        UsageError: A rank refuses, or its node is not like rank 0's.
-        WorkerLostError: A rank does not come.
-    """
+    """Publish what this rank would do, compare with all ranks, and return the backend: `gloo` if one has no NCCL."""
     config = plan.config
     packages, files = code_of(config.task)
     own = {
@@ -213,8 +182,17 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
         "config": None if config.resume is not None else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
-    store.set(_key(rank.rank), json.dumps(own))
-    published = _wait_for_all(store, rank, config.startup_timeout)
+    keys = [f"{_HANDSHAKE}/{number}" for number in range(rank.world_size)]
+    store.set(keys[rank.rank], json.dumps(own))
+    wait_for(lambda: store.raw.check(keys), config.startup_timeout or math.inf)
+    late = ", ".join(str(number) for number, key in enumerate(keys) if not store.raw.check([key]))
+    if late:
+        raise WorkerLostError(
+            f"Rank {late} of {rank.world_size} has not arrived within {config.startup_timeout:.0f} s: see whether its "
+            "machine is there and was started, and start all of them again. --startup-timeout waits longer."
+        )
+    published = [json.loads(store.get(key)) for key in keys]
+    acknowledge(store, rank, "handshake")
     for number, each in enumerate(published):
         if "refusal" in each:
             raise UsageError(f"Rank {number} on {each['host']} refuses: {each['refusal']}")
@@ -224,44 +202,21 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
     return choose_backend((each["backend"] == "nccl" for each in published), rank.world_size)
 
 
-def publish_refusal(environ: Mapping[str, str], log_root: str, error: UsageError) -> None:
+def publish_refusal(log_root: str, error: UsageError) -> None:
     """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
-    rank = joined_rank(environ)
+    rank = joined_rank()
     if rank is not None and rank.local_world_size < rank.world_size:
         refusal = {"host": platform.node(), "refusal": str(error)}
         with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
-            rendezvous = Rendezvous.of(rank, log_root, environ)
+            rendezvous = Rendezvous.of(rank, log_root)
             store = rendezvous.open(rank, REFUSAL_S)
-            store.set(_key(rank.rank), json.dumps(refusal))
+            store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(refusal))
             acknowledge(store, rank, "handshake")
             rendezvous.forget_secret(rank)
 
 
-def _wait_for_all(store: SignedStore, rank: Rank, startup_timeout: float) -> list[dict[str, Any]]:
-    """Return what each rank has published, by rank."""
-    missing = list(range(rank.world_size))
-    begun = time.monotonic()
-    while missing := [number for number in missing if not store.check([_key(number)])]:
-        waited = time.monotonic() - begun
-        if waited < (startup_timeout or math.inf):
-            time.sleep(RENDEZVOUS_POLL_S)
-            continue
-        late = ", ".join(map(str, missing))
-        raise WorkerLostError(
-            f"Rank {late} of {rank.world_size} has not arrived within {waited:.0f} s: see whether its machine is there "
-            "and was started, and start all of them again. --startup-timeout waits longer."
-        )
-    published = [json.loads(store.get(_key(number))) for number in range(rank.world_size)]
-    acknowledge(store, rank, "handshake")
-    return published
-
-
 def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse ranks whose configuration is not rank 0's.
-
-    Raises:
-        UsageError: With the name and both values of each difference.
-    """
+    """Refuse ranks whose configuration is not rank 0's, with the name and both values of each difference."""
     first = published[0]["config"]
     for number, each in enumerate(published if first else ()):
         other = each["config"] or first
@@ -284,19 +239,11 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _key(rank: int) -> str:
-    return f"shoal/handshake/{rank}"
-
-
 def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
     """Return the variables by which gloo and NCCL reach the other nodes; none for one node.
 
     Ranks on other nodes than the store's take the interface that leads to the store. Those beside it, which may know it
     by a loopback address, take the one that leads to another node. `interface` is the user's choice.
-
-    Raises:
-        UsageError: There is no such interface.
-        WorkerLostError: No interface leads to the other nodes.
     """
     if rank.local_world_size == rank.world_size:
         return {}
@@ -318,3 +265,36 @@ def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interfa
             "the one that does, or mend the network."
         )
     return route.environment()
+
+
+# Several nodes of --hosts: a TCP store of rank 0 on a free port, at one address, as torch's own listen on all. Node
+# agents and the launching process forward the port, which each node's ranks find in a file of their scratch directory.
+
+
+def read_rendezvous_port(scratch: Path) -> int | None:
+    """Return the port of rank 0's store; None as long as it is unknown."""
+    file = scratch / _PORT_FILE
+    return int(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def write_rendezvous_port(scratch: Path, port: int) -> None:
+    """Pass the port to the ranks of this node."""
+    write_whole(scratch / _PORT_FILE, str(port))
+
+
+def open_tcp_rendezvous(scratch: Path, rank: Rank, address: str) -> Store:
+    """Open the store on rank 0, which is at `address`, or connect to it."""
+    from torch.distributed import TCPStore
+
+    if rank.rank != 0:
+        while (port := read_rendezvous_port(scratch)) is None:  # Rank 0 may compile its kernels for minutes.
+            time.sleep(POLL_S)
+        return TCPStore(address, port, rank.world_size, is_master=False)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=rank.world_size + 16)
+    port, descriptor = listener.getsockname()[1], listener.detach()
+    store = TCPStore(
+        address, port, rank.world_size, is_master=True, wait_for_workers=False, master_listen_fd=descriptor
+    )
+    write_rendezvous_port(scratch, port)
+    return store

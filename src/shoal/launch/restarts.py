@@ -4,61 +4,41 @@ A training that loses a worker is started again from its newest good checkpoint,
 without progress are counted: a newer checkpoint makes all of them available again.
 """
 
-import time
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from shoal.config import TrainConfig
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
 from shoal.launch.exit_records import ended_at_once
-from shoal.launch.progress import ProgressReporter
-from shoal.machine.gpus import VisibleGpus, visible_gpus
+from shoal.launch.host_probe import probe_hosts
+from shoal.launch.rank import ProgressReporter
+from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import NodePlan, Nodes
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import Start
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests
-from shoal.timing import LONGEST_PAUSE_S, POLL_S
+from shoal.timing import LONGEST_PAUSE_S, wait_for
 
-ProbeHosts = Callable[[TrainConfig, Callable[[ShoalError], None], Callable[[], None]], Nodes]
 Slot = tuple[str, str, int]  # Host, UUID of the GPU, number among the workers of that GPU: ranks may change.
 
 
 class Restarts:
     """The losses of one command, and the plan of the launch after each."""
 
-    def __init__(
-        self,
-        plan: TrainPlan,
-        read_gpus: Callable[[], VisibleGpus] = visible_gpus,
-        probe_hosts: ProbeHosts | None = None,
-    ) -> None:
-        """Remember the workers of the first launch.
-
-        Args:
-            plan: The first launch.
-            read_gpus: Returns the visible GPUs.
-            probe_hosts: With `--hosts`, probes the hosts of a configuration, calls its second argument with each that
-                is unreachable, and polls its third.
-        """
-        self._plan = plan
-        self._first = plan
-        self._read_gpus = read_gpus
-        self._probe_hosts = probe_hosts
+    def __init__(self, plan: TrainPlan) -> None:
+        self._plan = self._first = plan
+        self._least = plan.config.min_workers or plan.world_size
         self._slots = _slots(plan.nodes)  # By rank.
         self._dropped: set[Slot] = set()  # Of workers that were lost twice.
         self._fruitless = 0  # Restarts in a row without a newer checkpoint.
         self._lost_before: Slot | None = None  # Of the worker that was lost without progress the time before.
-        self._launches = self._paused = 1
+        self._has_paused = True  # Before the next launch.
 
     def after(self, lost: WorkerLostError, run: RunDir, reporter: ProgressReporter, stop: StopRequests) -> TrainPlan:
-        """Return the plan of the next launch.
-
-        Raises:
-            WorkerLostError: There is none: `lost`, with the reason.
-        """
+        """Return the plan of the next launch, or raise `lost` with the reason why there is none."""
         limit = self._plan.config.max_restarts
         if not limit or stop.first is not None:
             raise lost
@@ -67,28 +47,27 @@ class Restarts:
         if iteration > self._plan.start_iteration:
             self._fruitless, self._lost_before = 0, None
         if self._fruitless == limit:
-            message = f"{lost} Gave up after {_count(limit, 'restart')} without a newer checkpoint."
+            message = f"{lost} Gave up after {limit} restart{'s' * (limit > 1)} without a newer checkpoint."
             raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
         slot = self._slots[lost.rank] if lost.rank is not None else None
         suspect = slot if slot == self._lost_before else None
         self._lost_before = slot
         self._fruitless += 1
-        self._launches += 1
+        self._has_paused = False
         origin = f"iteration {iteration}" if checkpoint else "the beginning: there is no checkpoint yet"
         tries = f"try {self._fruitless} of {limit} without a newer checkpoint"
         again = f"Starting again in {self.pause_s:.0f} s from {origin} ({tries})."
         if suspect is not None and self._plan.world_size > self._least:
             self._dropped.add(suspect)
-        found = Nodes() if self._plan.is_remote else self._nodes_left(lost, suspect, self._probe_local())
+        found = None if self._plan.is_remote else self._nodes_left(lost, suspect, self._probe_local())
         for line in (*lost.details.splitlines(), str(lost), *passed_over, again):
             reporter.on_line(line)
-        if self._plan.is_remote:
+        if found is None:
             self.pause(run, stop)  # Before the probe: a host may be starting again.
-            away: list[ShoalError] = []
-            found = self._probe_remote(away, partial(_refuse_after_signal, run, stop))
-            for error in away:
+            nodes, missing = self._probe_remote(run, stop)
+            for error in missing:
                 reporter.on_line(str(error))
-            found = self._nodes_left(lost, suspect, found, away)
+            found = self._nodes_left(lost, suspect, nodes, missing)
         self._resize(found, reporter)
         start = Start(model=str(checkpoint.model.absolute()), mode="continue") if checkpoint else self._plan.start
         self._plan = replace(self._plan, continued=run, start=start, start_iteration=iteration)
@@ -100,64 +79,48 @@ class Restarts:
         return min(LONGEST_PAUSE_S, 2.0 ** (self._fruitless - 1)) if self._fruitless else 0.0
 
     def pause(self, run: RunDir, stop: StopRequests) -> None:
-        """Wait before a launch.
-
-        Raises:
-            InterruptedRunError: Ctrl-C has come.
-            TerminatedRunError: Another signal has asked for the end.
-        """
-        if self._paused == self._launches:
-            return
-        self._paused = self._launches
-        start_at = time.monotonic() + self.pause_s
-        while (left := start_at - time.monotonic()) > 0:
-            _refuse_after_signal(run, stop)
-            time.sleep(min(left, POLL_S))
+        """Wait once before a launch; a stop signal raises its error."""
+        if not self._has_paused:
+            self._has_paused = True
+            wait_for(partial(_refuse_after_signal, run, stop), self.pause_s)
 
     def _probe_local(self) -> Nodes:
         """Return this machine with the workers of the first launch whose GPUs are visible now."""
         (node,) = self._first.nodes
-        devices = {gpu.uuid: f"cuda:{gpu.index}" for gpu in self._read_gpus()} | {"cpu": "cpu"}
+        devices = {gpu.uuid: f"cuda:{gpu.index}" for gpu in visible_gpus()} | {"cpu": "cpu"}
         uuids = tuple(uuid for uuid in node.uuids if uuid in devices)
         return Nodes(nodes=(replace(node, devices=tuple(devices[uuid] for uuid in uuids), uuids=uuids),))
 
-    def _probe_remote(self, away: list[ShoalError], check: Callable[[], None]) -> Nodes:
-        """Probe the hosts, but those whose workers are all dropped; add to `away` why some are missing."""
+    def _probe_remote(self, run: RunDir, stop: StopRequests) -> tuple[Nodes, list[ShoalError]]:
+        """Probe the hosts, but those whose workers are all dropped; return also why some are missing."""
         hosts = dict.fromkeys(slot[0] for slot in _slots(self._first.nodes) if slot not in self._dropped)
-        config = replace(self._plan.config, hosts=tuple(hosts))
+        config, missing = replace(self._plan.config, hosts=tuple(hosts)), list[ShoalError]()
         try:
-            return self._probe_hosts(config, away.append, check) if self._probe_hosts else Nodes()
+            nodes = probe_hosts(os.environ, config, missing.append, partial(_refuse_after_signal, run, stop))
         except (InterruptedRunError, TerminatedRunError):
             raise
         except ShoalError as error:
-            away[:] = [error]
-            return Nodes()
-
-    @property
-    def _least(self) -> int:
-        return self._plan.config.min_workers or self._first.world_size
+            return Nodes(), [error]
+        return nodes, missing
 
     def _nodes_left(
-        self, lost: WorkerLostError, suspect: Slot | None, found: Nodes, away: Iterable[ShoalError] = ()
+        self, lost: WorkerLostError, suspect: Slot | None, found: Nodes, missing: Iterable[ShoalError] = ()
     ) -> Nodes:
-        """Return the nodes of the next launch, of those that were found.
+        """Return the nodes of the next launch, of those that were found; raise `lost` if too few are left.
 
         A GPU or a host that is away takes its workers along until it is back at a later restart. A worker that was
         lost twice in a row without progress is dropped, as far as `--min-workers` allows: its GPU, its part of the
         memory or its part of the work is at fault.
-
-        Raises:
-            WorkerLostError: Too few are left.
         """
         slots = _slots(found.nodes)
         if suspect is not None and len(set(slots) - self._dropped) < self._least:
             self._dropped.discard(suspect)
         self._slots = [slot for slot in slots if slot not in self._dropped]
-        left = len(self._slots)
+        left, first = len(self._slots), self._first.world_size
         if left < self._least or not left:
             message = (
-                f"{lost} It was not started again: {left} of {_count(self._first.world_size, 'worker')} are left, "
-                f"and {self._least} are needed. {' '.join(map(str, away))}"
+                f"{lost} It was not started again: {left} of {first} worker{'s' * (first > 1)} are left, "
+                f"and {self._least} are needed. {' '.join(map(str, missing))}"
             )
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
         return replace(found, nodes=_without(found.nodes, self._dropped))
@@ -165,23 +128,19 @@ class Restarts:
     def _resize(self, found: Nodes, reporter: ProgressReporter) -> None:
         """Plan with these nodes, and report a changed number of workers."""
         before, workers = self._plan, len(self._slots)
-        total = before.config.num_envs_total
-        num_envs = before.num_envs if workers == before.world_size or not total else total // workers
+        total, is_same = before.config.num_envs_total, workers == before.world_size
+        num_envs = before.num_envs if is_same or not total else total // workers
         self._plan = replace(
             before, nodes=found.nodes, rendezvous=found.rendezvous, world_size=workers, num_envs=num_envs
         )
-        if workers == before.world_size:
+        if is_same:
             return
-        size = (
-            f"{workers} of {_count(before.world_size, 'worker')}"
-            if workers < before.world_size
-            else f"{workers} workers"
-        )
+        of = "" if workers > before.world_size else f" of {before.world_size}"
         now, then = num_envs * workers, before.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
         reporter.on_line(
-            f"Going on with {size}, {num_envs:,} environments "
-            f"each: {now:,} in all, {kept}. The learning rate is not changed."
+            f"Going on with {workers}{of} workers, {num_envs:,} environments each: {now:,} in all, {kept}. "
+            "The learning rate is not changed."
         )
 
 
@@ -205,7 +164,3 @@ def _without(nodes: Iterable[NodePlan], dropped: set[Slot]) -> tuple[NodePlan, .
             uuids, devices = zip(*kept, strict=True)
             left.append(replace(node, uuids=uuids, devices=devices))
     return tuple(left)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -27,17 +27,13 @@ from shoal.launch.exit_records import clear_exit_records
 from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, run_names
 from shoal.plan.training import TrainPlan
 from shoal.provenance import git_state, now, versions
-from shoal.timing import RUN_LOCK_S
+from shoal.timing import POLL_S, RUN_LOCK_S, wait_for
 
 logger = logging.getLogger(__name__)
 
 
 def make_run_dir(plan: TrainPlan) -> RunDir:
-    """Make the directory of a new run, which no other run has, even one started in the same second.
-
-    Raises:
-        UsageError: The directory cannot be written.
-    """
+    """Make the directory of a new run, which no other run has, even one started in the same second."""
     experiment = experiment_dir(plan.config.log_root, plan.spec.experiment)
     try:
         return RunDir(_make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
@@ -49,11 +45,7 @@ def make_run_dir(plan: TrainPlan) -> RunDir:
 
 
 def make_log_dir(base: Path) -> Path:
-    """Make the directory of one launch's rank files, named as torchrunx names it: after the second.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
+    """Make the directory of one launch's rank files, named as torchrunx names it: after the second."""
     stamp = datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005  Local time, as torchrunx has it.
     try:
         return _make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
@@ -75,82 +67,50 @@ def _make_first_free(parent: Path, names: Iterable[str]) -> Path:
 
 
 def lock_run(run: RunDir, stack: ExitStack) -> None:
-    """Lock a run against other launches until `stack` is closed or this process ends.
-
-    Raises:
-        UsageError: Another process has locked it.
-    """
+    """Lock a run against other launches until `stack` is closed or this process ends; refuse one that is locked."""
     with suppress(OSError):  # The record refuses a directory that cannot be written; some file systems have no locks.
         descriptor = os.open(run.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         stack.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            owner, deadline = "", time.monotonic() + RUN_LOCK_S
-            while not owner and time.monotonic() < deadline:
-                time.sleep(0.1)  # It may have taken the lock just now.
-                owner = ascii(os.pread(descriptor, 200, 0).decode(errors="replace"))[1:-1]
+            time.sleep(POLL_S)  # It may have taken the lock just now.
+            owner = ascii(wait_for(lambda: os.pread(descriptor, 200, 0), RUN_LOCK_S).decode(errors="replace"))[1:-1]
             message = f"The run {run.path} is being trained by process {owner}: wait until it has ended, or end it."
             raise UsageError(message) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} on {platform.node()}".encode())
 
 
-class RunRecord:
-    """The entry of one launch in `run.json`, from its beginning to its end."""
-
-    def __init__(self, run: RunDir, plan: TrainPlan) -> None:
-        """Prepare the run directory, and write what was asked and planned, before anything is started.
-
-        Raises:
-            UsageError: The directory cannot be written.
-        """
-        self.run = run
-        try:
-            clear_exit_records(run)
-            for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
-                directory.mkdir(parents=True, exist_ok=True)
-            _write_params(run, plan)
-            _keep_models(run, plan)
-            _remove_unfinished(run)
-            if plan.continued is not None:
-                _drop_iterations_after(plan.start_iteration, run)
-            launch = {
-                "command": sys.argv,
-                "started": now(),
-                "host": platform.node(),
-                "pid": os.getpid(),
-                "plan": plan.to_plain(),
-                "versions": versions(),
-                "git": git_state(),
-                "ended": None,
-            }
-            _write_launches(run, [*(_launches(run) if run.run_json.is_file() else []), launch])
-        except OSError as error:
-            message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
-            raise UsageError(message) from error
-
-    def remove_unlearned(self) -> bool:
-        """Remove the run directory unless something was learned; return whether it was removed."""
-        if self.run.metrics_jsonl.exists() or any(self.run.checkpoints_dir.iterdir()):
-            return False
-        shutil.rmtree(self.run.path, ignore_errors=True)
-        return not self.run.path.exists()
-
-    def end(self, exit_code: int, last_line: str, digests: dict[int, str] | None = None) -> None:
-        """Write how the launch ended."""
-        record_end(self.run, exit_code, last_line, digests)
+def record_launch(run: RunDir, plan: TrainPlan) -> None:
+    """Prepare the run directory, and write what was asked and planned, before anything is started."""
+    try:
+        clear_exit_records(run)
+        for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        _write_params(run, plan)
+        _keep_models(run, plan)
+        _remove_unfinished(run)
+        if plan.continued is not None:
+            _drop_iterations_after(plan.start_iteration, run)
+        launch = {
+            "command": sys.argv,
+            "started": now(),
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "plan": plan.to_plain(),
+            "versions": versions(),
+            "git": git_state(),
+            "ended": None,
+        }
+        _write_launches(run, [*(_launches(run) if run.run_json.is_file() else []), launch])
+    except OSError as error:
+        message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
+        raise UsageError(message) from error
 
 
-def record_end(run: RunDir, exit_code: int, last_line: str, digests: dict[int, str] | None = None) -> None:
-    """Write how the newest launch ended; warn where that fails.
-
-    Args:
-        run: The run's directory.
-        exit_code: Exit code of the command.
-        last_line: The last line that the user saw.
-        digests: Fingerprint of the learner at the end, by rank.
-    """
+def record_end(run: RunDir, exit_code: int, last_line: str, digests: Mapping[int, str] | None = None) -> None:
+    """Write how the newest launch ended, with the learner's fingerprint on each rank; warn where that fails."""
     ended = {"time": now(), "exit_code": exit_code, "last_line": last_line, "digests": digests or {}}
     try:
         launches = _launches(run)
@@ -158,6 +118,14 @@ def record_end(run: RunDir, exit_code: int, last_line: str, digests: dict[int, s
         _write_launches(run, launches)
     except (OSError, ValueError) as error:
         logger.warning("%s does not tell how this launch ended (%s).", run.run_json, error)
+
+
+def remove_unlearned(run: RunDir) -> bool:
+    """Remove the run directory unless something was learned; return whether it was removed."""
+    if run.metrics_jsonl.exists() or any(run.checkpoints_dir.iterdir()):
+        return False
+    shutil.rmtree(run.path, ignore_errors=True)
+    return not run.path.exists()
 
 
 def _launches(run: RunDir) -> list[dict[str, Any]]:
@@ -171,11 +139,8 @@ def _write_launches(run: RunDir, launches: list[dict[str, Any]]) -> None:
 def _write_params(run: RunDir, plan: TrainPlan) -> None:
     """Write the configuration as `train --config` reads it: whole in train.yaml, its two big parts beside it."""
     plain = {name: value for name, value in to_plain(plan.config).items() if name not in NOT_REPEATED}
-    parts = {run.train_yaml: plain} | {
-        file: {"task": plain["task"], name: plain[name]}
-        for file, name in ((run.env_yaml, "env"), (run.agent_yaml, "agent"))
-    }
-    for file, part in parts.items():
+    for file, names in ((run.train_yaml, plain), (run.env_yaml, ("task", "env")), (run.agent_yaml, ("task", "agent"))):
+        part = {name: plain[name] for name in names}
         write_whole(file, yaml.safe_dump(part, sort_keys=False, default_flow_style=None, width=110))
 
 

@@ -1,4 +1,4 @@
-"""A store with signed values, and private files and directories: torch's store lets any program that reaches it write.
+"""Signed values in torch's store, which any program that reaches it can write, and the private files behind it.
 
 The ranks of a SLURM step share a secret in a file, or a directory that only their user can enter.
 """
@@ -8,19 +8,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import shutil
 import stat
-import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError, WorkerLostError
 from shoal.launch.reaper import locked_by, own_scratch, sweep_abandoned
-from shoal.timing import SHARED_DISK_S
+from shoal.timing import SHARED_DISK_S, wait_for
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -29,7 +25,6 @@ SECRET = "SHOAL_SECRET"  # noqa: S105  The variable's name.
 """Environment variable with the secret that signs what ranks exchange, if it is set for all of them."""
 _DIGITS = 64
 _OWNER = "owner"
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +32,7 @@ class SignedStore:
     """A store whose values begin with their HMAC: only processes that know the secret can write them."""
 
     raw: Store
-    """The store itself, for torch's process group."""
+    """The store itself: for torch's process group, counters, and waiting for keys, signed or not."""
     secret: str | None
     """None, for values without HMAC, where no other program can write into the store or ranks share no secret."""
 
@@ -46,34 +41,17 @@ class SignedStore:
         self.raw.set(key, value if self.secret is None else self._sign(self.secret, key, value) + value)
 
     def get(self, key: str) -> bytes:
-        """Wait for a value and return it.
-
-        Raises:
-            UsageError: It is not signed with this secret.
-        """
+        """Wait for a value and return it; refuse one that is not signed with this secret."""
         value = self.raw.get(key)
         if self.secret is None:
             return value
         signature, text = value[:_DIGITS], value[_DIGITS:]
         if not hmac.compare_digest(signature, self._sign(self.secret, key, text.decode(errors="replace")).encode()):
             raise UsageError(
-                f"The store in which the ranks meet holds a '{key}' that none of them has signed: another program "
-                f"writes into it, or not all ranks have the same {SECRET}. Start all of them again, with another "
-                "MASTER_PORT."
+                f"The store of the ranks holds a '{key}' that none of them has signed: another program writes into it, "
+                f"or their {SECRET} differs. Start all of them again, with another MASTER_PORT."
             )
         return text
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which the store itself keeps without HMAC, and return its value."""
-        return self.raw.add(key, amount)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether the store has all of these keys, signed or not."""
-        return self.raw.check(list(keys))
-
-    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        """Wait until the store has all of these keys."""
-        self.raw.wait(list(keys), timeout)
 
     @staticmethod
     def _sign(secret: str, key: str, value: str) -> str:
@@ -81,16 +59,11 @@ class SignedStore:
 
 
 def make_secret(file: Path) -> str:
-    """Write a new secret into a file that only this user can read.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
+    """Write a new secret into a file that only this user can read."""
     secret = os.urandom(_DIGITS // 2).hex()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            file.unlink()  # A killed task left it.
+        file.unlink(missing_ok=True)  # A killed task left it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(secret)
@@ -103,66 +76,53 @@ def make_secret(file: Path) -> str:
 
 
 def read_secret(file: Path) -> str:
-    """Return the secret that rank 0 has written, on a disk that the nodes share.
+    """Return the secret that rank 0 writes, on a disk that the nodes share; refuse one that others could write."""
 
-    Raises:
-        UsageError: It is not there, or others could have written it.
-    """
-    deadline = time.monotonic() + SHARED_DISK_S
-    while True:
+    def read() -> str:
         with suppress(OSError):
             list(file.parent.iterdir())  # Refreshes the cache of a network file system.
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(descriptor, encoding="ascii") as opened:
                 _refuse_not_private(file, os.fstat(descriptor))
-                if secret := opened.read():
-                    return secret
-        if time.monotonic() > deadline:
-            raise UsageError(
-                f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root "
-                f"on a disk that all machines share, or export {SECRET} before srun, as `openssl rand -hex 32` makes "
-                "it."
-            )
-        time.sleep(_POLL_S)
+                return opened.read()
+        return ""
+
+    secret = wait_for(read, SHARED_DISK_S)
+    if not secret:
+        raise UsageError(
+            f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root on a "
+            f"disk that all machines share, or export {SECRET} before srun, as `openssl rand -hex 32` makes it."
+        )
+    return secret
 
 
-def join_directory(directory: Path, *, make: bool, timeout: float) -> None:
-    """Make a directory that only this user can enter, and lock it as long as this process lives; or wait for it.
+def make_directory(directory: Path) -> None:
+    """Make a directory that only this user can enter, and lock it as long as this process lives."""
+    sweep_abandoned(directory.parent)
+    try:
+        directory.mkdir(mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"The directory {directory}, in which the tasks of srun would meet, cannot be made ({error.strerror}): "
+            "export TMPDIR before srun, with a directory of yours on each machine."
+        ) from error
+    own_scratch(directory)
 
-    Raises:
-        UsageError: It cannot be made, or others can enter it.
-        WorkerLostError: It was not made.
-    """
-    if make:
-        sweep_abandoned(directory.parent)
-        try:
-            directory.mkdir(mode=0o700)
-        except OSError as error:
-            raise UsageError(
-                f"The directory {directory}, in which the tasks of srun would meet, cannot be made "
-                f"({error.strerror}): export TMPDIR before srun, with a directory of yours on each machine."
-            ) from error
-        own_scratch(directory)
-        return
-    deadline = time.monotonic() + timeout
-    while True:
+
+def find_directory(directory: Path, timeout: float) -> None:
+    """Wait until rank 0 has made the directory and locked it; refuse one that others can enter."""
+
+    def is_locked() -> bool:
         with suppress(FileNotFoundError):
             _refuse_not_private(directory, directory.lstat())
-            if locked_by(directory / _OWNER):
-                return
-        if time.monotonic() > deadline:
-            raise WorkerLostError(
-                f"Rank 0 has not made {directory} within {timeout:.0f} s, where the tasks of srun meet: see whether "
-                "it was started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
-            )
-        time.sleep(_POLL_S)
+            return locked_by(directory / _OWNER) is not None
+        return False
 
-
-def leave_directory(directory: Path, *, made: bool) -> None:
-    """Remove the directory: on the rank that has made it, and on others once that one has ended."""
-    if made:
-        shutil.rmtree(directory, ignore_errors=True)
-    sweep_abandoned(directory.parent)
+    if not wait_for(is_locked, timeout):
+        raise WorkerLostError(
+            f"Rank 0 has not made {directory} within {timeout:.0f} s, where the tasks of srun meet: see whether it was "
+            "started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
+        )
 
 
 def _refuse_not_private(path: Path, status: os.stat_result) -> None:

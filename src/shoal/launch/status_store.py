@@ -4,7 +4,6 @@ Ranks of one node use files. Ranks of several nodes, whose disks may differ, use
 from its own thread: a broken link blocks neither training nor watchdog.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -13,9 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord, first_failure, read_exit_records, write_exit_record
@@ -35,17 +34,10 @@ class StatusStore:
     """Status of the ranks of one node: files."""
 
     def __init__(self, run: RunDir, rank: Rank, scratch: Path | None = None) -> None:
-        """Read and write files of `run`. None of them is opened yet.
-
-        A launching process reads heartbeats in `scratch`, its directory, and when the run's disk is full, exit records.
-        Without one, the ranks watch each other.
-        """
-        self.run = run
-        self._rank = rank
+        """Take the `scratch` of a launching process, which watches all ranks; without one, they watch each other."""
+        self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
-        """Whether a launching process watches all ranks."""
-        self.directory = scratch or run.ranks_dir
-        """Where heartbeat files are."""
+        self.directory = scratch or run.ranks_dir  # Of heartbeats; `scratch` also takes exit records off a full disk.
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:
         """Publish this rank's heartbeat, and read those of others if `read_others`."""
@@ -56,16 +48,14 @@ class StatusStore:
 
     def write_exit(self, record: ExitRecord) -> None:
         """Write this rank's exit record."""
-        if not self.is_supervised:
-            write_exit_record(self.run, record)
-            return
-        if record.ending == "failed":  # The launching process prints no output of rank 0 beyond this size.
+        if self.is_supervised and record.ending == "failed":
+            # The launching process prints no output of rank 0 beyond this size.
             record = replace(record, log_bytes=os.fstat(1).st_size)
-        write_exit_record(self.run, record, spare=self.directory)
+        write_exit_record(self.run, record, spare=self.directory if self.is_supervised else None)
 
     def exit_records(self) -> dict[int, ExitRecord]:
         """Return the known exit records, by rank."""
-        return read_exit_records(self.run, range(self._rank.world_size))
+        return read_exit_records(self.run, range(self.rank.world_size))
 
     def first_failure(self) -> ExitRecord | None:
         """Return the record of the rank that failed first; None without a failure that is not secondary."""
@@ -78,9 +68,6 @@ class StatusStore:
 
     def refresh(self) -> None:
         """Wait until everything published before this call is known here."""
-
-    def close(self) -> None:
-        """Stop synchronising."""
 
 
 class TcpStatusStore(StatusStore):
@@ -95,8 +82,7 @@ class TcpStatusStore(StatusStore):
         self._read_others = False
         self._unsent: deque[ExitRecord] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # With the local time at which each changed.
-        self._records: dict[int, ExitRecord] = {}
-        self._order: dict[int, int] = {}
+        self._records: dict[int, tuple[int, ExitRecord]] = {}  # With the order in which the store received them.
         self._answered = time.monotonic()
         self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._closed = False
@@ -123,16 +109,16 @@ class TcpStatusStore(StatusStore):
         super().write_exit(record)
         self._unsent.append(record)
         self.refresh()
-        if record.ending == "failed" and self._rank.rank == 0:
+        if record.ending == "failed" and self.rank.rank == 0:
             time.sleep(STATUS_LINGER_S)
 
     def exit_records(self) -> dict[int, ExitRecord]:
         """Return the known exit records, by rank."""
-        return dict(self._records)
+        return {rank: record for rank, (_, record) in dict(self._records).items()}
 
     def first_failure(self) -> ExitRecord | None:
-        """Return the record of the rank that failed first, in the order in which the store received them."""
-        return first_failure(self._records.values(), lambda record: self._order[record.rank])
+        """Return the record of the failure that the store received first."""
+        return first_failure(self.exit_records().values(), lambda record: self._records[record.rank][0])
 
     @property
     def silent(self) -> float:
@@ -152,7 +138,7 @@ class TcpStatusStore(StatusStore):
     def _synchronize(self) -> None:
         waiting: list[threading.Event] = []
         while not self._closed:
-            with contextlib.suppress(queue.Empty):
+            with suppress(queue.Empty):
                 waiting.append(self._requests.get(timeout=BEAT_S))
             try:
                 self._store = self._store or self._connect()
@@ -165,35 +151,34 @@ class TcpStatusStore(StatusStore):
 
     def _exchange(self, store: SignedStore, *, read_others: bool) -> None:
         """Write this rank's status, check that the store answers, and read the others' if wanted or one has failed."""
-        own = f"shoal/beat/{self._rank.rank}"
+        own = f"shoal/beat/{self.rank.rank}"
         store.set(own, json.dumps(asdict(self._own)) if self._own else "")
         store.get(own)  # `set` does not wait for an answer.
         while self._unsent:
             record = self._unsent[0]  # Removed once the store has it.
             key = f"shoal/exit/{record.rank}"
-            store.set(key, json.dumps([store.add(_ORDER, 1), asdict(record)]))
+            store.set(key, json.dumps([store.raw.add(_ORDER, 1), asdict(record)]))
             if record.ending == "failed":
                 store.set(_FAILED, "")
             store.get(key)
             self._unsent.popleft()
-        if read_others or store.check([_FAILED]):
-            for rank in range(self._rank.world_size):
+        if read_others or store.raw.check([_FAILED]):
+            for rank in range(self.rank.world_size):
                 self._read(store, rank)
 
     def _read(self, store: SignedStore, rank: int) -> None:
         """Read the heartbeat and the exit record of a rank."""
-        plain = _json_in(store, f"shoal/beat/{rank}")
-        known = self._beats.get(rank)
-        if plain and (known is None or known[0] != Beat(**plain)):
-            self._beats[rank] = Beat(**plain), time.monotonic()
-        found = _json_in(store, f"shoal/exit/{rank}")
-        if found and rank not in self._records:
-            self._order[rank], record = found[0], ExitRecord(**found[1])
-            self._records[rank] = record
-            if self._rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
+
+        def read(key: str) -> bytes:
+            return store.get(key) if store.raw.check([key]) else b""
+
+        beat_text, exit_text = read(f"shoal/beat/{rank}"), read(f"shoal/exit/{rank}")
+        beat = Beat(**json.loads(beat_text)) if beat_text else None
+        if beat is not None and (rank not in self._beats or self._beats[rank][0] != beat):
+            self._beats[rank] = beat, time.monotonic()
+        if exit_text and rank not in self._records:
+            order, plain = json.loads(exit_text)
+            record = ExitRecord(**plain)
+            self._records[rank] = order, record
+            if self.rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
                 write_exit_record(self.run, record)
-
-
-def _json_in(store: SignedStore, key: str) -> Any:  # noqa: ANN401  A heartbeat, or an exit record and its number.
-    text = store.get(key) if store.check([key]) else b""
-    return json.loads(text) if text else None

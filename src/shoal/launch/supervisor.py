@@ -16,7 +16,7 @@ from shoal.heartbeat import slowest_phase
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, Node, NodeStatus
-from shoal.launch.progress import ProgressReporter
+from shoal.launch.rank import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote_node import remote_nodes
 from shoal.plan.rundir import RunDir

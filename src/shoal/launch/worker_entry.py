@@ -33,8 +33,8 @@ def enter(worker_spec: str) -> None:
     """
     from shoal.launch.processes import show_sign_of_life
     from shoal.launch.rank import run_rank
+    from shoal.launch.rendezvous import open_tcp_rendezvous
     from shoal.launch.status_store import StatusStore
-    from shoal.launch.tcp_rendezvous import open_tcp_rendezvous
     from shoal.logs import configure_logging
     from shoal.plan.ranks import Rank
     from shoal.plan.spec import NodeSpec, WorkerSpec
@@ -72,7 +72,6 @@ def enter(worker_spec: str) -> None:
         try:
             run_rank(
                 load,
-                rank,
                 StatusStore(run, rank, scratch),
                 (plain["config"]["startup_timeout"], plain["config"]["stall_timeout"]),
                 stop=stop,

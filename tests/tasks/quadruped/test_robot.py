@@ -16,7 +16,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.launch.run_record import RunRecord, make_run_dir
+from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.tasks.quadruped.config import VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.specs import check_robot
@@ -119,7 +119,7 @@ def test_a_robot_of_the_menagerie_is_its_model_without_the_scene() -> None:
 def test_a_run_keeps_its_robot_of_the_menagerie(tmp_path: Path) -> None:
     plan = plan_of(tmp_path / "logs", "Quadruped-Velocity-Flat", "--env.robot", "unitree_go1")
     run = make_run_dir(plan)
-    RunRecord(run, plan)
+    record_launch(run, plan)
     shutil.rmtree(tmp_path / "unitree_go1")
     again = parse_train(["--config", str(run.train_yaml)]).env
     assert isinstance(again, VelocityConfig)
