@@ -79,10 +79,14 @@ STATUS_REFRESH_S = 3.0
 """How long a rank waits for one synchronisation of its status store."""
 STATUS_ANSWER_S = 2.0
 """How long the store of a rendezvous may take to answer its status connection."""
+STATUS_READ_S = 1 / 512
+"""Least time between two readings of the statuses of all ranks, for each rank: with 1,024 ranks two seconds."""
 STATUS_LINGER_S = 2.0
 """How long rank 0, whose process may hold the store, stays after its own failure, so that other ranks read it."""
 PEER_FAILURE_S = 2.5
-"""How long a rank whose connection broke waits for the exit record of the rank that failed first."""
+"""How long a rank is silent before a rank whose connection broke, and which finds no failure, reports it as lost."""
+CAUSE_S = PEER_FAILURE_S + 2 * BEAT_S
+"""How long a rank that watches all others looks for the first cause; ranks that do not watch wait twice as long."""
 FINAL_REPORT_S = 60.0
 """How long rank 0 waits for the reports of ranks that have trained to the end."""
 PARENT_POLL_S = 0.2

@@ -5,7 +5,10 @@ run: it was stopped, or native code holds Python's lock.
 """
 
 import contextlib
+import math
+import os
 import platform
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -124,3 +127,10 @@ def drop_empty_stacks(run: RunDir, ranks: Iterable[int]) -> None:
 def is_that_process(beat: Beat) -> bool:
     """Whether the process of a heartbeat lives on this machine, and is not another one with its id."""
     return beat.host == platform.node() and started_at(beat.pid) == beat.started != 0 and state(beat.pid) != "Z"
+
+
+def kill_stuck(beats: Iterable[Beat]) -> None:
+    """Kill the processes on this machine that do not run: one that is stopped does not react to SIGTERM."""
+    for beat in beats:
+        if is_that_process(beat) and (is_stopped(beat.pid) or _is_silent(beat, math.inf)):
+            os.kill(beat.pid, signal.SIGKILL)

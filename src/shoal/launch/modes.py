@@ -31,7 +31,7 @@ from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests, stop_announcement, stop_requests
-from shoal.timing import FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S, wait_for
+from shoal.timing import CAUSE_S, FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S, wait_for
 from shoal.worker import WorkerReport
 
 _RUN_DIR = "shoal/run_dir"
@@ -191,35 +191,42 @@ def _first_cause(statuses: StatusStore, record: ExitRecord) -> ShoalError:
     if not record.is_secondary:
         return failure_of(record)
 
-    def look() -> ExitRecord | None:
+    def look() -> ShoalError | None:
         statuses.refresh()
-        return statuses.first_failure()
+        first = statuses.first_failure()
+        # The traceback is printed by the rank that failed.
+        return failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses)
 
-    first = statuses.first_failure() or wait_for(look, PEER_FAILURE_S)
-    # The traceback is printed by the rank that failed.
-    cause = failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses)
-    if state_dir() is not None:  # The launcher of this node prints the last line.
-        write_exit_record(statuses.run, ExitRecord.of_error(cause, statuses.rank))
+    cause = wait_for(look, CAUSE_S if statuses.watches else 2 * CAUSE_S) or WorkerLostError(
+        f"Another rank was lost: killed or crashed without a word. Look at {_launcher()}'s output for which."
+    )
+    found = ExitRecord.of_error(cause, statuses.rank)
+    if statuses.watches and statuses.first_failure() is None:
+        statuses.write_exit(found)  # Ranks that do not watch the others wait for it.
+    elif state_dir() is not None:  # The launcher of this node prints the last line.
+        write_exit_record(statuses.run, found)
     return cause
 
 
-def _lost_rank(statuses: StatusStore) -> WorkerLostError:
-    """Return the error of the rank that ended without an exit record: its heartbeat has stopped."""
+def _lost_rank(statuses: StatusStore) -> WorkerLostError | None:
+    """Return the error of the rank that ended without an exit record, once its heartbeat has stopped."""
     rank, run = statuses.rank, statuses.run
     if statuses.silent > PEER_FAILURE_S and rank.rank != 0:
         return machine_lost(run, rank.rank, "collective", statuses.silent)
-    launcher = launcher_of(os.environ) or "the launcher"
-    running = set(range(rank.world_size)) - {rank.rank} - statuses.exit_records().keys()
+    running = set(range(rank.world_size)) - {rank.rank} - statuses.ended()
     beats = [beat for beat in statuses.beats(running) if not is_that_process(beat)]
     lost = max(beats, key=lambda beat: beat.silent, default=None)
     if lost is None or lost.silent < PEER_FAILURE_S:  # A process of another node can only be seen to be silent.
-        message = f"Another rank was lost: killed or crashed without a word. Look at {launcher}'s output for which."
-        return WorkerLostError(message)
+        return None
     message = (
         f"Lost rank {lost.rank} on {lost.host} in {lost.place}: killed or crashed without a word. "
-        f"{launcher}'s output tells its signal or exit code. {resume_hint(run)}"
+        f"{_launcher()}'s output tells its signal or exit code. {resume_hint(run)}"
     )
     error = WorkerLostError(message, rank=lost.rank)
     if (lost.rank, rank.rank) == (0, 1) and run.run_json.exists():
         record_end(run, error.exit_code, message)  # For rank 0, which keeps the record and was lost.
     return error
+
+
+def _launcher() -> str:
+    return launcher_of(os.environ) or "the launcher"

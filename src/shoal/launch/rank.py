@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import math
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -19,14 +17,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.heartbeat import Beat, Heartbeat, beat_file
+from shoal.heartbeat import Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
 from shoal.launch.hang_detector import (
     PauseDetector,
     drop_empty_stacks,
     find_stuck_rank,
-    is_that_process,
+    kill_stuck,
     machine_lost,
+    read_beats,
     stack_file,
     stall_error,
 )
@@ -162,14 +161,14 @@ class Watchdog:
             elif idle > limit + HANG_GRACE_S and not self._statuses.is_supervised:
                 self._check_others(watched_s, marks)
 
-    def _end(self, error: ShoalError, marks: int, stuck: Beat | None = None) -> None:
-        """Write an exit record and end this process, unless it made progress meanwhile; kill the process of `stuck`."""
-        if marks != self._beat.marks:
-            return
-        self._statuses.write_exit(ExitRecord.of_error(error, self._rank))  # First: the kill breaks our connection.
-        if stuck is not None and is_that_process(stuck):
-            os.kill(stuck.pid, signal.SIGKILL)  # A process that is stopped does not react to SIGTERM.
-        self._abort(error)
+    def _end(self, error: ShoalError, marks: int) -> None:
+        """Write an exit record and end this process, unless it made progress meanwhile."""
+        if marks == self._beat.marks:
+            self._statuses.write_exit(ExitRecord.of_error(error, self._rank))  # First: the kill breaks our connection.
+            if not self._statuses.is_supervised:
+                others = [rank for rank in range(self._rank.world_size) if rank != self._rank.rank]
+                kill_stuck(read_beats(self._statuses.directory, others))
+            self._abort(error)
 
     def _arm(self) -> None:
         """Have faulthandler dump the stacks unless this is called again in time."""
@@ -190,11 +189,12 @@ class Watchdog:
     def _check_others(self, watched_s: float, marks: int) -> None:
         """End this process if it waits for a rank that is stuck, failed or lost."""
         statuses = self._statuses
-        ranks = set(range(self._rank.world_size)) - statuses.exit_records().keys()
+        ranks = set(range(self._rank.world_size)) - statuses.ended()
         beats = statuses.beats(ranks)
+        missing = sorted(ranks - {beat.rank for beat in beats})
         if statuses.silent > self._beat.limit:
             self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
         elif cause := statuses.first_failure():  # It failed long ago, and this rank's connection did not break.
             self._end(failure_of(replace(cause, traceback="")), marks)
-        elif error := find_stuck_rank(self._run, beats, watched_s, sorted(ranks - {beat.rank for beat in beats})):
-            self._end(error, marks, next((beat for beat in beats if beat.rank == error.rank), None))
+        elif statuses.watches and (error := find_stuck_rank(self._run, beats, watched_s, missing)):
+            self._end(error, marks)

@@ -35,7 +35,16 @@ from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.slurm import read_task
 from shoal.plan.training import TrainPlan
-from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, POLL_S, REFUSAL_S, STATUS_ANSWER_S, STORE_ANSWER_S, wait_for
+from shoal.timing import (
+    ACKNOWLEDGE_S,
+    FOREVER_S,
+    POLL_S,
+    REFUSAL_S,
+    STATUS_ANSWER_S,
+    STATUS_LINGER_S,
+    STORE_ANSWER_S,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -44,6 +53,8 @@ if TYPE_CHECKING:
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
 _HANDSHAKE = "shoal/handshake"
 _REMOTE = "shoal/remote_address"  # Of a node that does not hold the store.
+_VERDICT = "shoal/verdict"
+"""Key of rank 0's result of the handshake: each rank reads it alone, not what all others have published."""
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """Fields that each node may be asked in its own way."""
 _PORT_FILE = "rendezvous_port"
@@ -163,12 +174,14 @@ class Rendezvous:
         return SignedStore(PrefixStore(f"shoal/status/{self.attempt}", store), secret)
 
 
-def acknowledge(store: SignedStore, rank: Rank, what: str) -> None:
+def acknowledge(store: SignedStore, rank: Rank, what: str, timeout: float = ACKNOWLEDGE_S) -> None:
     """Write that this rank has read `what`, which may end all. Rank 0, which may hold the store, waits for all."""
     ranks = range(rank.world_size) if rank.rank == 0 else [rank.rank]
     with suppress(RuntimeError):  # A rank that has ended needs to read no more.
         store.set(f"shoal/read/{what}/{rank.rank}", "")
-        store.raw.wait([f"shoal/read/{what}/{each}" for each in ranks], _CONNECT)  # `set` awaits no answer.
+        store.raw.wait(
+            [f"shoal/read/{what}/{each}" for each in ranks], timedelta(seconds=timeout)
+        )  # `set` awaits no answer.
 
 
 def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
@@ -182,35 +195,63 @@ def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
         "config": None if config.resume is not None else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
+    store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(own))
+    if rank.rank == 0:
+        store.set(_VERDICT, json.dumps(_compare(store, rank, config.startup_timeout)))
+    _wait_for_ranks([_VERDICT], store, rank, config.startup_timeout)
+    verdict = json.loads(store.get(_VERDICT))
+    is_late = verdict.get("exit_code") == WorkerLostError.exit_code  # Ranks that have not arrived do not answer.
+    acknowledge(store, rank, "handshake", STATUS_LINGER_S if is_late else ACKNOWLEDGE_S)
+    _raise_from(verdict)
+    return verdict["backend"]
+
+
+def _compare(store: SignedStore, rank: Rank, timeout: float) -> dict[str, Any]:
+    """Wait for all ranks and compare them; return the backend, or the error of all ranks."""
     keys = [f"{_HANDSHAKE}/{number}" for number in range(rank.world_size)]
-    store.set(keys[rank.rank], json.dumps(own))
-    wait_for(lambda: store.raw.check(keys), config.startup_timeout or math.inf)
-    late = ", ".join(str(number) for number, key in enumerate(keys) if not store.raw.check([key]))
-    if late:
+    try:
+        _wait_for_ranks(keys, store, rank, timeout)
+        published = [json.loads(store.get(key)) for key in keys]
+        for each in published:
+            _raise_from(each)
+        _refuse_other_commands(published)
+        first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
+        refuse_differences(first, others)
+    except (UsageError, WorkerLostError) as error:
+        return _to_plain(error)
+    return {"backend": choose_backend((each["backend"] == "nccl" for each in published), rank.world_size)}
+
+
+def _wait_for_ranks(keys: list[str], store: SignedStore, rank: Rank, timeout: float) -> None:
+    """Wait for keys that ranks write when they have arrived; name those that have not."""
+    if not wait_for(lambda: store.raw.check(keys), timeout or math.inf):
+        late = [str(number) for number in range(rank.world_size) if not store.raw.check([f"{_HANDSHAKE}/{number}"])]
         raise WorkerLostError(
-            f"Rank {late} of {rank.world_size} has not arrived within {config.startup_timeout:.0f} s: see whether its "
+            f"Rank {', '.join(late) or 0} of {rank.world_size} has not arrived within {timeout:.0f} s: see whether its "
             "machine is there and was started, and start all of them again. --startup-timeout waits longer."
         )
-    published = [json.loads(store.get(key)) for key in keys]
-    acknowledge(store, rank, "handshake")
-    for number, each in enumerate(published):
-        if "refusal" in each:
-            raise UsageError(f"Rank {number} on {each['host']} refuses: {each['refusal']}")
-    _refuse_other_commands(published)
-    first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
-    refuse_differences(first, others)
-    return choose_backend((each["backend"] == "nccl" for each in published), rank.world_size)
+
+
+def _to_plain(error: UsageError | WorkerLostError) -> dict[str, Any]:
+    return {"error": str(error), "details": error.details, "exit_code": error.exit_code}
+
+
+def _raise_from(published: Mapping[str, Any]) -> None:
+    """Raise what a rank has published, if it is an error."""
+    if "error" in published:
+        kind = WorkerLostError if published["exit_code"] == WorkerLostError.exit_code else UsageError
+        raise kind(published["error"], details=published["details"])
 
 
 def publish_refusal(log_root: str, error: UsageError) -> None:
     """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
     rank = joined_rank()
     if rank is not None and rank.local_world_size < rank.world_size:
-        refusal = {"host": platform.node(), "refusal": str(error)}
+        refusal = UsageError(f"Rank {rank.rank} on {platform.node()} refuses: {error}", details=error.details)
         with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
             rendezvous = Rendezvous.of(rank, log_root)
             store = rendezvous.open(rank, REFUSAL_S)
-            store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(refusal))
+            store.set(f"{_HANDSHAKE}/{rank.rank}" if rank.rank else _VERDICT, json.dumps(_to_plain(refusal)))
             acknowledge(store, rank, "handshake")
             rendezvous.forget_secret(rank)
 

@@ -1,7 +1,8 @@
 """The status of joined ranks: heartbeats while they run, exit records when they end, over files or a torch store.
 
 Ranks of one node use files. Ranks of several nodes, whose disks may differ, use the store of their rendezvous, each
-from its own thread: a broken link blocks neither training nor watchdog.
+from its own thread: a broken link blocks neither training nor watchdog. One rank of each node watches all others, so
+that the load of the store grows with the number of ranks, not with its square; the other ranks read the first failure.
 """
 
 import json
@@ -22,12 +23,10 @@ from shoal.launch.hang_detector import read_beats
 from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
-from shoal.timing import BEAT_S, STATUS_LINGER_S, STATUS_REFRESH_S
+from shoal.timing import BEAT_S, STATUS_LINGER_S, STATUS_READ_S, STATUS_REFRESH_S
 
-_FAILED = "shoal/failed"
-"""Set once a rank has failed: all others read its record at once, as the store may not live long."""
-_ORDER = "shoal/order"
-"""Counts exit records: the order in which they reached the store does not depend on the nodes' clocks."""
+_CAUSES = "shoal/causes"
+"""Counts failures that are not secondary, in the order in which the store received them: no clock matters."""
 
 
 class StatusStore:
@@ -37,6 +36,9 @@ class StatusStore:
         """Take the `scratch` of a launching process, which watches all ranks; without one, they watch each other."""
         self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
+        self.watches = (
+            not self.is_supervised
+        )  # All other ranks. Those that do not wait for the failure that one reports.
         self.directory = scratch or run.ranks_dir  # Of heartbeats; `scratch` also takes exit records off a full disk.
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:
@@ -53,13 +55,13 @@ class StatusStore:
             record = replace(record, log_bytes=os.fstat(1).st_size)
         write_exit_record(self.run, record, spare=self.directory if self.is_supervised else None)
 
-    def exit_records(self) -> dict[int, ExitRecord]:
-        """Return the known exit records, by rank."""
-        return read_exit_records(self.run, range(self.rank.world_size))
+    def ended(self) -> set[int]:
+        """Return the ranks that are known to have left an exit record."""
+        return set(read_exit_records(self.run, range(self.rank.world_size)))
 
     def first_failure(self) -> ExitRecord | None:
         """Return the record of the rank that failed first; None without a failure that is not secondary."""
-        return first_failure(self.exit_records().values())
+        return first_failure(read_exit_records(self.run, range(self.rank.world_size)).values())
 
     @property
     def silent(self) -> float:
@@ -76,13 +78,17 @@ class TcpStatusStore(StatusStore):
     def __init__(self, run: RunDir, rank: Rank, connect: Callable[[], SignedStore]) -> None:
         """Start the thread that synchronises with the store, over a connection whose requests fail soon."""
         super().__init__(run, rank)
+        self.watches = rank.local_rank == 0
         self._connect = connect
         self._store: SignedStore | None = None
         self._own: Beat | None = None
         self._read_others = False
+        self._record: ExitRecord | None = None
         self._unsent: deque[ExitRecord] = deque()
         self._beats: dict[int, tuple[Beat, float]] = {}  # With the local time at which each changed.
-        self._records: dict[int, tuple[int, ExitRecord]] = {}  # With the order in which the store received them.
+        self._ended: set[int] = set()
+        self._first_failure: ExitRecord | None = None
+        self._read_at = -math.inf  # When the statuses of all ranks were read.
         self._answered = time.monotonic()
         self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._closed = False
@@ -107,18 +113,19 @@ class TcpStatusStore(StatusStore):
     def write_exit(self, record: ExitRecord) -> None:
         """Write this rank's exit record, and wait until the store has it: this process is about to end."""
         super().write_exit(record)
+        self._record = record
         self._unsent.append(record)
         self.refresh()
         if record.ending == "failed" and self.rank.rank == 0:
             time.sleep(STATUS_LINGER_S)
 
-    def exit_records(self) -> dict[int, ExitRecord]:
-        """Return the known exit records, by rank."""
-        return {rank: record for rank, (_, record) in dict(self._records).items()}
+    def ended(self) -> set[int]:
+        """Return the ranks that are known to have left an exit record."""
+        return set(self._ended)
 
     def first_failure(self) -> ExitRecord | None:
         """Return the record of the failure that the store received first."""
-        return first_failure(self.exit_records().values(), lambda record: self._records[record.rank][0])
+        return self._first_failure
 
     @property
     def silent(self) -> float:
@@ -150,35 +157,37 @@ class TcpStatusStore(StatusStore):
                 waiting.pop().set()
 
     def _exchange(self, store: SignedStore, *, read_others: bool) -> None:
-        """Write this rank's status, check that the store answers, and read the others' if wanted or one has failed."""
-        own = f"shoal/beat/{self.rank.rank}"
-        store.set(own, json.dumps(asdict(self._own)) if self._own else "")
+        """Write this rank's status, check that the store answers, and read the first failure and, if due, all ranks."""
+        own, unsent = _key(self.rank.rank), list(self._unsent)
+        store.set(own, json.dumps([self._own and asdict(self._own), self._record and asdict(self._record)]))
+        for record in unsent:
+            if record.ending == "failed" and not record.is_secondary:
+                store.set(f"{_CAUSES}/{store.raw.add(_CAUSES, 1)}", json.dumps(asdict(record)))
         store.get(own)  # `set` does not wait for an answer.
-        while self._unsent:
-            record = self._unsent[0]  # Removed once the store has it.
-            key = f"shoal/exit/{record.rank}"
-            store.set(key, json.dumps([store.raw.add(_ORDER, 1), asdict(record)]))
-            if record.ending == "failed":
-                store.set(_FAILED, "")
-            store.get(key)
+        for _ in unsent:
             self._unsent.popleft()
-        if read_others or store.raw.check([_FAILED]):
-            for rank in range(self.rank.world_size):
-                self._read(store, rank)
+        if self._first_failure is None:
+            causes = [f"{_CAUSES}/{number + 1}" for number in range(store.raw.add(_CAUSES, 0))]
+            first = next((key for key in causes if store.raw.check([key])), None)  # A rank may be lost after counting.
+            self._first_failure = ExitRecord(**json.loads(store.get(first))) if first else None
+        period = self.rank.world_size * STATUS_READ_S
+        if read_others and self.watches and time.monotonic() - self._read_at >= period:
+            self._read_at = time.monotonic()
+            self._read_all(store)
 
-    def _read(self, store: SignedStore, rank: int) -> None:
-        """Read the heartbeat and the exit record of a rank."""
+    def _read_all(self, store: SignedStore) -> None:
+        keys = {rank: _key(rank) for rank in range(self.rank.world_size) if rank not in self._ended}
+        if not store.raw.check(list(keys.values())):  # Some have not begun.
+            keys = {rank: key for rank, key in keys.items() if store.raw.check([key])}
+        for (rank, _), text in zip(keys.items(), store.get_all(list(keys.values())), strict=True):
+            beat, record = json.loads(text)
+            if beat and (rank not in self._beats or self._beats[rank][0] != Beat(**beat)):
+                self._beats[rank] = Beat(**beat), time.monotonic()
+            if record:
+                self._ended.add(rank)
+            if record and self.rank.rank == 0 and rank != 0:  # The run directory, which is here, has all records.
+                write_exit_record(self.run, ExitRecord(**record))
 
-        def read(key: str) -> bytes:
-            return store.get(key) if store.raw.check([key]) else b""
 
-        beat_text, exit_text = read(f"shoal/beat/{rank}"), read(f"shoal/exit/{rank}")
-        beat = Beat(**json.loads(beat_text)) if beat_text else None
-        if beat is not None and (rank not in self._beats or self._beats[rank][0] != beat):
-            self._beats[rank] = beat, time.monotonic()
-        if exit_text and rank not in self._records:
-            order, plain = json.loads(exit_text)
-            record = ExitRecord(**plain)
-            self._records[rank] = order, record
-            if self.rank.rank == 0 and rank != 0:  # The run directory, which is here, holds the records of all ranks.
-                write_exit_record(self.run, record)
+def _key(rank: int) -> str:
+    return f"shoal/status/{rank}"
