@@ -71,9 +71,6 @@ class ScriptedNode:
     def is_busy(self) -> bool:
         return False
 
-    def stop(self) -> None:
-        """Do nothing."""
-
     def close(self) -> None:
         """Do nothing."""
 

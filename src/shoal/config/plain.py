@@ -108,7 +108,7 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
         return from_plain(template, value, path)
     if origin in (tuple, list):
         return _read_sequence(kind, value, path)
-    if origin is dict:
+    if origin in (dict, Mapping):
         return _read_mapping(kind, value, path)
     return _read_scalar(kind, value, path, strict=strict)
 
@@ -147,6 +147,8 @@ def _read_mapping(kind: Any, value: object, path: str) -> dict[Any, Any]:  # noq
         raise _mistyped(path, value, kind)
     key_kind, item_kind = get_args(kind) or (Any, Any)
     items = cast("Mapping[object, object]", value).items()
+    if key_kind is int:  # JSON has strings for keys.
+        items = [(int(key) if isinstance(key, str) and key.isdecimal() else key, item) for key, item in items]
     return {_read(key_kind, key, path): _read(item_kind, item, _join(path, str(key))) for key, item in items}
 
 
@@ -180,7 +182,7 @@ def _words(kind: Any) -> str:  # noqa: ANN401
     if origin in (tuple, list):
         count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
         return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
-    if origin is dict or _is_config(origin):
+    if origin in (dict, Mapping) or _is_config(origin):
         return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):
         members = list(origin.__members__)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from shoal.launch.channel import Channel, Message
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.tcp_rendezvous import read_rendezvous_port, write_rendezvous_port
+from shoal.launch.tcp_rendezvous import write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.network import addresses_by_interface
 from shoal.plan.environment_parity import fingerprint
@@ -30,8 +30,7 @@ from shoal.plan.spec import NodeSpec
 from shoal.timing import CHANNEL_BEAT_S, POLL_S, REACH_S
 
 _CHUNK_BYTES = 1 << 16
-_LAST_BYTES = 16 << 20
-"""How much of the end of each file is sent [bytes]."""
+_LAST_BYTES = 16 << 20  # How much of the end of each file is sent.
 
 
 def main() -> NoReturn:
@@ -61,7 +60,7 @@ def main() -> NoReturn:
 # Host probe -----------------------------------------------------------------------------------------------------------
 
 
-def _facts(request: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(request: Message) -> dict[str, Any]:
     """Return this machine's `NodeFacts` as plain values."""
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return {
@@ -119,31 +118,30 @@ class _Launch:
         self._spec = NodeSpec.from_plain(self._worker)
         self._patience: float = request["patience"]
         self._ending = False
-        self._has_sent_port = False
         self._sent: NodeStatus | None = None
         self._sent_at = 0.0
 
     def run(self) -> None:
         """Start the ranks, and serve until the launching process ends the launch."""
         shares_runs = self._spec.nodes[0].shares_runs
-        with reaped_scratch() as self._scratch:
+        with reaped_scratch() as scratch:
             # Without the launching process's disk, files are written here, and sent at the end.
             here = {
-                "scratch": str(self._scratch),
-                "run_dir": self._spec.run_dir if shares_runs else str(self._scratch / "run"),
-                "log_dir": (self._spec.log_dir if shares_runs else None) or str(self._scratch / "logs"),
+                "scratch": str(scratch),
+                "run_dir": self._spec.run_dir if shares_runs else str(scratch / "run"),
+                "log_dir": (self._spec.log_dir if shares_runs else None) or str(scratch / "logs"),
             }
             spec = replace(self._spec, **here)
             if not shares_runs:
                 spec.run.ranks_dir.mkdir(parents=True)
-            self._node = LocalNode(spec, json.dumps(self._worker | here))
-            self._node.start()
+            node = LocalNode(spec, json.dumps(self._worker | here))
+            node.start()
             while not self._ending:
-                self._send_status(self._node.status())
-                self._node.wait(POLL_S)
-                self._handle_messages()
-            self._node.close()
-            self._send_status(self._node.status(last=True))
+                self._send_status(node.status())
+                node.wait(POLL_S)
+                self._handle_messages(node, scratch)
+            node.close()
+            self._send_status(node.status(last=True))
             if not shares_runs:
                 self._send_files(spec)
         self._channel.send("bye")
@@ -151,28 +149,22 @@ class _Launch:
     def _send_status(self, status: NodeStatus) -> None:
         """Send the status when it has changed, and once a second in any case."""
         same = self._sent is not None and replace(status, beats=()) == replace(self._sent, beats=(), lines=(), rows=())
-        if same and time.monotonic() - self._sent_at < CHANNEL_BEAT_S:
-            return
-        self._sent, self._sent_at = status, time.monotonic()
-        self._channel.send("status", {"status": status.to_plain(), "time": time.time()})
-        if 0 in self._spec.ranks and not self._has_sent_port:
-            port = read_rendezvous_port(self._scratch)
-            if port is not None:
-                self._has_sent_port = True
-                self._channel.send("rendezvous", {"port": port})
+        if not same or time.monotonic() - self._sent_at >= CHANNEL_BEAT_S:
+            self._sent, self._sent_at = status, time.monotonic()
+            self._channel.send("status", {"status": asdict(status), "time": time.time()})
 
-    def _handle_messages(self) -> None:
+    def _handle_messages(self, node: LocalNode, scratch: Path) -> None:
         is_lost = self._channel.silence > self._patience
         while not self._inbox.empty() and not is_lost:
-            message = self._inbox.get()
-            if message is None:
-                is_lost = True
-            elif message["kind"] == "signal":
-                self._node.signal(signal.Signals(message["number"]))
-            elif message["kind"] == "rendezvous":
-                write_rendezvous_port(self._scratch, message["port"])
-            elif message["kind"] == "end":
-                self._ending = True
+            match self._inbox.get():
+                case {"kind": "signal", "number": number}:
+                    node.signal(signal.Signals(number))
+                case {"kind": "rendezvous", "port": port}:
+                    write_rendezvous_port(scratch, port)
+                case {"kind": "end"}:
+                    self._ending = True
+                case _:
+                    is_lost = True
         if is_lost:
             os._exit(1)  # The reaper ends what this process has started.
 

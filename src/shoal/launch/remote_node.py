@@ -8,22 +8,18 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shoal.config.plain import from_plain
 from shoal.launch.channel import Message
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.ssh import SshConnection
 from shoal.plan.spec import WorkerSpec
 from shoal.timing import NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NODE_SILENCE_S, POLL_S
-
-
-def silence_limit(stall_timeout: float) -> float:
-    """Return how long a node may be silent before it counts as lost [s]."""
-    return max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, stall_timeout or NODE_SILENCE_S))
 
 
 def remote_nodes(spec: WorkerSpec) -> list[RemoteNode]:
@@ -40,16 +36,12 @@ class RemoteNode:
     def __init__(self, spec: WorkerSpec, nodes: Sequence[RemoteNode], news: threading.Event) -> None:
         """Start nothing yet.
 
-        Args:
-            spec: The specification of its workers.
-            nodes: All nodes of the launch, complete when the first of them is started.
-            news: Set whenever a message of any node has come.
+        `nodes` are those of the launch, all known when the first is started; each sets `news` when a message has come.
         """
         self.name = spec.nodes[0].host
         self.ranks = spec.ranks
         self.lost: str | None = None
         self._spec, self._nodes, self._news = spec, nodes, news
-        self._limit = silence_limit(spec.config.stall_timeout)
         self._pauses = PauseDetector()
         self._lock = threading.Lock()
         self._connection: SshConnection | None = None
@@ -57,7 +49,7 @@ class RemoteNode:
         self._received_at = time.monotonic()
         self._clock_offset = -math.inf
         self._lines: list[str] = []
-        self._rows: list[Any] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._closed = threading.Event()
 
     def start(self) -> None:
@@ -92,22 +84,17 @@ class RemoteNode:
         """Whether its launcher runs, as far as is known."""
         return self._connection is not None and self.lost is None and self._status.launcher is None
 
-    def stop(self) -> None:
-        """Have the node agent end whatever is left."""
-        self._send("end")
-
     def close(self) -> None:
-        """Wait for the node agent, and close the connection."""
+        """Have the node agent end whatever is left, wait for it, and close the connection."""
         if self._connection is None:
             return
+        self._send("end")
         deadline = time.monotonic() + NODE_CLOSE_S
-        while not self._closed.wait(POLL_S) and time.monotonic() < deadline:
+        while self.lost is None and not self._closed.wait(POLL_S) and time.monotonic() < deadline:
             self._notice_loss()
-            if self.lost is not None:
-                break
         self._connection.close(patience=0.0 if self.lost else 1.0)
 
-    def _send(self, kind: str, data: dict[str, Any] | None = None) -> None:
+    def _send(self, kind: str, data: Mapping[str, Any] | None = None) -> None:
         if self._connection is not None:
             self._connection.channel.send(kind, data)
 
@@ -118,38 +105,42 @@ class RemoteNode:
             return
         channel = self._connection.channel
         silence = min(channel.silence, watched)
+        limit = self._spec.config.stall_timeout or NODE_SILENCE_S
+        limit = max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, limit)) if channel.has_greeted else NODE_GREETING_S
         if channel.has_ended:
             self.lost = self._connection.how_it_ended()
-        elif silence > (self._limit if channel.has_greeted else NODE_GREETING_S):
+        elif silence > limit:
             self.lost = f"it was silent for {silence:.0f} s"
 
     def _receive(self, message: Message | None) -> None:
         """Handle a message of the node agent, in the thread that reads the channel."""
-        if message is not None:
-            kind = message["kind"]
-            if kind == "status":
+        match message:
+            case {"kind": "status"}:
                 self._take_status(message)
-            elif kind == "rendezvous":
-                for node in self._nodes:
-                    if node is not self:
-                        node._send("rendezvous", message)  # noqa: SLF001
-            elif kind == "file":
+            case {"kind": "file"}:
                 self._append_to_file(message)
-            elif kind == "bye":
+            case {"kind": "bye"}:
                 self._closed.set()
+            case _:  # The end of the channel, which `_notice_loss` sees.
+                pass
         self._news.set()
 
-    def _take_status(self, data: Message) -> None:
+    def _take_status(self, message: Message) -> None:
+        # A delay makes the other clock seem to be behind: the least delayed message is right.
+        self._clock_offset = max(self._clock_offset, message["time"] - time.time())
+        status = from_plain(NodeStatus, message["status"])
+        records = status.exit_records.items()
+        here = {rank: replace(record, time=record.time - self._clock_offset) for rank, record in records}
+        if status.rendezvous_port != self._status.rendezvous_port:
+            for node in self._nodes:
+                node._send("rendezvous", {"port": status.rendezvous_port})  # noqa: SLF001
         with self._lock:
-            # A delay makes the other clock seem to be behind: the least delayed message is right.
-            self._clock_offset = max(self._clock_offset, data["time"] - time.time())
-            self._status = NodeStatus.from_plain(data["status"], clock_offset=self._clock_offset)
+            self._status = replace(status, exit_records=here)
             self._received_at = time.monotonic()
-            self._lines.extend(self._status.lines)
-            self._rows.extend(self._status.rows)
+            self._lines.extend(status.lines)
+            self._rows.extend(status.rows)
 
     def _append_to_file(self, message: Message) -> None:
-        """Append to a file that the node agent sends."""
         file = self._destination(message["group"], message["name"])
         if file is not None:
             with contextlib.suppress(OSError):
