@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from support.stories import Listener
@@ -126,7 +126,7 @@ def supervise(
     spec = WorkerSpec(
         config=config, run_dir=str(run.path), nodes=plans, world_size=NODES * WORKERS, backend="gloo", num_envs=8
     )
-    return Supervisor(spec, nodes, Listener(), stop or StopRequests()).run()
+    return Supervisor(spec, cast("Any", nodes), Listener(), stop or StopRequests()).run()
 
 
 def error_of(run: RunDir, event: Callable[[Sequence[ScriptedNode]], None], stop: StopRequests | None = None) -> str:

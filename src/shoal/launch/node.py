@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.heartbeat import Beat, place_of, read_beat
 from shoal.launch.exit_records import ExitRecord, read_exit_records
@@ -58,41 +58,11 @@ class NodeStatus:
     """New metrics of rank 0."""
 
 
-class Node(Protocol):
-    """A node of a launch, as the supervisor uses it."""
-
-    name: str
-    """Its name in messages."""
-    ranks: range
-    """Its global ranks."""
-    lost: str | None
-    """How the connection to it was lost; None while it stands."""
-
-    def start(self) -> None:
-        """Start its torchrunx launcher."""
-
-    def status(self, *, last: bool = False) -> NodeStatus:
-        """Return its status. The last one includes an unfinished line of rank 0's output."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Return after this time, or earlier when the status of any node has changed."""
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that runs."""
-
-    def is_busy(self) -> bool:
-        """Whether its launcher or any process of the launch still runs."""
-        ...
-
-    def close(self) -> None:
-        """End whatever is left, and wait for it. Called from a thread."""
-
-
 class LocalNode:
     """The node that this process runs on."""
 
-    lost: str | None = None
+    lost = None
+    """As in `RemoteNode`."""
 
     def __init__(self, spec: NodeSpec, worker_spec: str) -> None:
         """Start nothing yet.
@@ -143,7 +113,7 @@ class LocalNode:
     def status(self, *, last: bool = False) -> NodeStatus:
         """Read files and processes."""
         launcher = self._launcher  # Before the ranks: when it has ended well, so have they.
-        if launcher is None and self._agent is not None and self._agent.has_ended():
+        if launcher is None and self._agent is not None and self._agent.process.poll() is not None:
             launcher = self._agent.how_it_ended()
         size = self._output.size() if self._output else 0  # Output after an exit record is not shown.
         self._watch.look()

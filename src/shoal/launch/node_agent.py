@@ -8,6 +8,7 @@ silent for too long, it exits, and its reaper lets the ranks save and then ends 
 import base64
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -51,7 +52,7 @@ def main() -> NoReturn:
         elif kind == "reach":
             channel.send(kind, {"routes": _reach(message["ports"], message["interface"])})
         elif kind == "launch":
-            _Launch(channel, inbox, message).run()
+            _launch(channel, inbox, message)
             break
     channel.close()
     os._exit(0)  # torch, once loaded, takes a second to shut down, and the launching process waits for the connection.
@@ -108,76 +109,69 @@ def _reach(ports: Mapping[str, int], interface: str | None) -> dict[str, tuple[s
 # Launch ---------------------------------------------------------------------------------------------------------------
 
 
-class _Launch:
-    """One launch on this node."""
+def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
+    """Start the ranks, and serve until the launching process ends the launch."""
+    worker = json.loads(request["spec"])
+    asked = NodeSpec.from_plain(worker)
+    shares_runs = asked.nodes[0].shares_runs
+    with reaped_scratch() as scratch:
+        # Without the launching process's disk, files are written here, and sent at the end.
+        here = {
+            "scratch": str(scratch),
+            "run_dir": asked.run_dir if shares_runs else str(scratch / "run"),
+            "log_dir": (asked.log_dir if shares_runs else None) or str(scratch / "logs"),
+        }
+        spec = replace(asked, **here)
+        if not shares_runs:
+            spec.run.ranks_dir.mkdir(parents=True)
+        node = LocalNode(spec, json.dumps(worker | here))
+        node.start()
+        sent, sent_at = NodeStatus(), -math.inf
+        while not _is_ended(inbox, node, scratch):
+            status = node.status()
+            is_new = replace(status, beats=()) != replace(sent, beats=(), lines=(), rows=())
+            if is_new or time.monotonic() - sent_at > CHANNEL_BEAT_S:
+                sent, sent_at = status, time.monotonic()
+                _send_status(channel, status)
+            node.wait(POLL_S)
+            if channel.silence > request["patience"]:
+                os._exit(1)  # The reaper ends what this process has started.
+        node.close()
+        _send_status(channel, node.status(last=True))
+        if not shares_runs:
+            _send_files(channel, spec, with_logs=asked.log_dir is not None)
+    channel.send("bye")
 
-    def __init__(self, channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
-        self._channel = channel
-        self._inbox = inbox
-        self._worker: dict[str, Any] = json.loads(request["spec"])
-        self._spec = NodeSpec.from_plain(self._worker)
-        self._patience: float = request["patience"]
-        self._ending = False
-        self._sent: NodeStatus | None = None
-        self._sent_at = 0.0
 
-    def run(self) -> None:
-        """Start the ranks, and serve until the launching process ends the launch."""
-        shares_runs = self._spec.nodes[0].shares_runs
-        with reaped_scratch() as scratch:
-            # Without the launching process's disk, files are written here, and sent at the end.
-            here = {
-                "scratch": str(scratch),
-                "run_dir": self._spec.run_dir if shares_runs else str(scratch / "run"),
-                "log_dir": (self._spec.log_dir if shares_runs else None) or str(scratch / "logs"),
-            }
-            spec = replace(self._spec, **here)
-            if not shares_runs:
-                spec.run.ranks_dir.mkdir(parents=True)
-            node = LocalNode(spec, json.dumps(self._worker | here))
-            node.start()
-            while not self._ending:
-                self._send_status(node.status())
-                node.wait(POLL_S)
-                self._handle_messages(node, scratch)
-            node.close()
-            self._send_status(node.status(last=True))
-            if not shares_runs:
-                self._send_files(spec)
-        self._channel.send("bye")
+def _is_ended(inbox: queue.SimpleQueue[Message | None], node: LocalNode, scratch: Path) -> bool:
+    """Handle what the launching process has sent; return whether it has ended the launch."""
+    while not inbox.empty():
+        match inbox.get():
+            case {"kind": "signal", "number": number}:
+                node.signal(signal.Signals(number))
+            case {"kind": "rendezvous", "port": port}:
+                write_rendezvous_port(scratch, port)
+            case {"kind": "end"}:
+                return True
+            case _:
+                os._exit(1)
+    return False
 
-    def _send_status(self, status: NodeStatus) -> None:
-        """Send the status when it has changed, and once a second in any case."""
-        same = self._sent is not None and replace(status, beats=()) == replace(self._sent, beats=(), lines=(), rows=())
-        if not same or time.monotonic() - self._sent_at >= CHANNEL_BEAT_S:
-            self._sent, self._sent_at = status, time.monotonic()
-            self._channel.send("status", {"status": asdict(status), "time": time.time()})
 
-    def _handle_messages(self, node: LocalNode, scratch: Path) -> None:
-        is_lost = self._channel.silence > self._patience
-        while not self._inbox.empty() and not is_lost:
-            match self._inbox.get():
-                case {"kind": "signal", "number": number}:
-                    node.signal(signal.Signals(number))
-                case {"kind": "rendezvous", "port": port}:
-                    write_rendezvous_port(scratch, port)
-                case {"kind": "end"}:
-                    self._ending = True
-                case _:
-                    is_lost = True
-        if is_lost:
-            os._exit(1)  # The reaper ends what this process has started.
+def _send_status(channel: Channel, status: NodeStatus) -> None:
+    channel.send("status", {"status": asdict(status), "time": time.time()})
 
-    def _send_files(self, spec: NodeSpec) -> None:
-        """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""
-        files = [("ranks", path) for path in sorted(spec.run.ranks_dir.iterdir())]
-        files += [("logs", spec.log_file(rank)) for rank in spec.ranks if self._spec.log_dir]
-        for group, path in files:
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-                while chunk := file.read(_CHUNK_BYTES):
-                    data = base64.b64encode(chunk).decode()
-                    self._channel.send("file", {"group": group, "name": path.name, "data": data})
+
+def _send_files(channel: Channel, spec: NodeSpec, *, with_logs: bool) -> None:
+    """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""
+    files = [("ranks", path) for path in sorted(spec.run.ranks_dir.iterdir())]
+    files += [("logs", spec.log_file(rank)) for rank in spec.ranks if with_logs]
+    for group, path in files:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            while chunk := file.read(_CHUNK_BYTES):
+                data = base64.b64encode(chunk).decode()
+                channel.send("file", {"group": group, "name": path.name, "data": data})
 
 
 if __name__ == "__main__":

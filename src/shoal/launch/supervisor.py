@@ -16,15 +16,17 @@ from shoal.errors import WorkerLostError
 from shoal.heartbeat import Beat, slowest_phase
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
-from shoal.launch.node import LocalNode, Node, NodeStatus
+from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.progress import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.remote_node import remote_nodes
+from shoal.launch.remote_node import RemoteNode, remote_nodes
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests, stop_announcement
 from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
+
+Node = LocalNode | RemoteNode
 
 
 def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:

@@ -93,7 +93,7 @@ class Agent:
         """
         self.socket, theirs = Pipe()
         with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its end closes the pair.
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 (*PYTHON, "-u", "-m", "shoal.launch.torchrunx_patch", *([_FORK] if forks else [])),
                 env={**os.environ, MARK: str(scratch), _SOCKET: str(theirs.fileno())},
                 stdin=subprocess.DEVNULL,
@@ -103,21 +103,17 @@ class Agent:
                 start_new_session=True,  # A terminal's Ctrl-C reaches the launching process alone.
             )
 
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
-
     def how_it_ended(self) -> str:
         """Wait for the process, whose end of the pair is closed, and describe how it ended."""
         try:
-            return how_it_ended(self._process.wait(EXIT_STATUS_S))
+            return how_it_ended(self.process.wait(EXIT_STATUS_S))
         except subprocess.TimeoutExpired:
             return "it does not answer"
 
     def close(self) -> None:
         """End the agent if it has not ended."""
         self.socket.close()
-        self._process.terminate()
+        self.process.terminate()
 
 
 def patched_run(agent: Agent) -> Callable[..., object]:
@@ -196,15 +192,7 @@ def _run_agent(*, forks: bool) -> None:
         worker_entrypoint=run_forked_worker if forks else _run_worker,
         dist_mp=SimpleNamespace(**vars(torchrunx.agent.dist_mp) | {"start_processes": start}),
     ):
-        torchrunx.agent.main(
-            launcher_hostname="",
-            launcher_port=0,
-            world_size=2,
-            rank=1,
-            logger_hostname="",
-            logger_port=0,
-            hostname="",
-        )
+        torchrunx.agent.main("", 0, 2, 1, "", 0, "")  # The second of two, without addresses and ports.
 
 
 if __name__ == "__main__":
