@@ -33,11 +33,8 @@ def probe_hosts(
 ) -> Nodes:
     """Probe all hosts of a configuration, and plan the workers of each.
 
-    Args:
-        environ: Environment variables.
-        config: The configuration.
-        on_missing: Called for each host that is unreachable and left out. By default none is left out.
-        check: Cancellation hook, polled; raises to abort.
+    `on_missing` is called for each host that is unreachable and left out; by default none is. `check` is a cancellation
+    hook, polled, which raises to abort.
 
     Raises:
         UsageError: A host cannot train, or differs from the others.
@@ -137,11 +134,7 @@ def _combined(errors: Sequence[ShoalError]) -> ShoalError:
 def _find_rendezvous(
     probes: Sequence[_HostProbe], facts: Sequence[NodeFacts], interface: str | None
 ) -> tuple[str | None, list[dict[str, str]]]:
-    """Return an address of the first host to which all others can connect, and each host's variables for that route.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return an address of the first host to which all others can connect, and each host's variables for that route."""
     if len(facts) == 1:
         return None, [{}]
     candidates = rendezvous_candidates(facts[0], interface)

@@ -38,7 +38,6 @@ class NodeStatus:
     rendezvous_port: int | None = None
     """Port of rank 0's store, once it listens; on the node of rank 0 alone."""
     alive: tuple[int, ...] = ()
-    """Ranks that run."""
     unseen: tuple[int, ...] = ()
     """Ranks that have shown no sign of life yet."""
     ended: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -46,7 +45,6 @@ class NodeStatus:
     places: Mapping[int, str] = field(default_factory=dict[int, str])
     """Phase and iteration in which they ended."""
     beats: tuple[Beat, ...] = ()
-    """Heartbeats of ranks that run."""
     exit_records: Mapping[int, ExitRecord] = field(default_factory=dict[int, ExitRecord])
     agent_output: str = ""
     """The end of the agent's output, while some ranks have not started."""

@@ -58,9 +58,6 @@ def main() -> NoReturn:
     os._exit(0)  # torch, once loaded, takes a second to shut down, and the launching process waits for the connection.
 
 
-# Host probe -----------------------------------------------------------------------------------------------------------
-
-
 def _facts(request: Message) -> dict[str, Any]:
     """Return this machine's `NodeFacts` as plain values."""
     connection = os.environ.get("SSH_CONNECTION", "").split()
@@ -104,9 +101,6 @@ def _reach(ports: Mapping[str, int], interface: str | None) -> dict[str, tuple[s
     with ThreadPoolExecutor(len(ports)) as pool:
         found = zip(ports, pool.map(attempt, ports), strict=True)
         return {address: route for address, route in found if route is not None}
-
-
-# Launch ---------------------------------------------------------------------------------------------------------------
 
 
 def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:

@@ -50,11 +50,10 @@ def reaped_scratch() -> Iterator[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(end_to_hold)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # A fork of this process holds the pipe.
             reaper.wait(REAPER_EXIT_S)
-        except subprocess.TimeoutExpired:  # A fork of this process holds the pipe.
-            reaper.kill()
-            reaper.wait()
+        reaper.kill()
+        reaper.wait()
         os.close(owner)
 
 

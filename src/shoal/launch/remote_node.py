@@ -23,41 +23,39 @@ from shoal.timing import NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NO
 
 
 def remote_nodes(spec: WorkerSpec) -> list[RemoteNode]:
-    """Return the nodes of a launch, not yet connected."""
-    news = threading.Event()
+    """Return the nodes of a launch, which begin to connect."""
     nodes: list[RemoteNode] = []
-    nodes.extend(RemoteNode(spec.of_node(number), nodes, news) for number in range(len(spec.nodes)))
+    nodes.extend(RemoteNode(spec.of_node(number), nodes) for number in range(len(spec.nodes)))
     return nodes
 
 
 class RemoteNode:
     """One node."""
 
-    def __init__(self, spec: WorkerSpec, nodes: Sequence[RemoteNode], news: threading.Event) -> None:
-        """Start nothing yet.
-
-        `nodes` are those of the launch, all known when the first is started; each sets `news` when a message has come.
-        """
+    def __init__(self, spec: WorkerSpec, nodes: Sequence[RemoteNode]) -> None:
+        """Begin to connect. `nodes` are all of the launch, complete before the first starts."""
         self.name = spec.nodes[0].host
         self.ranks = spec.ranks
         self.lost: str | None = None
-        self._spec, self._nodes, self._news = spec, nodes, news
+        """How the connection was lost; None while it stands."""
+        self._spec, self._nodes = spec, nodes
         self._pauses = PauseDetector()
         self._lock = threading.Lock()
-        self._connection: SshConnection | None = None
         self._status = NodeStatus(unseen=tuple(self.ranks))
         self._received_at = time.monotonic()
         self._clock_offset = -math.inf
         self._lines: list[str] = []
         self._rows: list[Mapping[str, Any]] = []
         self._closed = threading.Event()
+        writes_run = 0 in self.ranks
+        self._connection = SshConnection(self.name, spec.config.ssh_config, self._receive, writes_run=writes_run)
+        self._channel = self._connection.channel
 
     def start(self) -> None:
-        """Connect, and have the node agent start the launcher."""
-        config = self._spec.config
-        self._connection = SshConnection(self.name, config.ssh_config, self._receive, writes_run=0 in self.ranks)
+        """Have the node agent start the launcher."""
         # A launching process that is stopped for a while comes back, and looks like one behind a cut cable.
-        self._send("launch", {"spec": self._spec.to_json(), "patience": config.stall_timeout or math.inf})
+        patience = self._spec.config.stall_timeout or math.inf
+        self._channel.send("launch", {"spec": self._spec.to_json(), "patience": patience})
 
     def status(self, *, last: bool = False) -> NodeStatus:
         """Return the last status that came, with new output; heartbeats age with it."""
@@ -72,42 +70,33 @@ class RemoteNode:
         return status
 
     def wait(self, seconds: float) -> None:
-        """Return after this time, or as soon as a message of any node has come."""
-        self._news.wait(seconds)
-        self._news.clear()
+        """Return after this time."""
+        time.sleep(seconds)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every rank that runs."""
-        self._send("signal", {"number": int(number)})
+        self._channel.send("signal", {"number": int(number)})
 
     def is_busy(self) -> bool:
         """Whether its launcher runs, as far as is known."""
-        return self._connection is not None and self.lost is None and self._status.launcher is None
+        return self.lost is None and self._status.launcher is None
 
     def close(self) -> None:
         """Have the node agent end whatever is left, wait for it, and close the connection."""
-        if self._connection is None:
-            return
-        self._send("end")
+        self._channel.send("end")
         deadline = time.monotonic() + NODE_CLOSE_S
         while self.lost is None and not self._closed.wait(POLL_S) and time.monotonic() < deadline:
             self._notice_loss()
         self._connection.close(patience=0.0 if self.lost else 1.0)
 
-    def _send(self, kind: str, data: Mapping[str, Any] | None = None) -> None:
-        if self._connection is not None:
-            self._connection.channel.send(kind, data)
-
     def _notice_loss(self) -> None:
         """Detect that the connection ended early, or that the node has been silent for too long."""
-        watched = self._pauses.look()
-        if self._connection is None or self.lost is not None or self._closed.is_set():
+        silence = min(self._channel.silence, self._pauses.look())
+        if self.lost is not None or self._closed.is_set():
             return
-        channel = self._connection.channel
-        silence = min(channel.silence, watched)
         limit = self._spec.config.stall_timeout or NODE_SILENCE_S
-        limit = max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, limit)) if channel.has_greeted else NODE_GREETING_S
-        if channel.has_ended:
+        limit = max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, limit)) if self._channel.has_greeted else NODE_GREETING_S
+        if self._channel.has_ended:
             self.lost = self._connection.how_it_ended()
         elif silence > limit:
             self.lost = f"it was silent for {silence:.0f} s"
@@ -123,7 +112,6 @@ class RemoteNode:
                 self._closed.set()
             case _:  # The end of the channel, which `_notice_loss` sees.
                 pass
-        self._news.set()
 
     def _take_status(self, message: Message) -> None:
         # A delay makes the other clock seem to be behind: the least delayed message is right.
@@ -133,7 +121,7 @@ class RemoteNode:
         here = {rank: replace(record, time=record.time - self._clock_offset) for rank, record in records}
         if status.rendezvous_port != self._status.rendezvous_port:
             for node in self._nodes:
-                node._send("rendezvous", {"port": status.rendezvous_port})  # noqa: SLF001
+                node._channel.send("rendezvous", {"port": status.rendezvous_port})  # noqa: SLF001
         with self._lock:
             self._status = replace(status, exit_records=here)
             self._received_at = time.monotonic()

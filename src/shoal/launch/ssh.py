@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal import PYTHON
@@ -134,12 +134,12 @@ class SshConnection:
 
 def forwarded(environ: Mapping[str, str], *, writes_run: bool = False) -> dict[str, str]:
     """Return the environment variables for a node, with those of rank 0 if it writes the run."""
-    kept = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
-    return {name: value for name, value in environ.items() if _matches(name, FORWARDED) and not _matches(name, kept)}
+    left_out = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
 
+    def matching(patterns: Sequence[str]) -> set[str]:
+        return {name for pattern in patterns for name in fnmatch.filter(environ, pattern)}
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return {name: environ[name] for name in matching(FORWARDED) - matching(left_out)}
 
 
 def refuse_without_ssh(ssh_config: str | None) -> None:

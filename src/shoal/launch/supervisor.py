@@ -30,14 +30,7 @@ Node = LocalNode | RemoteNode
 
 
 def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
-    """Run one new process for each device of each node, and wait for all of them.
-
-    Raises:
-        TrainingFailedError: A rank raised; with the traceback of the first one that did.
-        WorkerLostError: A rank died without an exit record, or a node was lost.
-        InterruptedRunError: Ctrl-C; after a checkpoint, unless it came twice.
-        TerminatedRunError: SIGTERM, SIGHUP or SIGUSR1, after a checkpoint.
-    """
+    """Run one new process for each device of each node, and wait for all of them; raise how they ended otherwise."""
     with ExitStack() as stack:
         nodes: Sequence[Node]
         if spec.config.hosts:

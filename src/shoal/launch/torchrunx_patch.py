@@ -1,17 +1,13 @@
 """A local `torchrunx.Launcher` with one agent, without network sockets and without a host name that must resolve.
 
-torchrunx has no switch for this, so some names that its functions use are replaced. What torchrunx 0.4.0 does, and what
-is done here instead:
+torchrunx 0.4.0 has no switch for this, so some names that its functions use are replaced:
 
 - Launcher and agent meet in a `TCPStore` that listens on every interface, and unpickle what comes over gloo. Here the
   agent inherits one end of a socket pair, which no other process can write to.
-- A log server on the host's address unpickles what any process sends. Here none is started: the agent's output goes to
-  a file, as each rank's does.
-- The addresses of these are `socket.getfqdn()`, which waits for a name server. Here it is 127.0.0.1.
-- A shell starts the agent, with copied environment variables in a command line that all users can read. Here it is a
-  child process, whose exit code is known. It is started before torchrunx is imported, since both import torch.
-
-The agent is this module as a program, `python -m shoal.launch.torchrunx_patch [fork]`; spawned workers import it too.
+- A log server unpickles what any process sends to the host's address. Here output goes to files.
+- A name server is asked for `socket.getfqdn()`. Here it is 127.0.0.1.
+- A shell starts the agent, with environment variables in a command line that all users can read. Here it is a child
+  process, whose exit code is known: this module as a program. It starts first, since both import torch.
 """
 
 import importlib
@@ -38,10 +34,8 @@ from shoal.timing import EXIT_STATUS_S, START_S
 _SOCKET = "SHOAL_AGENT_SOCKET"
 """Environment variable with the file descriptor of the agent's end of the socket pair."""
 _FORK = "fork"
-"""Asks the agent to import what workers need and to fork them, which saves each rank six seconds of a core.
-
-Not for GPUs: whatever initialises CUDA in the agent, such as a library that counts devices when it is imported, would
-keep its workers from using it."""
+"""Makes the agent import what workers need and fork them, which saves each rank six seconds of a core. Not for GPUs: a
+library that initialises CUDA when it is imported would keep workers from using it."""
 _LOOPBACK = SimpleNamespace(getfqdn=lambda: "127.0.0.1")
 """Replaces the module `socket` in torchrunx."""
 
@@ -51,11 +45,8 @@ ResultT = TypeVar("ResultT")
 def socketpair_group(peer: Connection, how_peer_ended: Callable[[], str], patience: float | None = None) -> type:
     """Return a replacement for torchrunx's process group of a launcher and its agents, here a single one.
 
-    Args:
-        peer: This process's end of the socket pair.
-        how_peer_ended: Describes the end of the other process once its end is closed.
-        patience: How long the other process may be silent [s]; None for ever. The agent has no limit: it must wait for
-            a launcher that is stopped for a while, and the kernel closes the pair when the launcher ends.
+    `how_peer_ended` is called once the other end of `peer` is closed. The other process may be silent for `patience`
+    [s]. The agent sets no limit: it must wait for a launcher that is stopped for a while.
     """
     import cloudpickle
     from torchrunx.utils.comm import LauncherAgentGroup
