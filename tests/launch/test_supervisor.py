@@ -47,8 +47,7 @@ class ScriptedNode:
     def start(self) -> None:
         """Do nothing."""
 
-    def status(self, *, last: bool = False) -> NodeStatus:
-        del last
+    def status(self) -> NodeStatus:
         alive = tuple(rank for rank in self.ranks if rank not in self.ended)
         return NodeStatus(
             launcher=self.launcher,
@@ -216,8 +215,8 @@ def test_a_rank_without_a_heartbeat_that_all_others_wait_for_is_named(
     monkeypatch.setattr(PauseDetector, "look", lambda _: 1e3)
     waiting = ScriptedNode.status
 
-    def status(node: ScriptedNode, *, last: bool = False) -> NodeStatus:
-        seen = waiting(node, last=last)
+    def status(node: ScriptedNode) -> NodeStatus:
+        seen = waiting(node)
         alive = tuple(rank for rank in seen.alive if rank != 13)  # It was stopped while it started.
         beats = tuple(beat(rank, node.name, phase="collective", idle=70.0) for rank in alive)
         return replace(seen, alive=alive, unseen=(13,) if 13 in seen.alive else (), beats=beats)

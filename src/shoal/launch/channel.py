@@ -18,6 +18,8 @@ from shoal.timing import CHANNEL_BEAT_S, CHANNEL_FLUSH_S
 
 Message = dict[str, Any]
 """What was passed to `send`, with its `kind`."""
+OnMessage = Callable[[Message | None], None]
+"""Takes each incoming message, and None at the end, in a thread of the channel."""
 
 GREETING = b"\n\0shoal\0\n"
 """The first bytes of the remote end. A login shell may have printed something before them."""
@@ -26,11 +28,9 @@ _LONGEST_PREAMBLE_BYTES = 1 << 16
 
 
 class Channel:
-    """One end. A thread of its own hands each incoming message to a callback, and None at the end."""
+    """One end."""
 
-    def __init__(
-        self, read_from: int, write_to: int, on_message: Callable[[Message | None], None], *, greets: bool = False
-    ) -> None:
+    def __init__(self, read_from: int, write_to: int, on_message: OnMessage, *, greets: bool = False) -> None:
         """Start to read and to send beats over two descriptors, which this object closes. The remote end `greets`."""
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

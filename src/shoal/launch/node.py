@@ -78,7 +78,7 @@ class LocalNode:
         self._metrics = Tail(self._run.metrics_jsonl, from_end=True)
         self._agent: Agent | None = None
         self._launcher: str | None = None  # As in `NodeStatus`, from the thread.
-        self._stopping = False
+        self._stopping = self._is_closed = False
         # A thread of its own: `Launcher.run` does not survive a KeyboardInterrupt.
         self._thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
@@ -108,8 +108,8 @@ class LocalNode:
             if self._agent is not None:
                 self._agent.close()
 
-    def status(self, *, last: bool = False) -> NodeStatus:
-        """Read files and processes."""
+    def status(self) -> NodeStatus:
+        """Read files and processes. After `close`, an unfinished line of rank 0's output counts too."""
         launcher = self._launcher  # Before the ranks: when it has ended well, so have they.
         if launcher is None and self._agent is not None and self._agent.process.poll() is not None:
             launcher = self._agent.how_it_ended()
@@ -131,7 +131,7 @@ class LocalNode:
             exit_records=records,
             agent_output=self._agent_output() if unseen else "",
             oom=oom_verdict(self._oom_kills) if self._watch.ended else "",
-            lines=self._new_lines(size, records.get(0), last=last),
+            lines=self._new_lines(size, records.get(0)),
             rows=tuple(self._metrics.rows()) if self._output else (),
         )
 
@@ -158,14 +158,15 @@ class LocalNode:
         drop_empty_stacks(self._run, self.ranks)
         if self._thread.ident is not None:
             self._thread.join(1)
+        self._is_closed = True
 
-    def _new_lines(self, size: int, record: ExitRecord | None, *, last: bool) -> tuple[str, ...]:
+    def _new_lines(self, size: int, record: ExitRecord | None) -> tuple[str, ...]:
         """Return new output of rank 0, without the traceback of a failure, which is shown at the end."""
         if self._output is None:
             return ()
         if record is not None and record.log_bytes is not None:
             size = min(size, record.log_bytes)
-        return tuple(self._output.lines(size, unfinished=last))
+        return tuple(self._output.lines(size, unfinished=self._is_closed))
 
     def _agent_output(self) -> str:
         log = self._scratch / _AGENT_LOG

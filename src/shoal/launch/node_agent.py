@@ -131,7 +131,7 @@ def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request:
             if channel.silence > request["patience"]:
                 os._exit(1)  # The reaper ends what this process has started.
         node.close()
-        _send_status(channel, node.status(last=True))
+        _send_status(channel, node.status())
         if not shares_runs:
             _send_files(channel, spec, with_logs=asked.log_dir is not None)
     channel.send("bye")

@@ -57,9 +57,8 @@ class RemoteNode:
         patience = self._spec.config.stall_timeout or math.inf
         self._channel.send("launch", {"spec": self._spec.to_json(), "patience": patience})
 
-    def status(self, *, last: bool = False) -> NodeStatus:
+    def status(self) -> NodeStatus:
         """Return the last status that came, with new output; heartbeats age with it."""
-        del last
         self._notice_loss()
         with self._lock:
             age = time.monotonic() - self._received_at
@@ -82,8 +81,9 @@ class RemoteNode:
         return self.lost is None and self._status.launcher is None
 
     def close(self) -> None:
-        """Have the node agent end whatever is left, wait for it, and close the connection."""
-        self._channel.send("end")
+        """Have all node agents end whatever is left, wait for this one, and close the connection."""
+        for node in self._nodes:
+            node._channel.send("end")  # noqa: SLF001
         deadline = time.monotonic() + NODE_CLOSE_S
         while self.lost is None and not self._closed.wait(POLL_S) and time.monotonic() < deadline:
             self._notice_loss()

@@ -12,12 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import Channel, Message
+from shoal.launch.channel import Channel, OnMessage
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
 
@@ -52,7 +52,6 @@ the channel's first message."""
 _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
 """The same without newlines or characters that any login shell interprets."""
 
-
 _OPTIONS = (
     "BatchMode=yes",  # No password can be typed, and no host key accepted.
     f"ConnectTimeout={SSH_CONNECT_S}",
@@ -67,18 +66,8 @@ _OPTIONS = (
 class SshConnection:
     """A node agent on another machine, and the channel to it."""
 
-    def __init__(
-        self,
-        host: str,
-        ssh_config: str | None,
-        on_message: Callable[[Message | None], None],
-        *,
-        writes_run: bool = False,
-    ) -> None:
-        """Start to connect to a machine, as ssh knows it, on which rank 0 `writes_run`. Any failure ends the channel.
-
-        `ssh_config` is a configuration file instead of the user's own.
-        """
+    def __init__(self, host: str, ssh_config: str | None, on_message: OnMessage, *, writes_run: bool = False) -> None:
+        """Begin to connect to a machine that ssh knows, on which rank 0 `writes_run`. Failures end the channel."""
         self.host = host
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
         (stdin, to_agent), (from_agent, stdout) = os.pipe(), os.pipe()

@@ -8,7 +8,6 @@ import math
 import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -74,7 +73,7 @@ class Supervisor:
             self._watch()
         finally:
             self._clean_up()
-        self._update(last=True)
+        self._update()
         return self._outcome()
 
     def _watch(self) -> None:
@@ -102,9 +101,9 @@ class Supervisor:
         """Kill what still runs after this time, or earlier if that was decided before."""
         self.deadline = min(self.deadline, time.monotonic() + seconds)
 
-    def _update(self, *, last: bool = False) -> None:
+    def _update(self) -> None:
         """Read the status of all nodes, and report new metrics and new output of rank 0."""
-        self.statuses = [(node, node.status(last=last)) for node in self.nodes]
+        self.statuses = [(node, node.status()) for node in self.nodes]
         statuses = [status for _, status in self.statuses]
         self.alive = {rank for node, status in self.statuses if node.lost is None for rank in status.alive}
         self.unseen = [rank for status in statuses for rank in status.unseen]
@@ -166,8 +165,8 @@ class Supervisor:
         patience = time.monotonic() + (0 if hurry else FAILURE_GRACE_S)
         while any(node.is_busy() for node in self.nodes) and time.monotonic() < patience:
             time.sleep(POLL_S)
-        with ThreadPoolExecutor(len(self.nodes)) as pool:
-            list(pool.map(lambda node: node.close(), self.nodes))
+        for node in self.nodes:
+            node.close()
 
     def _outcome(self) -> list[WorkerReport]:
         """Decide the outcome of the launch."""

@@ -10,7 +10,6 @@ torchrunx 0.4.0 has no switch for this, so some names that its functions use are
   process, whose exit code is known: this module as a program. It starts first, since both import torch.
 """
 
-import importlib
 import os
 import signal
 import subprocess
@@ -161,8 +160,8 @@ def _run_agent(*, forks: bool) -> None:
     import torchrunx.agent
 
     if forks:  # What every worker needs is imported once, here.
-        importlib.import_module("shoal.envs.vec_env")
-        importlib.import_module("shoal.learn.runner")
+        import shoal.envs.vec_env
+        import shoal.learn.runner  # noqa: F401
     start = partial(torchrunx.agent.dist_mp.start_processes, start_method="fork" if forks else "spawn")
     descriptor = int(os.environ.pop(_SOCKET))
     os.set_inheritable(descriptor, False)  # noqa: FBT003  No worker must hold it: its closing signals this process's end.

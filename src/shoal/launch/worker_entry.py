@@ -90,10 +90,8 @@ def _write_output_to(file: Path) -> None:
     torchrunx would carry both through its log stream, where one byte that is not UTF-8 fails the job.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with file.open("ab") as output:
+        for descriptor, stream in enumerate((sys.stdout, sys.stderr), 1):
+            stream.flush()
+            os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
