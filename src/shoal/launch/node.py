@@ -25,9 +25,6 @@ from shoal.launch.worker_entry import enter
 from shoal.plan.spec import NodeSpec
 from shoal.signals import STOPPING
 
-_AGENT_LOG = "agent.log"
-_AGENT_OUTPUT_BYTES = 16 * 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
@@ -91,7 +88,7 @@ class LocalNode:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             forks = set(self._spec.nodes[0].devices) == {"cpu"}
-            self._agent = Agent(self._scratch, self._scratch / _AGENT_LOG, forks=forks)
+            self._agent = Agent(self._scratch, forks=forks)
             import torchrunx
 
             # Workers open their process group themselves, after their graphs are captured.
@@ -129,7 +126,7 @@ class LocalNode:
             places=dict(self._places),
             beats=tuple(read_beats(self._scratch, self._watch.alive)),
             exit_records=records,
-            agent_output=self._agent_output() if unseen else "",
+            agent_output=self._agent.output() if self._agent is not None and unseen else "",
             oom=oom_verdict(self._oom_kills) if self._watch.ended else "",
             lines=self._new_lines(size, records.get(0)),
             rows=tuple(self._metrics.rows()) if self._output else (),
@@ -167,7 +164,3 @@ class LocalNode:
         if record is not None and record.log_bytes is not None:
             size = min(size, record.log_bytes)
         return tuple(self._output.lines(size, unfinished=self._is_closed))
-
-    def _agent_output(self) -> str:
-        log = self._scratch / _AGENT_LOG
-        return log.read_bytes()[-_AGENT_OUTPUT_BYTES:].decode(errors="replace").strip() if log.exists() else ""

@@ -133,7 +133,7 @@ def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request:
         node.close()
         _send_status(channel, node.status())
         if not shares_runs:
-            _send_files(channel, spec, with_logs=asked.log_dir is not None)
+            _send_files(channel, spec, with_logs=bool(asked.log_dir))
     channel.send("bye")
 
 

@@ -35,6 +35,7 @@ _SOCKET = "SHOAL_AGENT_SOCKET"
 _FORK = "fork"
 """Makes the agent import what workers need and fork them, which saves each rank six seconds of a core. Not for GPUs: a
 library that initialises CUDA when it is imported would keep workers from using it."""
+_OUTPUT_BYTES = 16 * 1024
 _LOOPBACK = SimpleNamespace(getfqdn=lambda: "127.0.0.1")
 """Replaces the module `socket` in torchrunx."""
 
@@ -76,13 +77,11 @@ def socketpair_group(peer: Connection, how_peer_ended: Callable[[], str], patien
 class Agent:
     """torchrunx's agent as a child process, and the launcher's end of the socket pair."""
 
-    def __init__(self, scratch: Path, log: Path, *, forks: bool) -> None:
-        """Start the agent of a launch with this scratch directory. It `forks` its workers if they use no GPU.
-
-        Its output goes to `log`, and that of workers until they have files of their own.
-        """
+    def __init__(self, scratch: Path, *, forks: bool) -> None:
+        """Start the agent of a launch with this scratch directory. It `forks` its workers if they use no GPU."""
         self.socket, theirs = Pipe()
-        with theirs, log.open("wb") as output:  # The agent alone holds its end, so that its end closes the pair.
+        self._log = scratch / "agent.log"
+        with theirs, self._log.open("wb") as output:  # The agent alone holds its end, so that its end closes the pair.
             self.process = subprocess.Popen(
                 (*PYTHON, "-u", "-m", "shoal.launch.torchrunx_patch", *([_FORK] if forks else [])),
                 env={**os.environ, MARK: str(scratch), _SOCKET: str(theirs.fileno())},
@@ -99,6 +98,10 @@ class Agent:
             return how_it_ended(self.process.wait(EXIT_STATUS_S))
         except subprocess.TimeoutExpired:
             return "it does not answer"
+
+    def output(self) -> str:
+        """Return the end of its output, and of that of workers that have no files of their own yet."""
+        return self._log.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the agent if it has not ended."""
