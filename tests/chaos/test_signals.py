@@ -98,7 +98,7 @@ def test_an_agent_that_is_killed_at_any_moment_of_a_start_is_named(tmp_path: Pat
 
 def is_agent(pid: int) -> bool:
     """Whether a process is torchrunx's agent; its forks are called so, too."""
-    return " -m shoal.launch.torchrunx_agent " in command_line(pid)
+    return " -m shoal.launch.torchrunx_patch " in command_line(pid)
 
 
 @pytest.mark.soak

@@ -23,9 +23,9 @@ WAIT_S = 20.0
 class Side:
     """One end, and what has come out of it."""
 
-    def __init__(self, read_from: int, write_to: int, *, greets: bool = False, header: bytes = b"") -> None:
+    def __init__(self, read_from: int, write_to: int, *, greets: bool = False) -> None:
         self.came: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self.channel = Channel(read_from, write_to, self.came.put, greets=greets, header=header)
+        self.channel = Channel(read_from, write_to, self.came.put, greets=greets)
 
 
 @contextmanager

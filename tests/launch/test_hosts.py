@@ -206,7 +206,7 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
     ("module", "said"),
     [
         ("node_agent", r"Lost host b \(rank 1\) in .*: its connection ended"),
-        ("torchrunx_agent", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
+        ("torchrunx_patch", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
     ],
 )
 def test_what_keeps_the_workers_of_a_machine_is_missed_when_it_is_killed(
@@ -338,7 +338,7 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
         2,
         (
             "Error: Host nowhere is not known to ssh (ssh: Could not resolve hostname nowhere: Temporary failure in "
-            "name resolution): pass a name that resolves, an address, or one that ssh's configuration tells about."
+            "name resolution): pass an address, or a name that DNS or ssh's files know."
         ),
     )
     known_hosts.write_text(re.sub("(?m)^b.*$", "", known), encoding="utf-8")
@@ -376,7 +376,7 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
         2,
         (
             "Error: Host a has no directory /tmp/only-here (No such file or directory): have the project at the same "
-            "path on all machines."
+            "path everywhere."
         ),
     )
     assert refused(pair, *AB, "--interface", "eth7") == (

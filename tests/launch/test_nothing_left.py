@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")
-AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_agent "
+AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_patch "
 SOON_S = 5.0
 """Within this time after its launcher nothing of a run is there."""
 

@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import FAULTY, SMALL, TRAIN, run
 
-from shoal.launch.oom import OomWatch
+from shoal.launch import processes
+from shoal.launch.processes import count_oom_kills, oom_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Path:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "vmstat"
     file.write_text("nr_free_pages 17\noom_kill 4\n", encoding="utf-8")
+    monkeypatch.setattr(processes, "_MACHINE", file)
     return file
 
 
 @pytest.fixture(params=[1, 2])
-def group(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def group(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A control group of either version, with a limit of 2 GiB."""
     directory = tmp_path / "group"
     directory.mkdir()
@@ -36,6 +38,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     else:
         (directory / "memory.events").write_text("low 0\noom 9\noom_kill 7\noom_group_kill 0\n", encoding="utf-8")
         (directory / "memory.max").write_text(f"{2**31}\n", encoding="utf-8")
+    monkeypatch.setattr(processes, "control_groups", lambda _controller: [directory])
     return directory
 
 
@@ -44,26 +47,30 @@ def count_one_more(file: Path) -> None:
     file.write_text(text.replace("oom_kill 7", "oom_kill 8").replace("oom_kill 4", "oom_kill 5"), encoding="utf-8")
 
 
-def test_a_kill_that_the_kernel_did_not_count_is_somebody_elses(group: Path, machine: Path) -> None:
-    assert OomWatch([group], machine).verdict() == " (not by the kernel for want of memory: it counts those)"
+@pytest.mark.usefixtures("group", "machine")
+def test_a_kill_that_the_kernel_did_not_count_is_somebody_elses() -> None:
+    assert oom_verdict(count_oom_kills()) == " (not by the kernel for want of memory: it counts those)"
 
 
 def test_a_kill_in_the_own_group_is_told_with_its_limit(group: Path, machine: Path) -> None:
-    watch = OomWatch([group], machine)
+    before = count_oom_kills()
     for file in (*group.glob("memory.e*"), *group.glob("memory.o*"), machine):
         count_one_more(file)
-    assert watch.verdict() == " (the kernel did that: the memory limit of its control group of 2,048 MiB was reached)"
+    limit = "the memory limit of its control group of 2,048 MiB was reached"
+    assert oom_verdict(before) == f" (the kernel did that: {limit})"
 
 
-def test_a_kill_elsewhere_on_the_machine_is_told_as_that(group: Path, machine: Path) -> None:
-    watch = OomWatch([group], machine)
+@pytest.mark.usefixtures("group")
+def test_a_kill_elsewhere_on_the_machine_is_told_as_that(machine: Path) -> None:
+    before = count_oom_kills()
     count_one_more(machine)
-    assert watch.verdict() == " (the kernel did that to some process of this machine: memory ran out)"
+    assert oom_verdict(before) == " (the kernel did that to some process of this machine: memory ran out)"
 
 
-def test_where_the_kernel_tells_nothing_it_is_a_guess(tmp_path: Path) -> None:
-    watch = OomWatch([tmp_path / "no group"], tmp_path / "no file")
-    assert watch.verdict() == " (the kernel does that when memory runs out)"
+def test_where_the_kernel_tells_nothing_it_is_a_guess(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.unlink()
+    monkeypatch.setattr(processes, "control_groups", lambda _controller: [machine.parent / "no group"])
+    assert oom_verdict(count_oom_kills()) == " (the kernel does that when memory runs out)"
 
 
 # The real kernel ------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 RANK = """
 import sys
 from pathlib import Path
-from shoal.launch.processes import show_sign_of_life
-from shoal.plan.ranks import Rank
-rank = int(sys.argv[2])
-show_sign_of_life(Path(sys.argv[1]), Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2))
+from shoal.launch.processes import life_file
+from shoal.launch.reaper import lock_with_pid
+lock_with_pid(life_file(Path(sys.argv[1]), int(sys.argv[2])))
 print("alive", flush=True)
 """
 

@@ -33,13 +33,13 @@ with reaped_scratch() as scratch:
 RANK = """
 import signal, sys, time
 from pathlib import Path
-from shoal.launch.processes import show_sign_of_life
-from shoal.plan.ranks import Rank
+from shoal.launch.processes import life_file
+from shoal.launch.reaper import lock_with_pid
 scratch = Path(sys.argv[1])
 def save(*_):
     {save}
 signal.signal(signal.SIGTERM, save)
-show_sign_of_life(scratch, Rank(rank=0, local_rank=0, world_size=1, local_world_size=1))
+lock_with_pid(life_file(scratch, 0))
 print("alive", flush=True)
 while True:
     time.sleep(1)

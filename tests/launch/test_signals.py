@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")
-AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_agent "
+AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_patch "
 SOON_S = 15.0
 """An iteration and a checkpoint of these trainings, and the end of all processes, take a second or two."""
 

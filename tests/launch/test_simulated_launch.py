@@ -57,4 +57,4 @@ def test_messages_to_the_head_grow_with_the_number_of_machines_only(
     (few, few_bytes), (many, many_bytes) = counts
     assert many <= 4.1 * few
     assert many_bytes <= 4.4 * few_bytes  # Names and numbers of more digits.
-    assert few <= 16 * 35  # One message a second.
+    assert few <= 16 * 40  # One message a second.

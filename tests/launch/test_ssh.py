@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -84,10 +85,9 @@ def test_a_configuration_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_the_bootstrap_is_one_word_to_any_shell(shell: str) -> None:
     command = shlex.join([sys.executable, "-I", "-S", "-c", ssh._ONE_WORD])
     assert not set("\n!\\$`") & set(command)
-    header = b'{"cwd": "/no/such/directory", "environ": {}}'
-    done = subprocess.run(
-        (shell, "-c", f"exec {command}"), input=b"%08d" % len(header) + header, capture_output=True, check=False
-    )
+    first = b'{"cwd": "/no/such/directory", "environ": {}}'
+    sent = struct.pack("!iii", 0, 0, len(first)) + first  # After two beats.
+    done = subprocess.run((shell, "-c", f"exec {command}"), input=sent, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (91, b"No such file or directory")
 
 

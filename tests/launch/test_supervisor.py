@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from support.stories import Listener
@@ -47,8 +47,7 @@ class ScriptedNode:
     def start(self) -> None:
         """Do nothing."""
 
-    def status(self, *, last: bool = False) -> NodeStatus:
-        del last
+    def status(self) -> NodeStatus:
         alive = tuple(rank for rank in self.ranks if rank not in self.ended)
         return NodeStatus(
             launcher=self.launcher,
@@ -70,9 +69,6 @@ class ScriptedNode:
 
     def is_busy(self) -> bool:
         return False
-
-    def stop(self) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -129,7 +125,7 @@ def supervise(
     spec = WorkerSpec(
         config=config, run_dir=str(run.path), nodes=plans, world_size=NODES * WORKERS, backend="gloo", num_envs=8
     )
-    return Supervisor(spec, nodes, Listener(), stop or StopRequests()).run()
+    return Supervisor(spec, cast("Any", nodes), Listener(), stop or StopRequests()).run()
 
 
 def error_of(run: RunDir, event: Callable[[Sequence[ScriptedNode]], None], stop: StopRequests | None = None) -> str:
@@ -219,8 +215,8 @@ def test_a_rank_without_a_heartbeat_that_all_others_wait_for_is_named(
     monkeypatch.setattr(PauseDetector, "look", lambda _: 1e3)
     waiting = ScriptedNode.status
 
-    def status(node: ScriptedNode, *, last: bool = False) -> NodeStatus:
-        seen = waiting(node, last=last)
+    def status(node: ScriptedNode) -> NodeStatus:
+        seen = waiting(node)
         alive = tuple(rank for rank in seen.alive if rank != 13)  # It was stopped while it started.
         beats = tuple(beat(rank, node.name, phase="collective", idle=70.0) for rank in alive)
         return replace(seen, alive=alive, unseen=(13,) if 13 in seen.alive else (), beats=beats)

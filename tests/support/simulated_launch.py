@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -107,7 +108,7 @@ class Machine:
         self.launcher: str | None = None
         self.received_at = 0.0
         self.channel = self
-        self.agent: Any = None
+        self.sent, self.sent_at = NodeStatus(), -math.inf
 
     # The head's end of the connection
 
@@ -123,11 +124,8 @@ class Machine:
 
     def send(self, kind: str, data: dict[str, Any] | None = None) -> None:
         """Send a message of the head to the node agent."""
+        del data
         if kind == "launch":
-            request = dict(data or {})
-            channel: Any = SimpleNamespace(send=self.from_agent)
-            inbox: Any = None
-            self.agent = node_agent._Launch(channel, inbox, request)
             self.clock.at(self.clock.now + self.delay, self.report)
         elif not self.is_cut:
             self.clock.at(self.clock.now + self.delay, lambda: self.on_message(kind))
@@ -169,13 +167,14 @@ class Machine:
         self.clock.at(self.clock.now + CHANNEL_BEAT_S, self.report)
 
     def look(self) -> None:
-        """Have the real node agent send the status if it is due."""
+        """Send the status if it has changed, and once a second in any case, as a node agent does."""
         begun = time.process_time()
-        node_agent.time = SimpleNamespace(
-            monotonic=lambda: self.clock.now, time=lambda: EPOCH + self.clock.now + self.clock_offset
-        )
-        self.agent._has_sent_port = True
-        self.agent._send_status(self.status())
+        status = self.status()
+        if replace(status, beats=()) != replace(self.sent, beats=()) or self.clock.now > self.sent_at + 0.9:
+            self.sent, self.sent_at = status, self.clock.now
+            node_agent.time = SimpleNamespace(time=lambda: EPOCH + self.clock.now + self.clock_offset)
+            channel: Any = SimpleNamespace(send=self.from_agent)
+            node_agent._send_status(channel, status)
         self.launch.seconds -= time.process_time() - begun
 
     def status(self) -> NodeStatus:
@@ -316,7 +315,7 @@ class SimulatedLaunch:
         if end is not None:
             self.clock.at(end, lambda: stop.counts.update(SIGINT=2))
         nodes = remote_node.remote_nodes(self.spec)
-        launch = supervisor.Supervisor(self.spec, nodes, Listener(), stop, clock=lambda: self.clock.now)
+        launch = supervisor.Supervisor(self.spec, nodes, Listener(), stop)
         begun = time.process_time()
         try:
             launch.run()

@@ -149,6 +149,8 @@ def _read_mapping(kind: Any, value: object, path: str) -> dict[Any, Any]:  # noq
         raise _mistyped(path, value, kind)
     key_kind, item_kind = get_args(kind) or (Any, Any)
     items = cast("Mapping[object, object]", value).items()
+    if key_kind is int:  # JSON has strings for keys.
+        items = [(int(key) if isinstance(key, str) and key.isdecimal() else key, item) for key, item in items]
     return {_read(key_kind, key, path): _read(item_kind, item, _join(path, str(key))) for key, item in items}
 
 

@@ -18,6 +18,8 @@ from shoal.timing import CHANNEL_BEAT_S, CHANNEL_FLUSH_S
 
 Message = dict[str, Any]
 """What was passed to `send`, with its `kind`."""
+OnMessage = Callable[[Message | None], None]
+"""Takes each incoming message, and None at the end, in a thread of the channel."""
 
 GREETING = b"\n\0shoal\0\n"
 """The first bytes of the remote end. A login shell may have printed something before them."""
@@ -26,41 +28,20 @@ _LONGEST_PREAMBLE_BYTES = 1 << 16
 
 
 class Channel:
-    """One end. A thread of its own hands each incoming message to a callback."""
+    """One end."""
 
-    def __init__(
-        self,
-        read_from: int,
-        write_to: int,
-        on_message: Callable[[Message | None], None],
-        *,
-        greets: bool = False,
-        header: bytes = b"",
-    ) -> None:
-        """Start to read and to send beats.
-
-        Args:
-            read_from: A descriptor, which this object closes.
-            write_to: Another.
-            on_message: Called with each message, and with None at the end of the other side.
-            greets: Whether this is the remote end, which sends the greeting; the other end waits for it.
-            header: Written before any message.
-        """
+    def __init__(self, read_from: int, write_to: int, on_message: OnMessage, *, greets: bool = False) -> None:
+        """Start to read and to send beats over two descriptors, which this object closes. The remote end `greets`."""
         self._on_message = on_message
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._ended = threading.Event()
         self.has_greeted = greets
         """Whether the remote end has sent its greeting."""
+        self.has_ended = False
+        """Whether the other end has closed, or has sent bytes that are no message."""
         self._received_at = time.monotonic()
-        writes = (write_to, GREETING if greets else header)
-        self._writer = threading.Thread(target=self._write, args=writes, name="channel out", daemon=True)
+        self._writer = threading.Thread(target=self._write, args=(write_to, greets), name="channel out", daemon=True)
         self._writer.start()
         threading.Thread(target=self._read, args=(read_from,), name="channel in", daemon=True).start()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the other end has closed, or has sent bytes that are no message."""
-        return self._ended.is_set()
 
     @property
     def silence(self) -> float:
@@ -76,10 +57,10 @@ class Channel:
         self._outbox.put(None)
         self._writer.join(CHANNEL_FLUSH_S)
 
-    def _write(self, descriptor: int, header: bytes) -> None:
+    def _write(self, descriptor: int, greets: bool) -> None:  # noqa: FBT001
         with contextlib.suppress(OSError), Connection(descriptor, readable=False) as connection:
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(header)
+            if greets:
+                os.write(descriptor, GREETING)
             while True:
                 try:
                     data = self._outbox.get(timeout=CHANNEL_BEAT_S)
@@ -98,7 +79,7 @@ class Channel:
                 self._received_at = time.monotonic()
                 if data:
                     self._on_message(json.loads(data))
-        self._ended.set()
+        self.has_ended = True
         self._on_message(None)
 
     def _skip_preamble(self, descriptor: int) -> None:

@@ -3,15 +3,14 @@
 Everything that keeps a node from training is reported here, before any training starts, with its remedy.
 """
 
-import contextlib
 import queue
 import socket
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from shoal.config import TrainConfig
@@ -28,11 +27,6 @@ from shoal.plan.training import refuse_unwritable, requested_gpus
 from shoal.timing import ANSWER_S, POLL_S
 
 
-def hosts_of(config: TrainConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that `--hosts` names."""
-    return allocated_hosts(environ) if config.hosts == ("slurm",) else config.hosts
-
-
 def probe_hosts(
     environ: Mapping[str, str],
     config: TrainConfig,
@@ -41,27 +35,25 @@ def probe_hosts(
 ) -> Nodes:
     """Probe all hosts of a configuration, and plan the workers of each.
 
-    Args:
-        environ: Environment variables.
-        config: The configuration.
-        on_missing: Called for each host that is unreachable and left out. By default none is left out.
-        check: Cancellation hook, polled; raises to abort.
+    `on_missing` is called for each host that is unreachable and left out; by default none is. `check` is a cancellation
+    hook, polled, which raises to abort.
 
     Raises:
         UsageError: A host cannot train, or differs from the others.
         WorkerLostError: One is unreachable.
     """
-    hosts = hosts_of(config, environ)
+    hosts = allocated_hosts(environ) if config.hosts == ("slurm",) else config.hosts
     refuse_without_ssh(config.ssh_config)
     log_root = Path(config.log_root)
     refuse_unwritable("--log-root", log_root)
     with ExitStack() as stack:
         probes = [_HostProbe(host, config.ssh_config, check, stack) for host in hosts]
-        token = stack.enter_context(_token(log_root))
-        facts, missing = _gather(probes, config, token)
+        # By this file nodes find out whether they share the directory where runs are made.
+        token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest_existing(log_root)))
+        facts, missing = _gather(probes, config, token.name)
         for error in missing.values():
             if on_missing is None or not facts:
-                raise _combined(missing)
+                raise _combined([*missing.values()])
             on_missing(error)
         own = fingerprint(socket.gethostname(), *code_of(config.task))
         refuse_differences(own, [each.fingerprint for each in facts])
@@ -88,64 +80,42 @@ class _HostProbe:
         self._check = check
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._connection = SshConnection(host, ssh_config, self._inbox.put)
-        self._has_answered = False
+        self._deadline = 0.0
         stack.callback(self._connection.close)
 
     def request(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._deadline = time.monotonic() + ANSWER_S
         self._connection.channel.send(kind, data)
 
-    def answer(self, deadline: float | None = None) -> dict[str, Any]:
-        """Return the answer to the last request.
-
-        Raises:
-            ShoalError: There is none.
-        """
-        deadline = deadline or time.monotonic() + ANSWER_S
-        while True:
+    def answer(self) -> Message:
+        """Return the answer to the last request, or raise ShoalError."""
+        while self._inbox.empty():
             self._check()
-            with contextlib.suppress(queue.Empty):
-                answer = self._inbox.get(timeout=POLL_S)
-                break
-            if time.monotonic() > deadline:
-                message = (
-                    f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
+            if time.monotonic() > self._deadline:
+                raise WorkerLostError(
+                    f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again.",
+                    host=self.host,
                 )
-                raise WorkerLostError(message, host=self.host)
-        if answer is None and self._has_answered:
-            message = f"Host {self.host} was lost while it was asked ({self._connection.how_it_ended()}): try again."
-            raise WorkerLostError(message, host=self.host)
+            time.sleep(POLL_S)
+        answer = self._inbox.get()
         if answer is None:
             raise self._connection.error()
-        self._has_answered = True
         return answer
 
 
-@contextmanager
-def _token(log_root: Path) -> Iterator[Path]:
-    """Keep a file where runs are made, by which nodes find out whether they share that directory."""
-    token = nearest_existing(log_root).absolute() / f".shoal-{uuid.uuid4().hex}"
-    with contextlib.suppress(OSError):  # Another check reports a directory that cannot be written.
-        token.touch()
-    try:
-        yield token
-    finally:
-        with contextlib.suppress(OSError):
-            token.unlink(missing_ok=True)
-
-
 def _gather(
-    probes: Sequence[_HostProbe], config: TrainConfig, token: Path
+    probes: Sequence[_HostProbe], config: TrainConfig, token: str
 ) -> tuple[list[NodeFacts], dict[str, ShoalError]]:
     """Request facts from all hosts at once; return them, and an error for each host without an answer."""
     packages, files = code_of(config.task)
-    begun, deadline = time.time(), time.monotonic() + ANSWER_S
+    begun = time.time()
     for probe in probes:
-        probe.request("facts", {"token": str(token), "packages": packages, "files": files})
+        probe.request("facts", {"token": token, "packages": packages, "files": files})
     facts: list[NodeFacts] = []
     missing: dict[str, ShoalError] = {}
     for probe in probes:
         try:
-            data = probe.answer(deadline)
+            data = probe.answer()
         except ShoalError as error:
             missing[probe.host] = error
             continue
@@ -157,10 +127,10 @@ def _gather(
     return facts, missing
 
 
-def _combined(missing: Mapping[str, ShoalError]) -> ShoalError:
+def _combined(errors: Sequence[ShoalError]) -> ShoalError:
     """Return one error with the text of all, first of all one that the user has to mend."""
-    first = next((error for error in missing.values() if isinstance(error, UsageError)), next(iter(missing.values())))
-    others = [str(error) for error in missing.values() if error is not first]
+    first = next((error for error in errors if isinstance(error, UsageError)), errors[0])
+    others = [str(error) for error in errors if error is not first]
     first.details = "\n".join([first.details, *others]).strip()
     return first
 
@@ -168,11 +138,7 @@ def _combined(missing: Mapping[str, ShoalError]) -> ShoalError:
 def _find_rendezvous(
     probes: Sequence[_HostProbe], facts: Sequence[NodeFacts], interface: str | None
 ) -> tuple[str | None, list[dict[str, str]]]:
-    """Return an address of the first host to which all others can connect, and each host's variables for that route.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return an address of the first host to which all others can connect, and each host's variables for that route."""
     if len(facts) == 1:
         return None, [{}]
     candidates = rendezvous_candidates(facts[0], interface)

@@ -5,30 +5,25 @@ a `shoal.launch.remote_node.RemoteNode` for it.
 """
 
 import logging
-import os
 import platform
 import signal
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 from shoal.heartbeat import Beat, place_of, read_beat
 from shoal.launch.exit_records import ExitRecord, read_exit_records
 from shoal.launch.hang_detector import drop_empty_stacks, read_beats
-from shoal.launch.oom import OomWatch
-from shoal.launch.processes import RankWatch
-from shoal.launch.reaper import MARK, marked, signal_all
+from shoal.launch.processes import RankWatch, count_oom_kills, oom_verdict
+from shoal.launch.reaper import marked, signal_all
+from shoal.launch.rendezvous import read_rendezvous_port
 from shoal.launch.tail import Tail
 from shoal.launch.torchrunx_patch import Agent, patched_run
-from shoal.launch.worker_entry import USUAL_TMPDIR, enter
+from shoal.launch.worker_entry import enter
 from shoal.plan.spec import NodeSpec
 from shoal.signals import STOPPING
-from shoal.timing import START_S
-
-_AGENT_LOG = "agent.log"
-_AGENT_OUTPUT_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +32,9 @@ class NodeStatus:
 
     launcher: str | None = None
     """How the torchrunx launcher or its agent ended: None while both run, empty after success, else the failure."""
+    rendezvous_port: int | None = None
+    """Port of rank 0's store, once it listens; on the node of rank 0 alone."""
     alive: tuple[int, ...] = ()
-    """Ranks that run."""
     unseen: tuple[int, ...] = ()
     """Ranks that have shown no sign of life yet."""
     ended: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -46,7 +42,6 @@ class NodeStatus:
     places: Mapping[int, str] = field(default_factory=dict[int, str])
     """Phase and iteration in which they ended."""
     beats: tuple[Beat, ...] = ()
-    """Heartbeats of ranks that run."""
     exit_records: Mapping[int, ExitRecord] = field(default_factory=dict[int, ExitRecord])
     agent_output: str = ""
     """The end of the agent's output, while some ranks have not started."""
@@ -57,99 +52,30 @@ class NodeStatus:
     rows: tuple[Mapping[str, Any], ...] = ()
     """New metrics of rank 0."""
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the status as plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, data: Mapping[str, Any], *, clock_offset: float = 0.0) -> Self:
-        """Return the status from JSON values; exit times are moved to this process's clock.
-
-        Args:
-            data: The plain values.
-            clock_offset: How far the node's clock is ahead of this process's [s].
-        """
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
-        values |= {name: {int(rank): text for rank, text in data[name].items()} for name in ("ended", "places")}
-        values["beats"] = tuple(Beat(**beat) for beat in data["beats"])
-        records = {int(rank): ExitRecord(**record) for rank, record in data["exit_records"].items()}
-        values["exit_records"] = {rank: replace(each, time=each.time - clock_offset) for rank, each in records.items()}
-        return cls(**values)
-
-
-class Node(Protocol):
-    """A node of a launch, as the supervisor uses it."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        ...
-
-    @property
-    def ranks(self) -> range:
-        """Its global ranks."""
-        ...
-
-    @property
-    def lost(self) -> str | None:
-        """How the connection to it was lost; None while it stands."""
-        ...
-
-    def start(self) -> None:
-        """Start its torchrunx launcher."""
-        ...
-
-    def status(self, *, last: bool = False) -> NodeStatus:
-        """Return its status. The last one includes an unfinished line of rank 0's output."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Return after this time, or earlier when the status of any node has changed."""
-        ...
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every rank that runs."""
-        ...
-
-    def is_busy(self) -> bool:
-        """Whether its launcher or any process of the launch still runs."""
-        ...
-
-    def stop(self) -> None:
-        """Begin to end whatever is left."""
-        ...
-
-    def close(self) -> None:
-        """Wait until nothing is left."""
-        ...
-
 
 class LocalNode:
     """The node that this process runs on."""
 
-    lost: str | None = None
+    lost = None
+    """As in `RemoteNode`."""
 
     def __init__(self, spec: NodeSpec, worker_spec: str) -> None:
         """Start nothing yet.
 
-        Args:
-            spec: The part of the specification that needs no task; with a scratch and a log directory.
-            worker_spec: The `WorkerSpec` of this node's workers, as JSON.
+        `spec` has a scratch and a log directory; `worker_spec` is the `WorkerSpec` of this node's workers, as JSON.
         """
         self.name = platform.node()
         self.ranks = spec.ranks
         self._spec, self._worker_spec = spec, worker_spec
         self._run, self._scratch = spec.run, Path(spec.scratch or "")
         self._watch = RankWatch(self._scratch, self.ranks)
-        self._oom = OomWatch()
+        self._oom_kills = count_oom_kills()
         self._places: dict[int, str] = {}
         self._output = Tail(spec.log_file(0)) if 0 in self.ranks else None
         self._metrics = Tail(self._run.metrics_jsonl, from_end=True)
         self._agent: Agent | None = None
         self._launcher: str | None = None  # As in `NodeStatus`, from the thread.
-        self._stopping = False
+        self._stopping = self._is_closed = False
         # A thread of its own: `Launcher.run` does not survive a KeyboardInterrupt.
         self._thread = threading.Thread(target=self._run_torchrunx, name="torchrunx", daemon=True)
 
@@ -160,15 +86,9 @@ class LocalNode:
     def _run_torchrunx(self) -> None:
         # Child processes inherit the mask: a Ctrl-C must not make a half-started agent print its traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        environ = {
-            # torchrunx's agent leaves a temporary directory behind; its workers get the usual place back.
-            "TMPDIR": str(self._scratch),
-            USUAL_TMPDIR: os.environ.get("TMPDIR", ""),
-            MARK: str(self._scratch),
-        }
         try:
             forks = set(self._spec.nodes[0].devices) == {"cpu"}
-            self._agent = Agent(self._scratch / _AGENT_LOG, environ, forks=forks)
+            self._agent = Agent(self._scratch, forks=forks)
             import torchrunx
 
             # Workers open their process group themselves, after their graphs are captured.
@@ -176,7 +96,7 @@ class LocalNode:
             launcher.set_logging_handlers(None)
             logging.getLogger("torchrunx").setLevel(logging.WARNING)
             if not self._stopping:  # A signal may come while torch is imported, which takes seconds.
-                patched_run(self._agent, patience=START_S)(launcher, enter, self._worker_spec)
+                patched_run(self._agent)(launcher, enter, self._worker_spec)
             self._launcher = ""
         except Exception as error:  # noqa: BLE001  Reported in the status; its frames, which hold sockets, are dropped.
             lines = str(error).strip().splitlines()
@@ -185,31 +105,30 @@ class LocalNode:
             if self._agent is not None:
                 self._agent.close()
 
-    def status(self, *, last: bool = False) -> NodeStatus:
-        """Read files and processes."""
+    def status(self) -> NodeStatus:
+        """Read files and processes. After `close`, an unfinished line of rank 0's output counts too."""
         launcher = self._launcher  # Before the ranks: when it has ended well, so have they.
-        if launcher is None and self._agent is not None and self._agent.has_ended():
+        if launcher is None and self._agent is not None and self._agent.process.poll() is not None:
             launcher = self._agent.how_it_ended()
         size = self._output.size() if self._output else 0  # Output after an exit record is not shown.
         self._watch.look()
-        records = read_exit_records(
-            self._run, self.ranks, spare=self._scratch
-        )  # After the ranks, which may have ended.
+        unseen = tuple(self._watch.unseen)
+        records = read_exit_records(self._run, self.ranks, spare=self._scratch)  # After ranks, which may have ended.
         for rank in self._watch.ended.keys() - self._places.keys():
             beat = read_beat(self._scratch, rank)
             self._places[rank] = beat.place if beat else place_of("startup", 0)
-        unseen = tuple(self._watch.unseen)
         return NodeStatus(
             launcher=launcher,
+            rendezvous_port=read_rendezvous_port(self._scratch) if self._output else None,
             alive=tuple(self._watch.alive),
             unseen=unseen,
             ended=dict(self._watch.ended),
             places=dict(self._places),
             beats=tuple(read_beats(self._scratch, self._watch.alive)),
             exit_records=records,
-            agent_output=self._agent_output() if unseen else "",
-            oom=self._oom.verdict() if self._watch.ended else "",
-            lines=self._new_lines(size, records.get(0), last=last),
+            agent_output=self._agent.output() if self._agent is not None and unseen else "",
+            oom=oom_verdict(self._oom_kills) if self._watch.ended else "",
+            lines=self._new_lines(size, records.get(0)),
             rows=tuple(self._metrics.rows()) if self._output else (),
         )
 
@@ -226,13 +145,9 @@ class LocalNode:
         """Whether the launcher or any process with the mark of this launch still runs."""
         return self._thread.is_alive() or bool(marked(self._scratch))
 
-    def stop(self) -> None:
-        """Do nothing: `close` takes no time."""
-
     def close(self) -> None:
         """End what is left with the mark of this launch, such as the agent."""
-        self._stopping = True
-        self._watch.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._watch.close()
         if self._agent is not None:
             self._agent.close()
@@ -240,15 +155,12 @@ class LocalNode:
         drop_empty_stacks(self._run, self.ranks)
         if self._thread.ident is not None:
             self._thread.join(1)
+        self._is_closed = True
 
-    def _new_lines(self, size: int, record: ExitRecord | None, *, last: bool) -> tuple[str, ...]:
+    def _new_lines(self, size: int, record: ExitRecord | None) -> tuple[str, ...]:
         """Return new output of rank 0, without the traceback of a failure, which is shown at the end."""
         if self._output is None:
             return ()
         if record is not None and record.log_bytes is not None:
             size = min(size, record.log_bytes)
-        return tuple(self._output.lines(size, unfinished=last))
-
-    def _agent_output(self) -> str:
-        log = self._scratch / _AGENT_LOG
-        return log.read_bytes()[-_AGENT_OUTPUT_BYTES:].decode(errors="replace").strip() if log.exists() else ""
+        return tuple(self._output.lines(size, unfinished=self._is_closed))

@@ -8,6 +8,7 @@ silent for too long, it exits, and its reaper lets the ranks save and then ends 
 import base64
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 from shoal.launch.channel import Channel, Message
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.rendezvous import read_rendezvous_port, write_rendezvous_port
+from shoal.launch.rendezvous import write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.network import addresses_by_interface
 from shoal.plan.environment_parity import fingerprint
@@ -30,8 +31,7 @@ from shoal.plan.spec import NodeSpec
 from shoal.timing import CHANNEL_BEAT_S, POLL_S, REACH_S
 
 _CHUNK_BYTES = 1 << 16
-_LAST_BYTES = 16 << 20
-"""How much of the end of each file is sent [bytes]."""
+_LAST_BYTES = 16 << 20  # How much of the end of each file is sent.
 
 
 def main() -> NoReturn:
@@ -52,16 +52,13 @@ def main() -> NoReturn:
         elif kind == "reach":
             channel.send(kind, {"routes": _reach(message["ports"], message["interface"])})
         elif kind == "launch":
-            _Launch(channel, inbox, message).run()
+            _launch(channel, inbox, message)
             break
     channel.close()
     os._exit(0)  # torch, once loaded, takes a second to shut down, and the launching process waits for the connection.
 
 
-# Host probe -----------------------------------------------------------------------------------------------------------
-
-
-def _facts(request: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(request: Message) -> dict[str, Any]:
     """Return this machine's `NodeFacts` as plain values."""
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return {
@@ -106,86 +103,69 @@ def _reach(ports: Mapping[str, int], interface: str | None) -> dict[str, tuple[s
         return {address: route for address, route in found if route is not None}
 
 
-# Launch ---------------------------------------------------------------------------------------------------------------
+def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
+    """Start the ranks, and serve until the launching process ends the launch."""
+    worker = json.loads(request["spec"])
+    asked = NodeSpec.from_plain(worker)
+    shares_runs = asked.nodes[0].shares_runs
+    with reaped_scratch() as scratch:
+        # Without the launching process's disk, files are written here, and sent at the end.
+        here = {
+            "scratch": str(scratch),
+            "run_dir": asked.run_dir if shares_runs else str(scratch / "run"),
+            "log_dir": (asked.log_dir if shares_runs else None) or str(scratch / "logs"),
+        }
+        spec = replace(asked, **here)
+        if not shares_runs:
+            spec.run.ranks_dir.mkdir(parents=True)
+        node = LocalNode(spec, json.dumps(worker | here))
+        node.start()
+        sent, sent_at = NodeStatus(), -math.inf
+        while not _is_ended(inbox, node, scratch):
+            status = node.status()
+            is_new = replace(status, beats=()) != replace(sent, beats=(), lines=(), rows=())
+            if is_new or time.monotonic() - sent_at > CHANNEL_BEAT_S:
+                sent, sent_at = status, time.monotonic()
+                _send_status(channel, status)
+            node.wait(POLL_S)
+            if channel.silence > request["patience"]:
+                os._exit(1)  # The reaper ends what this process has started.
+        node.close()
+        _send_status(channel, node.status())
+        if not shares_runs:
+            _send_files(channel, spec, with_logs=bool(asked.log_dir))
+    channel.send("bye")
 
 
-class _Launch:
-    """One launch on this node."""
+def _is_ended(inbox: queue.SimpleQueue[Message | None], node: LocalNode, scratch: Path) -> bool:
+    """Handle what the launching process has sent; return whether it has ended the launch."""
+    while not inbox.empty():
+        match inbox.get():
+            case {"kind": "signal", "number": number}:
+                node.signal(signal.Signals(number))
+            case {"kind": "rendezvous", "port": port}:
+                write_rendezvous_port(scratch, port)
+            case {"kind": "end"}:
+                return True
+            case _:
+                os._exit(1)
+    return False
 
-    def __init__(self, channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
-        self._channel = channel
-        self._inbox = inbox
-        self._worker: dict[str, Any] = json.loads(request["spec"])
-        self._spec = NodeSpec.from_plain(self._worker)
-        self._patience: float = request["patience"]
-        self._ending = False
-        self._has_sent_port = False
-        self._sent: NodeStatus | None = None
-        self._sent_at = 0.0
 
-    def run(self) -> None:
-        """Start the ranks, and serve until the launching process ends the launch."""
-        shares_runs = self._spec.nodes[0].shares_runs
-        with reaped_scratch() as self._scratch:
-            # Without the launching process's disk, files are written here, and sent at the end.
-            here = {
-                "scratch": str(self._scratch),
-                "run_dir": self._spec.run_dir if shares_runs else str(self._scratch / "run"),
-                "log_dir": (self._spec.log_dir if shares_runs else None) or str(self._scratch / "logs"),
-            }
-            spec = replace(self._spec, **here)
-            if not shares_runs:
-                spec.run.ranks_dir.mkdir(parents=True)
-            self._node = LocalNode(spec, json.dumps(self._worker | here))
-            self._node.start()
-            while not self._ending:
-                self._send_status(self._node.status())
-                self._node.wait(POLL_S)
-                self._handle_messages()
-            self._node.close()
-            self._send_status(self._node.status(last=True))
-            if not shares_runs:
-                self._send_files(spec)
-        self._channel.send("bye")
+def _send_status(channel: Channel, status: NodeStatus) -> None:
+    channel.send("status", {"status": asdict(status), "time": time.time()})
 
-    def _send_status(self, status: NodeStatus) -> None:
-        """Send the status when it has changed, and once a second in any case."""
-        same = self._sent is not None and replace(status, beats=()) == replace(self._sent, beats=(), lines=(), rows=())
-        if same and time.monotonic() - self._sent_at < CHANNEL_BEAT_S:
-            return
-        self._sent, self._sent_at = status, time.monotonic()
-        self._channel.send("status", {"status": status.to_plain(), "time": time.time()})
-        if 0 in self._spec.ranks and not self._has_sent_port:
-            port = read_rendezvous_port(self._scratch)
-            if port is not None:
-                self._has_sent_port = True
-                self._channel.send("rendezvous", {"port": port})
 
-    def _handle_messages(self) -> None:
-        is_lost = self._channel.silence > self._patience
-        while not self._inbox.empty() and not is_lost:
-            message = self._inbox.get()
-            if message is None:
-                is_lost = True
-            elif message["kind"] == "signal":
-                self._node.signal(signal.Signals(message["number"]))
-            elif message["kind"] == "rendezvous":
-                write_rendezvous_port(self._scratch, message["port"])
-            elif message["kind"] == "end":
-                self._ending = True
-        if is_lost:
-            os._exit(1)  # The reaper ends what this process has started.
-
-    def _send_files(self, spec: NodeSpec) -> None:
-        """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""
-        files = [("ranks", path) for path in sorted(spec.run.ranks_dir.iterdir())]
-        files += [("logs", spec.log_file(rank)) for rank in spec.ranks if self._spec.log_dir]
-        for group, path in files:
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-                while chunk := file.read(_CHUNK_BYTES):
-                    data = base64.b64encode(chunk).decode()
-                    self._channel.send("file", {"group": group, "name": path.name, "data": data})
+def _send_files(channel: Channel, spec: NodeSpec, *, with_logs: bool) -> None:
+    """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""
+    files = [("ranks", path) for path in sorted(spec.run.ranks_dir.iterdir())]
+    files += [("logs", spec.log_file(rank)) for rank in spec.ranks if with_logs]
+    for group, path in files:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            while chunk := file.read(_CHUNK_BYTES):
+                data = base64.b64encode(chunk).decode()
+                channel.send("file", {"group": group, "name": path.name, "data": data})
 
 
 if __name__ == "__main__":

@@ -1,34 +1,28 @@
-"""The processes of a node's ranks: which of them run, and how the others ended.
+"""The processes of a node's ranks: which of them run, how the others ended, and whether memory ran out.
 
 Spawned ranks are no children of the launching process, which therefore cannot wait for them. Each keeps a file locked
 while it runs; where the kernel offers process handles, they report the end at once.
 """
 
-import fcntl
 import os
 import select
 import signal
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from shoal.launch.reaper import locked_by, signal_all
-from shoal.plan.ranks import Rank
+from shoal.machine.cgroups import control_groups, read_text
 from shoal.procfs import how_it_ended, stat
+
+_MACHINE = Path("/proc/vmstat")
+_OF_GROUP = ("memory.events", "memory.oom_control")  # Of version 2 and 1.
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
 
 
 def life_file(scratch: Path, rank: int) -> Path:
     """Return the file with the process id of `rank`, which keeps it locked while it runs."""
     return scratch / f"rank_{rank:05d}.life"
-
-
-def show_sign_of_life(scratch: Path, rank: Rank) -> None:
-    """Lock this rank's file. The kernel releases the lock when this process ends, however it ends."""
-    descriptor = os.open(life_file(scratch, rank.rank), os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.truncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
 
 
 class RankWatch:
@@ -54,21 +48,22 @@ class RankWatch:
             pid = locked_by(self._files[rank])
             if pid is not None:
                 self.alive[rank] = pid
-                self._open_handle(rank, pid)
-        for rank in [rank for rank in self.alive if self._has_ended(rank)]:
-            self.ended[rank] = _last_state(self.alive.pop(rank))
-            if rank in self._handles:
-                os.close(self._handles.pop(rank))
+                with suppress(AttributeError, OSError):  # No such call on this system, or the process has just ended.
+                    self._handles[rank] = os.pidfd_open(pid)
+        ready = self.wait(0)
+        for rank in tuple(self.alive):
+            handle = self._handles.get(rank)
+            if handle in ready or (handle is None and locked_by(self._files[rank]) is None):
+                self.ended[rank] = _last_state(self.alive.pop(rank))
+                if handle is not None:
+                    os.close(self._handles.pop(rank))
 
-    def wait(self, seconds: float) -> None:
-        """Return after this time, or as soon as a rank ends."""
-        if not self._handles:
-            time.sleep(seconds)
-            return
+    def wait(self, seconds: float) -> set[int]:
+        """Return after this time, or as soon as a rank ends, the handles of ranks that have ended."""
         poll = select.poll()
         for handle in self._handles.values():
             poll.register(handle, select.POLLIN)
-        poll.poll(seconds * 1000)
+        return {handle for handle, _ in poll.poll(seconds * 1000)}
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every rank that runs, by its handle: the kernel may reuse its process id."""
@@ -82,24 +77,33 @@ class RankWatch:
         while self._handles:
             os.close(self._handles.popitem()[1])
 
-    def _open_handle(self, rank: int, pid: int) -> None:
-        try:
-            self._handles[rank] = os.pidfd_open(pid)
-        except (AttributeError, OSError):  # no such call on this system, or the process has just ended
-            return
-
-    def _has_ended(self, rank: int) -> bool:
-        handle = self._handles.get(rank)
-        if handle is None:
-            return locked_by(self._files[rank]) is None
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        return bool(poll.poll(0))
-
 
 def _last_state(pid: int) -> str:
     """Return how a process ended that its parent has not waited for yet, else an empty string."""
     fields = stat(pid)
-    if not fields or fields[0] != "Z":
-        return ""
-    return how_it_ended(os.waitstatus_to_exitcode(int(fields[-1])))
+    return how_it_ended(os.waitstatus_to_exitcode(int(fields[-1]))) if fields[:1] == ["Z"] else ""
+
+
+def count_oom_kills() -> dict[Path, int]:
+    """Return the number of kills so far in each of the kernel's files that count them, by a line `oom_kill N`."""
+    files = [*(group / name for group in control_groups("memory") for name in _OF_GROUP), _MACHINE]
+    return {file: count for file in files if (count := _kills(file)) is not None}
+
+
+def oom_verdict(before: Mapping[Path, int]) -> str:
+    """Return whether the kernel has killed for want of memory since, in parentheses and with a leading space."""
+    starved = next((file for file, count in before.items() if (_kills(file) or 0) > count), None)
+    if starved is None and _MACHINE in before:
+        return " (not by the kernel for want of memory: it counts those)"
+    if starved is None:
+        return " (the kernel does that when memory runs out)"
+    if starved == _MACHINE:
+        return " (the kernel did that to some process of this machine: memory ran out)"
+    sizes = [int(size) for name in _LIMITS if (size := read_text(starved.parent / name)).isdigit()]
+    limit = f" of {sizes[0] / 2**20:,.0f} MiB" if sizes else ""
+    return f" (the kernel did that: the memory limit of its control group{limit} was reached)"
+
+
+def _kills(file: Path) -> int | None:
+    lines = read_text(file).splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)

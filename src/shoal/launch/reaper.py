@@ -50,11 +50,10 @@ def reaped_scratch() -> Iterator[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(end_to_hold)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # A fork of this process holds the pipe.
             reaper.wait(REAPER_EXIT_S)
-        except subprocess.TimeoutExpired:  # A fork of this process holds the pipe.
-            reaper.kill()
-            reaper.wait()
+        reaper.kill()
+        reaper.wait()
         os.close(owner)
 
 
@@ -64,12 +63,9 @@ def sweep_abandoned(directory: Path) -> None:
         with contextlib.suppress(OSError):  # Another user's, or swept by another launch just now.
             if scratch.is_symlink() or scratch.stat().st_uid != os.getuid():
                 continue
-            descriptor = os.open(scratch / _OWNER, os.O_RDWR)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (scratch / _OWNER).open("r+b") as owner:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(scratch, ignore_errors=True)
-            finally:
-                os.close(descriptor)
 
 
 def marked(scratch: Path) -> list[int]:
@@ -83,19 +79,22 @@ def marked(scratch: Path) -> list[int]:
     return found
 
 
+def lock_with_pid(file: Path) -> int:
+    """Lock a file that holds this process's id. The kernel releases the lock when the process ends, however it ends."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.truncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
 def locked_by(file: Path) -> int | None:
     """Return the process id in `file` while its lock is held, else None."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.read(descriptor, 32).decode()
-        return int(text) if text else None
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(opened.read() or 0) or None
     return None
 
 
@@ -109,9 +108,7 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 def own_scratch(scratch: Path) -> int:
     """Lock a file with this process id in a new directory; it is renamed once locked, so a sweep sees it locked."""
     nameless = scratch / f".{_OWNER}"
-    descriptor = os.open(nameless, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, str(os.getpid()).encode())
+    descriptor = lock_with_pid(nameless)
     nameless.rename(scratch / _OWNER)
     return descriptor
 
@@ -126,7 +123,7 @@ def _reap(scratch: Path, save_s: float, kill_s: float) -> None:
         return
     saved_by = time.monotonic() + save_s
     signalled: set[int] = set()
-    while (ranks := _running_ranks(scratch)) and time.monotonic() < saved_by:
+    while (ranks := set(filter(None, map(locked_by, scratch.glob("rank_*.life"))))) and time.monotonic() < saved_by:
         signal_all(ranks - signalled, signal.SIGTERM)
         signalled |= ranks
         time.sleep(_POLL_S)
@@ -135,10 +132,6 @@ def _reap(scratch: Path, save_s: float, kill_s: float) -> None:
         signal_all(left, signal.SIGKILL)
         time.sleep(_POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _running_ranks(scratch: Path) -> set[int]:
-    return {pid for file in scratch.glob("rank_*.life") if (pid := locked_by(file)) is not None}
 
 
 if __name__ == "__main__":

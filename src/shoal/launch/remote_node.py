@@ -8,148 +8,129 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shoal.config.plain import from_plain
 from shoal.launch.channel import Message
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.ssh import SshConnection
 from shoal.plan.spec import WorkerSpec
-from shoal.timing import NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NODE_SILENCE_S, POLL_S
-
-
-def silence_limit(stall_timeout: float) -> float:
-    """Return how long a node may be silent before it counts as lost [s]."""
-    return max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, stall_timeout or NODE_SILENCE_S))
+from shoal.timing import CHANNEL_BEAT_S, NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NODE_SILENCE_S, POLL_S
 
 
 def remote_nodes(spec: WorkerSpec) -> list[RemoteNode]:
-    """Return the nodes of a launch, not yet connected."""
-    news = threading.Event()
+    """Return the nodes of a launch, which begin to connect."""
     nodes: list[RemoteNode] = []
-    nodes.extend(RemoteNode(spec.of_node(number), nodes, news) for number in range(len(spec.nodes)))
+    nodes.extend(RemoteNode(spec.of_node(number), nodes) for number in range(len(spec.nodes)))
     return nodes
 
 
 class RemoteNode:
     """One node."""
 
-    def __init__(self, spec: WorkerSpec, nodes: Sequence[RemoteNode], news: threading.Event) -> None:
-        """Start nothing yet.
-
-        Args:
-            spec: The specification of its workers.
-            nodes: All nodes of the launch, complete when the first of them is started.
-            news: Set whenever a message of any node has come.
-        """
+    def __init__(self, spec: WorkerSpec, nodes: Sequence[RemoteNode]) -> None:
+        """Begin to connect. `nodes` are all of the launch, complete before the first starts."""
         self.name = spec.nodes[0].host
         self.ranks = spec.ranks
         self.lost: str | None = None
-        self._spec, self._nodes, self._news = spec, nodes, news
-        self._limit = silence_limit(spec.config.stall_timeout)
+        """How the connection was lost; None while it stands."""
+        self._spec, self._nodes = spec, nodes
         self._pauses = PauseDetector()
         self._lock = threading.Lock()
-        self._connection: SshConnection | None = None
         self._status = NodeStatus(unseen=tuple(self.ranks))
         self._received_at = time.monotonic()
         self._clock_offset = -math.inf
         self._lines: list[str] = []
-        self._rows: list[Any] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._closed = threading.Event()
+        writes_run = 0 in self.ranks
+        self._connection = SshConnection(self.name, spec.config.ssh_config, self._receive, writes_run=writes_run)
+        self._channel = self._connection.channel
 
     def start(self) -> None:
-        """Connect, and have the node agent start the launcher."""
-        config = self._spec.config
-        self._connection = SshConnection(self.name, config.ssh_config, self._receive, writes_run=0 in self.ranks)
+        """Have the node agent start the launcher."""
         # A launching process that is stopped for a while comes back, and looks like one behind a cut cable.
-        self._send("launch", {"spec": self._spec.to_json(), "patience": config.stall_timeout or math.inf})
+        patience = self._spec.config.stall_timeout or math.inf
+        self._channel.send("launch", {"spec": self._spec.to_json(), "patience": patience})
 
-    def status(self, *, last: bool = False) -> NodeStatus:
-        """Return the last status that came, with new output; heartbeats age with it."""
-        del last
+    def status(self) -> NodeStatus:
+        """Return the last status that came, with new output; the heartbeats of a silent node age."""
         self._notice_loss()
         with self._lock:
             age = time.monotonic() - self._received_at
-            beats = tuple(replace(beat, idle=beat.idle + age, silent=beat.silent + age) for beat in self._status.beats)
+            beats = self._status.beats
+            if age > 2 * CHANNEL_BEAT_S:  # Else they are a second old, and copies of a thousand take a tenth of a core.
+                beats = tuple(replace(beat, idle=beat.idle + age, silent=beat.silent + age) for beat in beats)
             status = replace(self._status, beats=beats, lines=tuple(self._lines), rows=tuple(self._rows))
             self._lines.clear()
             self._rows.clear()
         return status
 
     def wait(self, seconds: float) -> None:
-        """Return after this time, or as soon as a message of any node has come."""
-        self._news.wait(seconds)
-        self._news.clear()
+        """Return after this time."""
+        time.sleep(seconds)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every rank that runs."""
-        self._send("signal", {"number": int(number)})
+        self._channel.send("signal", {"number": int(number)})
 
     def is_busy(self) -> bool:
         """Whether its launcher runs, as far as is known."""
-        return self._connection is not None and self.lost is None and self._status.launcher is None
-
-    def stop(self) -> None:
-        """Have the node agent end whatever is left."""
-        self._send("end")
+        return self.lost is None and self._status.launcher is None
 
     def close(self) -> None:
-        """Wait for the node agent, and close the connection."""
-        if self._connection is None:
-            return
+        """Have the node agent end whatever is left, wait for it, and close the connection. The first one ends all."""
+        for node in self._nodes if self is self._nodes[0] else ():
+            node._channel.send("end")  # noqa: SLF001
         deadline = time.monotonic() + NODE_CLOSE_S
-        while not self._closed.wait(POLL_S) and time.monotonic() < deadline:
+        while self.lost is None and not self._closed.wait(POLL_S) and time.monotonic() < deadline:
             self._notice_loss()
-            if self.lost is not None:
-                break
         self._connection.close(patience=0.0 if self.lost else 1.0)
-
-    def _send(self, kind: str, data: dict[str, Any] | None = None) -> None:
-        if self._connection is not None:
-            self._connection.channel.send(kind, data)
 
     def _notice_loss(self) -> None:
         """Detect that the connection ended early, or that the node has been silent for too long."""
-        watched = self._pauses.look()
-        if self._connection is None or self.lost is not None or self._closed.is_set():
+        silence = min(self._channel.silence, self._pauses.look())
+        if self.lost is not None or self._closed.is_set():
             return
-        channel = self._connection.channel
-        silence = min(channel.silence, watched)
-        if channel.has_ended:
+        limit = self._spec.config.stall_timeout or NODE_SILENCE_S
+        limit = max(NODE_LEAST_SILENCE_S, min(NODE_SILENCE_S, limit)) if self._channel.has_greeted else NODE_GREETING_S
+        if self._channel.has_ended:
             self.lost = self._connection.how_it_ended()
-        elif silence > (self._limit if channel.has_greeted else NODE_GREETING_S):
+        elif silence > limit:
             self.lost = f"it was silent for {silence:.0f} s"
 
     def _receive(self, message: Message | None) -> None:
         """Handle a message of the node agent, in the thread that reads the channel."""
-        if message is not None:
-            kind = message["kind"]
-            if kind == "status":
+        match message:
+            case {"kind": "status"}:
                 self._take_status(message)
-            elif kind == "rendezvous":
-                for node in self._nodes:
-                    if node is not self:
-                        node._send("rendezvous", message)  # noqa: SLF001
-            elif kind == "file":
+            case {"kind": "file"}:
                 self._append_to_file(message)
-            elif kind == "bye":
+            case {"kind": "bye"}:
                 self._closed.set()
-        self._news.set()
+            case _:  # The end of the channel, which `_notice_loss` sees.
+                pass
 
-    def _take_status(self, data: Message) -> None:
+    def _take_status(self, message: Message) -> None:
+        # A delay makes the other clock seem to be behind: the least delayed message is right.
+        self._clock_offset = max(self._clock_offset, message["time"] - time.time())
+        status = from_plain(NodeStatus, message["status"])
+        records = status.exit_records.items()
+        here = {rank: replace(record, time=record.time - self._clock_offset) for rank, record in records}
+        if status.rendezvous_port != self._status.rendezvous_port:
+            for node in self._nodes:
+                node._channel.send("rendezvous", {"port": status.rendezvous_port})  # noqa: SLF001
         with self._lock:
-            # A delay makes the other clock seem to be behind: the least delayed message is right.
-            self._clock_offset = max(self._clock_offset, data["time"] - time.time())
-            self._status = NodeStatus.from_plain(data["status"], clock_offset=self._clock_offset)
+            self._status = replace(status, exit_records=here)
             self._received_at = time.monotonic()
-            self._lines.extend(self._status.lines)
-            self._rows.extend(self._status.rows)
+            self._lines.extend(status.lines)
+            self._rows.extend(status.rows)
 
     def _append_to_file(self, message: Message) -> None:
-        """Append to a file that the node agent sends."""
         file = self._destination(message["group"], message["name"])
         if file is not None:
             with contextlib.suppress(OSError):

@@ -6,20 +6,18 @@ directory, environment and requests over standard input, since all users can rea
 
 import contextlib
 import fnmatch
-import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import Channel, Message
+from shoal.launch.channel import Channel, OnMessage
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
 
@@ -28,10 +26,7 @@ FORWARDED = (
     *("GLOO*", "OMP*", "MKL*", "GLIBC_TUNABLES", "MUJOCO*", "WARP*", "WANDB*", "SHOAL*"),
 )
 """Patterns of environment variables that other nodes get."""
-NOT_FORWARDED = (
-    *("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*"),
-    *("SHOAL_SECRET", "SHOAL_SCRATCH", "SHOAL_USUAL_TMPDIR", "SHOAL_AGENT_SOCKET"),
-)
+NOT_FORWARDED = ("CUDA_VISIBLE_DEVICES", "*_SOCKET_IFNAME", "TORCHELASTIC_*", "SHOAL_SECRET", "SHOAL_SCRATCH")
 """Exceptions, which hold for one machine or one process only."""
 OF_RANK_0 = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 """Variables that only the node of rank 0 gets, which writes the run."""
@@ -39,45 +34,40 @@ _NO_DIRECTORY, _NO_PYTHON, _SSH_FAILED = 91, (126, 127), 255
 """ssh's exit codes: one of the bootstrap, those of shells, and ssh's own."""
 _BOOTSTRAP = f"""
 import json, os, sys
-def take(size):
-    data = b""
-    while len(data) < size:
-        more = os.read(0, size - len(data))
-        if not more: sys.exit(1)
-        data += more
-    return data
-header = json.loads(take(int(take(8))))
+from multiprocessing.connection import Connection
+channel = Connection(0, writable=False)
+first = b""
+while not first:
+    first = channel.recv_bytes()
+first = json.loads(first)
 try:
-    os.chdir(header["cwd"])
+    os.chdir(first["cwd"])
 except OSError as error:
     sys.exit(sys.stderr.write(f"{{error.strerror}}") and {_NO_DIRECTORY})
-os.environ.update(header["environ"])
+os.environ.update(first["environ"])
 os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.node_agent"])
 """
-"""The first program there. It needs the standard library alone, and sets the directory and the environment of Shoal."""
+"""The first program there. It needs the standard library alone, and sets the directory and the environment of Shoal, by
+the channel's first message."""
 _ONE_WORD = f"exec(bytes.fromhex({_BOOTSTRAP.encode().hex()!r}))"
 """The same without newlines or characters that any login shell interprets."""
+
+_OPTIONS = (
+    "BatchMode=yes",  # No password can be typed, and no host key accepted.
+    f"ConnectTimeout={SSH_CONNECT_S}",
+    f"ServerAliveInterval={SSH_ALIVE_S}",
+    f"ServerAliveCountMax={SSH_ALIVE_COUNT}",
+    "ClearAllForwardings=yes",
+    "ControlMaster=no",
+    "RequestTTY=no",
+)
 
 
 class SshConnection:
     """A node agent on another machine, and the channel to it."""
 
-    def __init__(
-        self,
-        host: str,
-        ssh_config: str | None,
-        on_message: Callable[[Message | None], None],
-        *,
-        writes_run: bool = False,
-    ) -> None:
-        """Start to connect. Any failure ends the channel.
-
-        Args:
-            host: The machine, as ssh knows it.
-            ssh_config: A configuration file instead of the user's own.
-            on_message: See `Channel`.
-            writes_run: Whether rank 0 will run there.
-        """
+    def __init__(self, host: str, ssh_config: str | None, on_message: OnMessage, *, writes_run: bool = False) -> None:
+        """Begin to connect to a machine that ssh knows, on which rank 0 `writes_run`. Failures end the channel."""
         self.host = host
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
         (stdin, to_agent), (from_agent, stdout) = os.pipe(), os.pipe()
@@ -95,15 +85,19 @@ class SshConnection:
         )
         os.close(stdin)
         os.close(stdout)
-        header = json.dumps({"cwd": str(Path.cwd()), "environ": forwarded(os.environ, writes_run=writes_run)}).encode()
-        self.channel = Channel(from_agent, to_agent, on_message, header=b"%08d" % len(header) + header)
+        self.channel = Channel(from_agent, to_agent, on_message)
+        environ = forwarded(os.environ, writes_run=writes_run)
+        self.channel.send("environment", {"cwd": str(Path.cwd()), "environ": environ})
 
     def error(self) -> ShoalError:
-        """Return the error of a connection whose channel has ended before any message."""
-        return connection_error(self.host, *self._end())
+        """Return the error of a connection that has ended before an answer."""
+        if not self.channel.has_greeted:
+            return connection_error(self.host, *self._end())
+        message = f"Host {self.host} was lost while it was asked ({self.how_it_ended()}): try again."
+        return WorkerLostError(message, host=self.host)
 
     def how_it_ended(self) -> str:
-        """Return the same in few words, for a connection that stood before."""
+        """Return how a connection ended that stood before."""
         code, output = self._end()
         why = _last_line(output) or (how_it_ended(code) if code else "")
         return f"its connection ended ({why})" if why else "its connection ended"
@@ -114,9 +108,8 @@ class SshConnection:
             self.channel.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
 
     def _end(self) -> tuple[int | None, str]:
         """Wait for ssh; return its exit code, None if it does not end, and its messages."""
@@ -128,25 +121,14 @@ class SshConnection:
         return code, self._stderr.read().decode(errors="replace").strip()
 
 
-_OPTIONS = (
-    "BatchMode=yes",  # No password can be typed, and no host key accepted.
-    f"ConnectTimeout={SSH_CONNECT_S}",
-    f"ServerAliveInterval={SSH_ALIVE_S}",
-    f"ServerAliveCountMax={SSH_ALIVE_COUNT}",
-    "ClearAllForwardings=yes",
-    "ControlMaster=no",
-    "RequestTTY=no",
-)
-
-
 def forwarded(environ: Mapping[str, str], *, writes_run: bool = False) -> dict[str, str]:
     """Return the environment variables for a node, with those of rank 0 if it writes the run."""
-    kept = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
-    return {name: value for name, value in environ.items() if _matches(name, FORWARDED) and not _matches(name, kept)}
+    left_out = NOT_FORWARDED if writes_run else NOT_FORWARDED + OF_RANK_0
 
+    def matching(patterns: Sequence[str]) -> set[str]:
+        return {name for pattern in patterns for name in fnmatch.filter(environ, pattern)}
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return {name: environ[name] for name in matching(FORWARDED) - matching(left_out)}
 
 
 def refuse_without_ssh(ssh_config: str | None) -> None:
@@ -160,31 +142,15 @@ def refuse_without_ssh(ssh_config: str | None) -> None:
 def connection_error(host: str, code: int | None, output: str) -> ShoalError:
     """Return the error of a connection that ended before any message, from ssh's exit code and its messages."""
     quoted = _last_line(output) or "nothing was said"
-    usage = _usage_error(host, code, output, quoted)
-    if usage is not None:
-        return usage
-    if code == _SSH_FAILED:
-        message = f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again."
-        return WorkerLostError(message, host=host)
-    how = "it does not end" if code is None else how_it_ended(code)
-    message = f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
-    return WorkerLostError(message, details=output, host=host)
-
-
-def _usage_error(host: str, code: int | None, output: str, quoted: str) -> UsageError | None:
-    """Return the error of a connection that the user has to mend, if it is one."""
 
     def has(*parts: str) -> bool:
         return any(part in output for part in parts)
 
     if code == _NO_DIRECTORY:
-        message = (
-            f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path on all machines."
-        )
+        message = f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path everywhere."
     elif code in _NO_PYTHON:
         message = (
-            f"Host {host} has no Python at {sys.executable} ({quoted}): install the project's environment at the same "
-            "path on all machines."
+            f"Host {host} has no Python at {sys.executable} ({quoted}): install this environment there, at that path."
         )
     elif has("No module named 'shoal", "No module named shoal"):
         message = f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."
@@ -197,8 +163,7 @@ def _usage_error(host: str, code: int | None, output: str, quoted: str) -> Usage
         message = f"Host {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
     elif has("Could not resolve hostname"):
         message = (
-            f"Host {host} is not known to ssh ({quoted}): pass a name that resolves, an address, or one that ssh's "
-            "configuration tells about."
+            f"Host {host} is not known to ssh ({quoted}): pass an address, or a name that DNS or ssh's files know."
         )
     elif has("Permission denied (", "Too many authentication failures", "No supported authentication"):
         message = (
@@ -208,8 +173,18 @@ def _usage_error(host: str, code: int | None, output: str, quoted: str) -> Usage
     elif has("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"):
         message = f"ssh does not take its configuration, asked for host {host} ({quoted}): mend it."
     else:
-        return None
+        return _loss(host, code, output, quoted)
     return UsageError(message)
+
+
+def _loss(host: str, code: int | None, output: str, quoted: str) -> WorkerLostError:
+    """Return the error of a connection that may stand at the next attempt."""
+    if code == _SSH_FAILED:
+        message = f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again."
+        return WorkerLostError(message, host=host)
+    how = "it does not end" if code is None else how_it_ended(code)
+    message = f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
+    return WorkerLostError(message, details=output, host=host)
 
 
 def _last_line(output: str) -> str:

@@ -7,34 +7,29 @@ its first cause from the status of the nodes.
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from shoal.errors import ShoalError, WorkerLostError
-from shoal.heartbeat import slowest_phase
+from shoal.errors import WorkerLostError
+from shoal.heartbeat import Beat, slowest_phase
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
-from shoal.launch.node import LocalNode, Node, NodeStatus
+from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.remote_node import remote_nodes
+from shoal.launch.remote_node import RemoteNode, remote_nodes
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests, stop_announcement
 from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
 
+Node = LocalNode | RemoteNode
+
 
 def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
-    """Run one new process for each device of each node, and wait for all of them.
-
-    Raises:
-        TrainingFailedError: A rank raised; with the traceback of the first one that did.
-        WorkerLostError: A rank died without an exit record, or a node was lost.
-        InterruptedRunError: Ctrl-C; after a checkpoint, unless it came twice.
-        TerminatedRunError: SIGTERM, SIGHUP or SIGUSR1, after a checkpoint.
-    """
+    """Run one new process for each device of each node, and wait for all of them; raise how they ended otherwise."""
     with ExitStack() as stack:
         nodes: Sequence[Node]
         if spec.config.hosts:
@@ -50,21 +45,19 @@ def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests
 class Supervisor:
     """One launch: starts the nodes, follows their status until all have ended, and decides the outcome."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        nodes: Sequence[Node],
-        reporter: ProgressReporter,
-        stop: StopRequests,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, nodes: Sequence[Node], reporter: ProgressReporter, stop: StopRequests) -> None:
         self.spec = spec
         self.nodes = nodes
         self.reporter = reporter
         self.stop = stop
-        self.clock = clock
-        self.statuses = [NodeStatus(unseen=tuple(node.ranks)) for node in nodes]
+        self.statuses: list[tuple[Node, NodeStatus]] = []
+        self.alive: set[int] = set()  # Ranks that run, without those of a lost node, which are not waited for.
+        self.unseen: list[int] = []  # Ranks that have shown no sign of life yet.
+        self.beats: list[Beat] = []
+        self.records: dict[int, ExitRecord] = {}
         self.ended: dict[int, str] = {}  # How each rank ended, in the order of their ends, where that is known.
+        self.lost_node: Node | None = None
+        self.cannot_start = False  # A launcher ended before its ranks started. torchrunx may still be being imported.
         self.num_signals = 0  # Signals that were forwarded.
         self.orphaned_by: tuple[str, str] | None = None  # A node whose launcher ended before its ranks, and how.
         self.deadline = math.inf  # When ranks that still run are killed.
@@ -80,13 +73,13 @@ class Supervisor:
             self._watch()
         finally:
             self._clean_up()
-        self._update(last=True)
+        self._update()
         return self._outcome()
 
     def _watch(self) -> None:
         """Follow the nodes until all launchers and ranks have ended, or the deadline of those that are left."""
-        start_by = self.clock() + START_S
-        while self._alive or any(status.launcher is None for status in self.statuses):
+        start_by = time.monotonic() + START_S
+        while True:
             self._update()
             self._forward_signals()
             self._stop_orphans()
@@ -94,25 +87,33 @@ class Supervisor:
                 self._end_in(FAILURE_GRACE_S)
             elif self._has_stuck_rank():
                 self._end_in(0)
-            if self._unseen and (self.clock() > start_by or self._cannot_start):
+            if self.unseen and (time.monotonic() > start_by or self.cannot_start):
                 self._end_in(0)
-            if self.clock() >= self.deadline:
+            if not self.alive and all(status.launcher is not None for _, status in self.statuses):
                 return
-            if self.deadline < math.inf and self.ended and not self._alive:
+            if time.monotonic() >= self.deadline:
+                return
+            if self.deadline < math.inf and self.ended and not self.alive:
                 return  # No rank is left: no need to wait until torchrunx notices.
             self.nodes[0].wait(POLL_S)
 
     def _end_in(self, seconds: float) -> None:
         """Kill what still runs after this time, or earlier if that was decided before."""
-        self.deadline = min(self.deadline, self.clock() + seconds)
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
 
-    def _update(self, *, last: bool = False) -> None:
+    def _update(self) -> None:
         """Read the status of all nodes, and report new metrics and new output of rank 0."""
-        self.statuses = [node.status(last=last) for node in self.nodes]
-        phases = [beat.phase for status in self.statuses for beat in status.beats]
-        if not self.has_learned and phases and not self._unseen:
-            self.reporter.on_phase(slowest_phase(phases))
-        for status in self.statuses:
+        self.statuses = [(node, node.status()) for node in self.nodes]
+        statuses = [status for _, status in self.statuses]
+        self.alive = {rank for node, status in self.statuses if node.lost is None for rank in status.alive}
+        self.unseen = [rank for status in statuses for rank in status.unseen]
+        self.beats = [beat for status in statuses for beat in status.beats]
+        self.records = {rank: record for status in statuses for rank, record in status.exit_records.items()}
+        self.lost_node = next((node for node in self.nodes if node.lost is not None), None)
+        self.cannot_start = any(status.unseen and status.launcher is not None for status in statuses)
+        if not self.has_learned and self.beats and not self.unseen:
+            self.reporter.on_phase(slowest_phase([beat.phase for beat in self.beats]))
+        for status in statuses:
             for rank, how in status.ended.items():
                 self.ended.setdefault(rank, how)
             for line in status.lines:
@@ -120,32 +121,6 @@ class Supervisor:
             for row in status.rows:
                 self.has_learned = True
                 self.reporter.on_row(row)
-
-    @property
-    def _pairs(self) -> list[tuple[Node, NodeStatus]]:
-        return list(zip(self.nodes, self.statuses, strict=True))
-
-    @property
-    def _alive(self) -> set[int]:
-        """Ranks that run, without those of a lost node, which are not waited for."""
-        return {rank for node, status in self._pairs if node.lost is None for rank in status.alive}
-
-    @property
-    def _unseen(self) -> list[int]:
-        return [rank for status in self.statuses for rank in status.unseen]
-
-    @property
-    def _cannot_start(self) -> bool:
-        """Whether a launcher ended before all its ranks started. torchrunx itself may still be being imported."""
-        return any(status.unseen and status.launcher is not None for status in self.statuses)
-
-    @property
-    def _exit_records(self) -> dict[int, ExitRecord]:
-        return {rank: record for status in self.statuses for rank, record in status.exit_records.items()}
-
-    @property
-    def _lost_node(self) -> Node | None:
-        return next((node for node in self.nodes if node.lost is not None), None)
 
     def _signal(self, number: signal.Signals) -> None:
         for node in self.nodes:
@@ -164,8 +139,8 @@ class Supervisor:
 
     def _stop_orphans(self) -> None:
         """Let all ranks save and end once a launcher has ended before its ranks, as when its agent was killed."""
-        dead = [(node.name, each.launcher) for node, each in self._pairs if each.launcher is not None and each.alive]
-        if not dead or self.orphaned_by is not None or not self._alive:
+        dead = [(node.name, each.launcher) for node, each in self.statuses if each.launcher is not None and each.alive]
+        if not dead or self.orphaned_by is not None or not self.alive:
             return
         self.orphaned_by = dead[0]
         self._signal(signal.SIGTERM)  # Where torch has asked the kernel for the same, this does no harm.
@@ -173,38 +148,34 @@ class Supervisor:
 
     def _has_failure(self) -> bool:
         """Whether a rank has left an exit record of failure, or has ended without any, or a node was lost."""
-        records = self._exit_records
-        failed = any(record.ending == "failed" and not was_requested(record) for record in records.values())
-        return failed or bool(self.ended.keys() - records.keys()) or self._lost_node is not None
+        failed = any(record.ending == "failed" and not was_requested(record) for record in self.records.values())
+        return failed or bool(self.ended.keys() - self.records.keys()) or self.lost_node is not None
 
     def _has_stuck_rank(self) -> bool:
         """Whether a rank hangs that cannot report it itself, or all of them wait for each other."""
-        beats = [beat for status in self.statuses for beat in status.beats]
-        missing = sorted({*self._alive, *self._unseen} - {beat.rank for beat in beats})
+        missing = sorted({*self.alive, *self.unseen} - {beat.rank for beat in self.beats})
         watched = self.pauses.look()
-        self.stuck = self.stuck or find_stuck_rank(self.spec.run, beats, watched, missing)
+        self.stuck = self.stuck or find_stuck_rank(self.spec.run, self.beats, watched, missing)
         return self.stuck is not None
 
     def _clean_up(self) -> None:
         """End the ranks, wait for the launchers, and end what is left of this launch, such as agents."""
         self._signal(signal.SIGKILL)
-        hurry = self.stop.counts["SIGINT"] > 1 or self._cannot_start
-        patience = self.clock() + (0 if hurry else FAILURE_GRACE_S)
-        while any(node.is_busy() for node in self.nodes) and self.clock() < patience:
+        hurry = self.stop.counts["SIGINT"] > 1 or self.cannot_start
+        patience = time.monotonic() + (0 if hurry else FAILURE_GRACE_S)
+        while any(node.is_busy() for node in self.nodes) and time.monotonic() < patience:
             time.sleep(POLL_S)
-        for node in self.nodes:
-            node.stop()
         for node in self.nodes:
             node.close()
 
     def _outcome(self) -> list[WorkerReport]:
         """Decide the outcome of the launch."""
-        records = self._exit_records
+        records = self.records
         ranks = range(self.spec.world_size)
         if all(rank in records and records[rank].ending == "done" for rank in ranks):
             return [WorkerReport(**records[rank].report) for rank in ranks]
         # Ranks without a launcher, or without a node, were stopped by this process: that is no cause.
-        by_itself = self.orphaned_by or (self._lost_node is not None and self.stop.first is None)
+        by_itself = self.orphaned_by or (self.lost_node is not None and self.stop.first is None)
         cause = first_failure(record for record in records.values() if not (by_itself and was_requested(record)))
         if cause is not None:
             raise failure_of(cause)
@@ -212,48 +183,40 @@ class Supervisor:
             raise self.stuck
         if self.stop.first is not None:
             raise ended_at_once(self.stop.first, self.spec.run)
-        for node, status in self._pairs:
-            if node.lost is not None:
-                raise self._lost_node_error(node, status)
-        lost = next((rank for rank in self.ended if rank not in records), None)
-        if lost is not None:
-            raise self._lost_rank_error(lost)
-        raise self._orphaned_error(*self.orphaned_by) if self.orphaned_by else self._start_error()
+        raise self._loss()
 
-    def _lost_rank_error(self, rank: int) -> ShoalError:
+    def _loss(self) -> WorkerLostError:
+        """Return the error of a node, a rank, or a launcher that ended without telling why."""
+        hint = resume_hint(self.spec.run)
+        for node, status in self.statuses:
+            if node.lost is not None:
+                ranks = ", ".join(map(str, node.ranks))
+                places = " and ".join(sorted({beat.place for beat in status.beats})) or "startup"
+                message = f"Lost host {node.name} (rank {ranks}) in {places}: {node.lost}. {hint}"
+                return WorkerLostError(message, host=node.name)
+        lost = next((rank for rank in self.ended if rank not in self.records), None)
+        if lost is not None:
+            return self._lost_rank(lost, hint)
+        if self.orphaned_by is not None:
+            name, how = self.orphaned_by
+            return WorkerLostError(f"Lost torchrunx's agent on {name}, which keeps the workers ({how}). {hint}")
+        unseen = [(node, status) for node, status in self.statuses if status.unseen] or self.statuses[:1]
+        ranks = ", ".join(map(str, self.unseen)) or "unknown"
+        names = " and ".join(node.name for node, _ in unseen)
+        why = next((status.launcher for _, status in unseen if status.launcher), "it was silent")
+        output = "\n".join(status.agent_output for _, status in unseen if status.agent_output)
+        return WorkerLostError(f"Rank {ranks} on {names} did not start: {why}.", details=output)
+
+    def _lost_rank(self, rank: int, hint: str) -> WorkerLostError:
         """Return the error of the first rank that ended without an exit record."""
-        node, status = next(pair for pair in self._pairs if rank in pair[0].ranks)
+        node, status = next(pair for pair in self.statuses if rank in pair[0].ranks)
         how = self.ended[rank] or status.launcher or "killed or crashed without a word"
         oom = status.oom if "SIGKILL" in how else ""
         run = self.spec.run
         file = f" Its last words are in {self.spec.log_file(rank)}." if self.spec.log_dir else ""
-        more = f"{stacks_of(run, rank)}{file} {resume_hint(run)}"
+        more = f"{stacks_of(run, rank)}{file} {hint}"
         place = f"{status.places[rank]}{_while_saving(run)}"
         return WorkerLostError(f"Lost rank {rank} on {node.name} in {place}: {how}{oom}.{more}", rank=rank)
-
-    def _lost_node_error(self, node: Node, status: NodeStatus) -> ShoalError:
-        """Return the error of a node that is out of reach."""
-        ranks = ", ".join(map(str, node.ranks))
-        places = {beat.place for beat in status.beats} or {"startup"}
-        message = (
-            f"Lost host {node.name} (rank {ranks}) in {' and '.join(sorted(places))}: {node.lost}. "
-            f"{resume_hint(self.spec.run)}"
-        )
-        return WorkerLostError(message, host=node.name)
-
-    def _orphaned_error(self, name: str, how: str) -> ShoalError:
-        """Return the error of ranks that were well, but whose launcher was lost."""
-        message = f"Lost torchrunx's agent on {name}, which keeps the workers ({how}). {resume_hint(self.spec.run)}"
-        return WorkerLostError(message)
-
-    def _start_error(self) -> ShoalError:
-        """Return the error of ranks that showed no sign of life, with the end of the agent's output."""
-        unseen = [(node, status) for node, status in self._pairs if status.unseen] or self._pairs[:1]
-        ranks = ", ".join(map(str, self._unseen)) or "unknown"
-        names = " and ".join(node.name for node, _ in unseen)
-        why = next((status.launcher for _, status in unseen if status.launcher), "it was silent")
-        message = f"Rank {ranks} on {names} did not start: {why}."
-        return WorkerLostError(message, details="\n".join(filter(None, (each.agent_output for _, each in unseen))))
 
 
 def _while_saving(run: RunDir) -> str:

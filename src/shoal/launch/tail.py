@@ -6,24 +6,19 @@ from typing import Any
 
 
 class Tail:
-    """Yields the lines that were appended to a file since the last look. The file need not exist yet."""
+    """Returns the lines that were appended to a file since the last look. The file need not exist yet."""
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         """Begin at the start of the file, or behind what is already in it."""
         self._path = path
-        self._offset = path.stat().st_size if from_end and path.exists() else 0
+        self._offset = self.size() if from_end else 0
 
     def size(self) -> int:
         """Return how many bytes the file has now."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def lines(self, limit: int | None = None, *, unfinished: bool = False) -> list[str]:
-        """Return new lines.
-
-        Args:
-            limit: Read no byte beyond this offset.
-            unfinished: Also return a last line that lacks its newline.
-        """
+        """Return new lines before the offset `limit`, with `unfinished` also a last one that lacks its newline."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

@@ -1,8 +1,4 @@
-"""The entry of a spawned worker: the function that torchrunx runs in each worker process.
-
-torchrunx ships the name of `enter` and one string. Everything heavy is imported inside it, because torchrunx's agent
-imports this module before it starts its workers.
-"""
+"""The entry of a spawned worker: `enter`, which torchrunx calls in each worker process with one string."""
 
 from __future__ import annotations
 
@@ -10,19 +6,23 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from shoal.plan.spec import WorkerSpec
+from shoal.errors import ShoalError
+from shoal.launch.processes import life_file
+from shoal.launch.rank import run_rank
+from shoal.launch.reaper import lock_with_pid
+from shoal.launch.rendezvous import open_tcp_rendezvous
+from shoal.launch.status_store import StatusStore
+from shoal.logs import configure_logging
+from shoal.plan.ranks import Rank
+from shoal.plan.spec import NodeSpec, WorkerSpec
+from shoal.signals import STOPPING, stop_requests
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-
-USUAL_TMPDIR = "SHOAL_USUAL_TMPDIR"
-"""Environment variable with the user's own TMPDIR, which torchrunx's agent does not have; may be empty."""
 
 
 def enter(worker_spec: str) -> None:
@@ -31,15 +31,6 @@ def enter(worker_spec: str) -> None:
     A rank that failed ends its process at once: torchrunx would keep one that raises alive until its peers' own
     time-outs, and would then report a peer.
     """
-    from shoal.launch.processes import show_sign_of_life
-    from shoal.launch.rank import run_rank
-    from shoal.launch.rendezvous import open_tcp_rendezvous
-    from shoal.launch.status_store import StatusStore
-    from shoal.logs import configure_logging
-    from shoal.plan.ranks import Rank
-    from shoal.plan.spec import NodeSpec, WorkerSpec
-    from shoal.signals import STOPPING, stop_requests
-
     # Read as plain data first: to make a `WorkerSpec` of it imports the task, which may be a user's file that fails.
     plain = json.loads(worker_spec)
     node = NodeSpec.from_plain(plain)
@@ -51,12 +42,11 @@ def enter(worker_spec: str) -> None:
         local_world_size=len(node.ranks),
     )
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size)}
-    run, scratch = node.run, Path(node.scratch or "")
+    scratch = Path(node.scratch or "")
 
     def load() -> WorkerSpec:
-        _restore_tmpdir()
         _write_output_to(node.log_file(rank.rank))
-        show_sign_of_life(scratch, rank)
+        lock_with_pid(life_file(scratch, rank.rank))
         configure_logging(rank=rank.rank)
         return WorkerSpec.from_json(worker_spec)
 
@@ -72,7 +62,7 @@ def enter(worker_spec: str) -> None:
         try:
             run_rank(
                 load,
-                StatusStore(run, rank, scratch),
+                StatusStore(node.run, rank, scratch),
                 (plain["config"]["startup_timeout"], plain["config"]["stall_timeout"]),
                 stop=stop,
                 abort=_exit_with,
@@ -85,8 +75,6 @@ def enter(worker_spec: str) -> None:
 
 def _exit_with(error: BaseException) -> NoReturn:
     """Write an error into this rank's output file, and end this process. Its exit record has been written."""
-    from shoal.errors import ShoalError
-
     is_ours = isinstance(error, ShoalError)
     try:
         sys.stderr.write((error.details or f"{error}\n") if is_ours else "".join(traceback.format_exception(error)))
@@ -95,26 +83,14 @@ def _exit_with(error: BaseException) -> NoReturn:
         os._exit(error.exit_code if is_ours else 1)
 
 
-def _restore_tmpdir() -> None:
-    """Let temporary files go where the user wants them: among them are caches that outlive a launch."""
-    usual = os.environ.pop(USUAL_TMPDIR, "")
-    if usual:
-        os.environ["TMPDIR"] = usual
-    else:
-        os.environ.pop("TMPDIR", None)
-    tempfile.tempdir = None  # Python remembers the first answer.
-
-
 def _write_output_to(file: Path) -> None:
     """Redirect standard output and error to this rank's own file.
 
     torchrunx would carry both through its log stream, where one byte that is not UTF-8 fails the job.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with file.open("ab") as output:
+        for descriptor, stream in enumerate((sys.stdout, sys.stderr), 1):
+            stream.flush()
+            os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
