@@ -42,11 +42,16 @@ def show(*parts: str) -> None:
     sys.stdout.write(" ".join(parts) + "\n")
 
 
+def flags() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32, 128], help="numbers of machines, from 8 on")
+    return parser
+
+
 def main() -> None:
     """Print two tables in Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32, 128])
-    chosen = parser.parse_args().nodes
+    chosen = flags().parse_args().nodes
     show(f"| fault, --stall-timeout {STALL_S:.0f} |", " | ".join(f"{number} machines" for number in chosen), "|")
     show("| --- |" + " --- |" * len(chosen))
     errors: dict[str, str] = {}

@@ -49,7 +49,14 @@ def probe_hosts(
     with ExitStack() as stack:
         probes = [_HostProbe(host, config.ssh_config, check, stack) for host in hosts]
         # By this file nodes find out whether they share the directory where runs are made.
-        token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest_existing(log_root)))
+        nearest = nearest_existing(log_root)
+        try:
+            token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest))
+        except OSError as error:
+            why = f"takes no file ({error.strerror})"
+            raise UsageError(
+                f"--log-root asks for {log_root}, but {nearest} {why}: pass a directory that you can write to."
+            ) from error
         facts, missing = _gather(probes, config, token.name)
         for error in missing.values():
             if on_missing is None or not facts:

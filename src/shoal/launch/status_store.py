@@ -167,7 +167,8 @@ class TcpStatusStore(StatusStore):
         for _ in unsent:
             self._unsent.popleft()
         if self._first_failure is None:
-            causes = [f"{_CAUSES}/{number + 1}" for number in range(store.raw.add(_CAUSES, 0))]
+            count = min(store.raw.add(_CAUSES, 0), 2 * self.rank.world_size)  # It is not signed.
+            causes = [f"{_CAUSES}/{number + 1}" for number in range(count)]
             first = next((key for key in causes if store.raw.check([key])), None)  # A rank may be lost after counting.
             self._first_failure = ExitRecord(**json.loads(store.get(first))) if first else None
         period = self.rank.world_size * STATUS_READ_S
