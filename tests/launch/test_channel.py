@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.channel import GREETING, Channel
+from shoal.launch.remote.channel import GREETING, Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shoal.launch.channel import Message
+    from shoal.launch.remote.channel import Message
 
 WAIT_S = 20.0
 

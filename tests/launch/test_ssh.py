@@ -12,8 +12,8 @@ import pytest
 from support.documented import ROOT
 
 from shoal.errors import UsageError, WorkerLostError
-from shoal.launch import ssh
-from shoal.launch.ssh import connection_error, forwarded, refuse_without_ssh
+from shoal.launch.remote import ssh
+from shoal.launch.remote.ssh import connection_error, forwarded, refuse_without_ssh
 
 CHANGED = "@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@\nHost key verification failed.\r\n"
 STRICT = "No ED25519 host key is known for b and you have requested strict checking.\nHost key verification failed."

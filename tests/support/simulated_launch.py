@@ -19,10 +19,12 @@ from support.stories import Listener
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Beat
-from shoal.launch import hang_detector, node_agent, remote_node, supervisor
+from shoal.launch import hang_detector, supervisor
 from shoal.launch.exit_records import ExitRecord
 from shoal.launch.hang_detector import stall_error
 from shoal.launch.node import NodeStatus
+from shoal.launch.remote import node as remote_node
+from shoal.launch.remote import node_agent
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.spec import WorkerSpec

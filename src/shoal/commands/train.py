@@ -11,9 +11,9 @@ from shoal.checks.preflight import preflight
 from shoal.config import TrainConfig
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.elastic import publish_elastic_refusal, save_run
-from shoal.launch.host_probe import probe_hosts
 from shoal.launch.modes import launch_mode_of, without
 from shoal.launch.rank import ProgressReporter
+from shoal.launch.remote.host_probe import probe_hosts
 from shoal.launch.rendezvous import publish_refusal
 from shoal.launch.restarts import Restarts
 from shoal.launch.run_record import (

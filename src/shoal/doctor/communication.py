@@ -19,7 +19,7 @@ from shoal.checks.findings import Finding, note, ok, problem
 from shoal.config import DoctorConfig, TrainConfig
 from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
-from shoal.launch.host_probe import probe_hosts
+from shoal.launch.remote.host_probe import probe_hosts
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir

@@ -1,7 +1,7 @@
 """A node of a launch: `LocalNode` starts this machine's ranks with a local torchrunx launcher, and has their status.
 
 A local launch has one, in the launching process. With `--hosts` each node agent has one, and the launching process has
-a `shoal.launch.remote_node.RemoteNode` for it.
+a `shoal.launch.remote.node.RemoteNode` for it.
 """
 
 import logging

@@ -11,8 +11,8 @@ from functools import partial
 
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
 from shoal.launch.exit_records import ended_at_once
-from shoal.launch.host_probe import probe_hosts
 from shoal.launch.rank import ProgressReporter
+from shoal.launch.remote.host_probe import probe_hosts
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import NodePlan, Nodes

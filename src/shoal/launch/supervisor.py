@@ -18,7 +18,7 @@ from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.remote_node import RemoteNode, remote_nodes
+from shoal.launch.remote.node import RemoteNode, remote_nodes
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import StopRequests, stop_announcement

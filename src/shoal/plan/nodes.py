@@ -25,7 +25,7 @@ def choose_backend(supports_nccl: Iterable[bool], world_size: int) -> Literal["n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What `shoal.launch.host_probe` finds out about a node."""
+    """What `shoal.launch.remote.host_probe` finds out about a node."""
 
     host: str
     """The name that was passed to `--hosts`."""

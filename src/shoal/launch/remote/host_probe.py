@@ -16,8 +16,8 @@ from typing import Any
 from shoal.config import TrainConfig
 from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import Message
-from shoal.launch.ssh import SshConnection, refuse_without_ssh
+from shoal.launch.remote.channel import Message
+from shoal.launch.remote.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
 from shoal.plan.environment_parity import code_of, fingerprint, refuse_differences

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.plain import from_plain
-from shoal.launch.channel import Message
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
-from shoal.launch.ssh import SshConnection
+from shoal.launch.remote.channel import Message
+from shoal.launch.remote.ssh import SshConnection
 from shoal.plan.spec import WorkerSpec
 from shoal.timing import CHANNEL_BEAT_S, NODE_CLOSE_S, NODE_GREETING_S, NODE_LEAST_SILENCE_S, NODE_SILENCE_S, POLL_S
 

@@ -1,8 +1,8 @@
 """The agent of a node of `--hosts`: answers the host probe, runs a `LocalNode`, and sends its status to the launcher.
 
-ssh runs it as `python -m shoal.launch.node_agent`, with the channel on standard input and output. It opens no port,
-but for a moment to test whether other nodes can connect. When the channel closes, or the launching process has been
-silent for too long, it exits, and its reaper lets the ranks save and then ends them.
+ssh runs it as `python -m shoal.launch.remote.node_agent`, with the channel on standard input and output. It opens no
+port, but for a moment to test whether other nodes can connect. When the channel closes, or the launching process has
+been silent for too long, it exits, and its reaper lets the ranks save and then ends them.
 """
 
 import base64
@@ -20,9 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shoal.launch.channel import Channel, Message
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
+from shoal.launch.remote.channel import Channel, Message
 from shoal.launch.rendezvous import write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.network import addresses_by_interface

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.channel import Channel, OnMessage
+from shoal.launch.remote.channel import Channel, OnMessage
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
 
@@ -45,7 +45,7 @@ try:
 except OSError as error:
     sys.exit(sys.stderr.write(f"{{error.strerror}}") and {_NO_DIRECTORY})
 os.environ.update(first["environ"])
-os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.node_agent"])
+os.execv(sys.executable, [sys.executable, *{PYTHON[1:]}, "-u", "-m", "shoal.launch.remote.node_agent"])
 """
 """The first program there. It needs the standard library alone, and sets the directory and the environment of Shoal, by
 the channel's first message."""
