@@ -205,7 +205,7 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("node_agent", r"Lost host b \(rank 1\) in .*: its connection ended"),
+        ("remote.node_agent", r"Lost host b \(rank 1\) in .*: its connection ended"),
         ("torchrunx_patch", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
     ],
 )

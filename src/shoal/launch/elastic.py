@@ -99,19 +99,24 @@ def publish_elastic_refusal(config: TrainConfig, error: UsageError) -> None:
 
 
 def _watch_refusals(config: TrainConfig, scratch: Path, abort: Callable[[ShoalError], None]) -> None:
-    """End this process when another launcher refuses before there is a run."""
+    """End this process when another launcher refuses before there is a run.
+
+    The thread ends then, too: one that is inside torch's store while this process ends would abort it.
+    """
     import torch.distributed  # noqa: F401  It takes longer than a node 0 that refuses waits.
 
+    store: SignedStore | None = None
     while saved_run(scratch) is None:
         time.sleep(ELASTIC_POLL_S)
-        if _reaches_node_0(config):
-            with suppress(RuntimeError):  # Node 0 is gone again.
-                store = _store_of_node_0(config)
-                store.raw.wait([_REFUSAL], timedelta(seconds=FOREVER_S))
-                if saved_run(scratch) is None:
-                    error = UsageError(store.get(_REFUSAL).decode())
-                    _acknowledge_refusal(store, config)
-                    abort(error)
+        try:
+            store = store or (_store_of_node_0(config) if _reaches_node_0(config) else None)
+            if store is None or not store.raw.check([_REFUSAL]) or saved_run(scratch) is not None:
+                continue
+            error = UsageError(store.get(_REFUSAL).decode())
+            _acknowledge_refusal(store, config)
+            abort(error)
+        except RuntimeError:  # Node 0 is gone again.
+            store = None
 
 
 def _store_of_node_0(config: TrainConfig, *, is_master: bool = False) -> SignedStore:

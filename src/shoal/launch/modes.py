@@ -31,7 +31,15 @@ from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests, stop_announcement, stop_requests
-from shoal.timing import CAUSE_S, FINAL_REPORT_S, PARENT_POLL_S, PEER_FAILURE_S, REAPER_SAVE_S, wait_for
+from shoal.timing import (
+    CAUSE_S,
+    FINAL_REPORT_S,
+    PARENT_POLL_S,
+    PEER_FAILURE_S,
+    REAPER_SAVE_S,
+    STATUS_REFRESH_S,
+    wait_for,
+)
 from shoal.worker import WorkerReport
 
 _RUN_DIR = "shoal/run_dir"
@@ -116,7 +124,7 @@ def _joined(plan: TrainPlan, rank: Rank, abort: Callable[[ShoalError], None]) ->
         connect = partial(rendezvous.connect, store.secret)
         files = nullcontext(StatusStore(spec.run, rank))
         with closing(TcpStatusStore(spec.run, rank, connect)) if several else files as statuses:
-            return run_rank(
+            reports = run_rank(
                 lambda: spec,
                 statuses,
                 (spec.config.startup_timeout, spec.config.stall_timeout),
@@ -128,6 +136,9 @@ def _joined(plan: TrainPlan, rank: Rank, abort: Callable[[ShoalError], None]) ->
                 gather=partial(_gather, store, rank),
                 cause_of=partial(_first_cause, statuses),
             )
+            if several:  # Rank 0, whose process may hold the store, stays until the exit records of all are in it.
+                acknowledge(store, rank, "end", STATUS_REFRESH_S)
+        return reports
 
     agree = partial(share_run_dir, store, rank)
     return LaunchMode(run=run, agree_on_run_dir=agree, close=partial(rendezvous.close, rank))

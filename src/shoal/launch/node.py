@@ -97,7 +97,7 @@ class LocalNode:
             logging.getLogger("torchrunx").setLevel(logging.WARNING)
             if not self._stopping:  # A signal may come while torch is imported, which takes seconds.
                 patched_run(self._agent)(launcher, enter, self._worker_spec)
-            self._launcher = ""
+                self._launcher = ""
         except Exception as error:  # noqa: BLE001  Reported in the status; its frames, which hold sockets, are dropped.
             lines = str(error).strip().splitlines()
             self._launcher = lines[0].rstrip(".") if lines else type(error).__name__

@@ -23,7 +23,7 @@ from shoal.launch.hang_detector import read_beats
 from shoal.launch.signed_store import SignedStore
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
-from shoal.timing import BEAT_S, STATUS_LINGER_S, STATUS_READ_S, STATUS_REFRESH_S
+from shoal.timing import BEAT_S, STATUS_ANSWER_S, STATUS_LINGER_S, STATUS_READ_S, STATUS_REFRESH_S
 
 _CAUSES = "shoal/causes"
 """Counts failures that are not secondary, in the order in which the store received them: no clock matters."""
@@ -92,7 +92,8 @@ class TcpStatusStore(StatusStore):
         self._answered = time.monotonic()
         self._requests: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._closed = False
-        threading.Thread(target=self._synchronize, name="status store", daemon=True).start()
+        self._thread = threading.Thread(target=self._synchronize, name="status store", daemon=True)
+        self._thread.start()
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:
         """Publish a heartbeat with the next synchronisation, the first one at once."""
@@ -139,8 +140,10 @@ class TcpStatusStore(StatusStore):
         done.wait(STATUS_REFRESH_S)
 
     def close(self) -> None:
-        """Stop synchronising."""
+        """Stop synchronising. A thread that connects while this process ends would abort it."""
         self._closed = True
+        self._requests.put(threading.Event())
+        self._thread.join(2 * STATUS_ANSWER_S)
 
     def _synchronize(self) -> None:
         waiting: list[threading.Event] = []
