@@ -73,7 +73,7 @@ class Seen:
     ended_after_s: float | None
     """From the fault to the end of the command [s]; None if it had to be killed."""
     code: int | None
-    told_within_lines: int | None
+    named_within_lines: int | None
     """The last so many lines hold rank and cause; None if the last lines do not."""
     iterations_at_fault: int
     iterations_done: int
@@ -243,7 +243,7 @@ def observe(system: str, processes: str, words: list[str], fault: Fault, where: 
         fault=fault.name,
         ended_after_s=round(seconds, 1) if ended else None,
         code=code if ended else None,
-        told_within_lines=told_within(tail, fault),
+        named_within_lines=named_within(tail, fault),
         iterations_at_fault=at_fault,
         iterations_done=done,
         iterations_saved=saved,
@@ -253,7 +253,7 @@ def observe(system: str, processes: str, words: list[str], fault: Fault, where: 
 
 
 def strike(process: subprocess.Popen[bytes], fault: Fault, struck: Path, done: Callable[[], int]) -> float:
-    """Wait until a rank has told that its fault strikes, or send the signal. Return the time of the fault [s]."""
+    """Wait until a rank prints that its fault strikes, or send the signal. Return the time of the fault [s]."""
 
     def is_time() -> bool:
         return process.poll() is not None or (done() >= DONE_BEFORE if fault.sent else struck.exists())
@@ -270,11 +270,11 @@ def strike(process: subprocess.Popen[bytes], fault: Fault, struck: Path, done: C
 
 
 def iterations_done(logs: Path, output: Path) -> int:
-    """Return how many iterations rank 0 has told of: Shoal in its metrics, rsl_rl in what it prints."""
+    """Return how many iterations rank 0 has reported: Shoal in its metrics, rsl_rl in what it prints."""
     for metrics in logs.rglob("metrics.jsonl"):
         return metrics.read_text(encoding="utf-8").count("\n")
-    told = re.findall(r"Learning iteration (\d+)/", output.read_text(encoding="utf-8", errors="replace"))
-    return int(told[-1]) + 1 if told else 0
+    reported = re.findall(r"Learning iteration (\d+)/", output.read_text(encoding="utf-8", errors="replace"))
+    return int(reported[-1]) + 1 if reported else 0
 
 
 def iterations_saved(logs: Path) -> int:
@@ -287,7 +287,7 @@ def iterations_saved(logs: Path) -> int:
     return 0
 
 
-def told_within(tail: list[str], fault: Fault) -> int | None:
+def named_within(tail: list[str], fault: Fault) -> int | None:
     """Return how many lines from the end on one has to read to know the cause, and the rank if one is to blame."""
     patterns = [fault.cause] if fault.sent else [fault.cause, r"\brank[^\w\n]*1\b"]
     for count in range(1, len(tail) + 1):
@@ -305,12 +305,12 @@ def table(rows: list[Seen], limit: float) -> str:
     for row in rows:
         ended = f"not in {limit:g} s" if row.ended_after_s is None else f"{row.ended_after_s:.1f} s"
         code = "" if row.code is None else signal.Signals(-row.code).name if row.code < 0 else str(row.code)
-        told = "-" if row.told_within_lines is None else f"{row.told_within_lines} lines"
-        told = "line" if told == "1 lines" else told
+        within = "-" if row.named_within_lines is None else f"{row.named_within_lines} lines"
+        within = "line" if within == "1 lines" else within
         saved = f"{row.iterations_saved} of {row.iterations_done}"
         left = "all" if row.ended_after_s is None else str(len(row.left))
         system = f"{row.system}, {row.processes}"
-        lines.append(f"| {row.fault} | {system} | {ended} | {code} | {told} | {saved} | {left} |")
+        lines.append(f"| {row.fault} | {system} | {ended} | {code} | {within} | {saved} | {left} |")
     return "\n".join(lines)
 
 

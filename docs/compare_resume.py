@@ -41,7 +41,7 @@ LEVELS = 4
 """Levels of the ground."""
 
 FORWARD_SPEED = 20.0
-"""Shoal sends a robot down a level that was told to go two metres, and did not come half as far: here, in one short
+"""Shoal sends a robot down a level with a command to go two metres, and did not come half as far: here, in one short
 episode [m/s]."""
 
 PATIENCE_S = 600.0
@@ -222,21 +222,21 @@ def tried(trainer: Trainer, where: Path) -> dict[str, Launch]:
 
 
 def launched(words: list[str], where: Path) -> Launch:
-    """Run a command to its end, and read what it has told."""
+    """Run a command to its end, and read what it has logged."""
     where.mkdir(exist_ok=True)
     before = set(where.rglob("events.out.*"))
     ended = start(words, where, ENVIRON).end(PATIENCE_S)
     (where / "output.txt").write_text(f"{ended.stdout}\n{ended.stderr}", encoding="utf-8")
-    told: dict[str, list[tuple[int, float]]] = {}
+    logged: dict[str, list[tuple[int, float]]] = {}
     for file in sorted(set(where.rglob("events.out.*")) - before):
-        told |= scalars_in(file)
+        logged |= scalars_in(file)
     totals = re.findall(r"Total steps:?\s+([\d,]+)", ended.stdout, re.IGNORECASE)
     return Launch(
         code=ended.code,
-        counted=[step for step, _ in told.get("Loss/surrogate", [])],
+        counted=[step for step, _ in logged.get("Loss/surrogate", [])],
         metrics={
             name: [value for _, value in values]
-            for name, values in told.items()
+            for name, values in logged.items()
             if not (name.startswith("Perf/") or name.endswith("/time") or name == "Train/total_time")
         },
         total_steps=int(totals[-1].replace(",", "")) if totals else None,

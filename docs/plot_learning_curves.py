@@ -2,8 +2,8 @@
 
     python docs/plot_learning_curves.py --out docs/images/NAME.svg --title "..." LABEL=RUN_DIR [LABEL=RUN_DIR ...]
 
-Runs with the same label share a colour, so that seeds can be told from settings. With `--panels` each label has a
-panel of its own instead, for tasks whose returns cannot be compared.
+Runs with the same label share a colour, which distinguishes seeds from settings. With `--panels` each label has a panel
+of its own instead, for tasks whose returns cannot be compared.
 """
 
 from __future__ import annotations

@@ -12,10 +12,14 @@ import numpy as np
 import onnxruntime
 
 session = onnxruntime.InferenceSession(sys.argv[1])
-told = session.get_modelmeta().custom_metadata_map
-columns = dict(zip(json.loads(told["observation_groups"]), json.loads(told["observation_columns"]), strict=True))
+metadata = session.get_modelmeta().custom_metadata_map
+columns = dict(
+    zip(json.loads(metadata["observation_groups"]), json.loads(metadata["observation_columns"]), strict=True)
+)
 
 # One robot; a recurrent policy has h_in, or h_in and c_in, beside obs.
 groups = [np.zeros((1, count), np.float32) for count in columns.values()]
 (actions,) = session.run(["actions"], {"obs": np.concatenate(groups, axis=1)})
-sys.stdout.write(f"{told['task']}, every {told['control_period_s']} s: {columns} -> {actions.shape[1]} action\n")
+sys.stdout.write(
+    f"{metadata['task']}, every {metadata['control_period_s']} s: {columns} -> {actions.shape[1]} action\n"
+)

@@ -66,7 +66,7 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
             True,
             ("problem", "The disk of /data has no room for another file: remove some, or pass --log-root.", False),
         ),
-        (None, True, ("note", "The room on the disk of /data cannot be told.", False)),
+        (None, True, ("note", "The free space on the disk of /data cannot be read.", False)),
     ],
 )
 def test_a_disk_is_compared_with_checkpoints(disk: Disk | None, exactly: bool, expected: tuple[str, str, bool]) -> None:

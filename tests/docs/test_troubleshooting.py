@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 ERRORS = {name for name in vars(errors) if name.endswith("Error")}
 SPEAKERS = ERRORS | {"ERRORS", "kind", "_refuse", "error", "OSError"}
 """What makes an error of its first argument: errors by name or out of a table, functions, and a method."""
-WRITERS = {"_why_unavailable", "_trouble", "_difference"}
+WRITERS = {"_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""

@@ -71,7 +71,7 @@ def check_disk(where: Path, disk: Disk | None, checkpoint: int, count: int, *, e
     """
     topic, least = "disk", "" if exactly else "at least "
     if disk is None:
-        return note(topic, f"The room on the disk of {where} cannot be told")
+        return note(topic, f"The free space on the disk of {where} cannot be read")
     if disk.free_files == 0:
         return problem(topic, f"The disk of {where} has no room for another file", "remove some, or pass --log-root")
     if disk.free < checkpoint + REST_BYTES:
