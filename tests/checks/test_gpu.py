@@ -154,20 +154,20 @@ def test_faults_of_a_gpu_are_reported(state: dict[str, Any], workers: int, expec
 
 ROUGH = "Quadruped-Velocity-Rough"
 SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
-# Of each environment 836,000 bytes, and 24 steps of 330 + 7 numbers of 4 bytes: 868,352. 200 MiB are for a context.
+# Of each environment 834,000 bytes, and 24 steps of 330 + 7 numbers of 4 bytes: 866,352. 200 MiB are for a context.
 
 
 @pytest.mark.parametrize(
     ("flags", "workers", "state", "expected"),
     [
-        # 65,536 * 868,352 + 200 MiB are 53.2 GiB. (23 GiB - 200 MiB) / 868,352 are 28,198.5.
+        # 65,536 * 868,352 + 200 MiB are 53.1 GiB. (23 GiB - 200 MiB) / 868,352 are 28,263.5.
         (
             ("--num-envs", "65536"),
             1,
             {},
             (
-                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
-                "pass --num-envs 28198 or fewer."
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.1 GiB: "
+                "pass --num-envs 28263 or fewer."
             ),
         ),
         # (11.5 GiB - 200 MiB) / 868,352 are 13,978.5.
@@ -177,7 +177,7 @@ SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
             {},
             (
                 f"{NAME} has 23.0 GiB of memory free, but 2 workers with 32,768 environments each take at least "
-                "53.4 GiB: pass --num-envs 13978 or fewer."
+                "53.3 GiB: pass --num-envs 14010 or fewer."
             ),
         ),
         (
@@ -185,8 +185,8 @@ SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
             1,
             {},
             (
-                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.2 GiB: "
-                "pass --num-envs-total 56396 or fewer."
+                f"{NAME} has 23.0 GiB of memory free, but a worker with 65,536 environments takes at least 53.1 GiB: "
+                "pass --num-envs-total 56526 or fewer."
             ),
         ),
         (
@@ -195,7 +195,7 @@ SMALL_GPU: dict[str, Any] = {"total_bytes": 24 * GIB, "free_bytes": 23 * GIB}
             {"total_bytes": 80 * GIB, "holders": (OTHER,)},
             (
                 f"{NAME} has 23.0 GiB of memory free, held by python (process 77, 3.0 GiB), but a worker with 65,536 "
-                "environments takes at least 53.2 GiB: end what holds it, or pass --num-envs 28198 or fewer."
+                "environments takes at least 53.1 GiB: end what holds it, or pass --num-envs 28263 or fewer."
             ),
         ),
         (
@@ -217,9 +217,9 @@ def test_more_environments_than_fit_are_refused_with_the_number_that_fits(
 
 
 def test_the_number_of_environments_that_fits_is_not_refused() -> None:
-    plan = plan_on_gpus(ROUGH, "--num-envs", "28198")
+    plan = plan_on_gpus(ROUGH, "--num-envs", "28263")
     assert findings(plan=plan, **SMALL_GPU) == []
-    assert len(findings(plan=dataclasses.replace(plan, num_envs=28199), **SMALL_GPU)) == 1
+    assert len(findings(plan=dataclasses.replace(plan, num_envs=28264), **SMALL_GPU)) == 1
 
 
 def test_an_exclusive_gpu_takes_one_worker_while_it_is_idle() -> None:
