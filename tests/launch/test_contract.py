@@ -160,7 +160,8 @@ def test_progress_is_told_to_the_last_iteration(launch: Ended) -> None:
 
 
 def test_nothing_is_complained_about(launch: Ended) -> None:
-    assert launch.stderr == ""
+    # Another test may be compiling kernels into the same cache.
+    assert [line for line in launch.stderr.splitlines() if "is compiling Warp kernels" not in line] == []
 
 
 def test_the_rank_files_are_named_as_torchrunx_names_them(launch: Ended, door: str) -> None:

@@ -18,6 +18,9 @@ from filelock import FileLock, Timeout
 
 logger = logging.getLogger(__name__)
 
+SILENT_WAIT_S = 5.0
+"""Wait in seconds that is not reported: to load compiled kernels takes less."""
+
 
 @contextmanager
 def exclusive_kernel_cache() -> Iterator[None]:
@@ -27,7 +30,7 @@ def exclusive_kernel_cache() -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / "shoal.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=SILENT_WAIT_S)
     except Timeout:
         logger.info("Another worker is compiling Warp kernels into %s: waiting for it.", directory)
         lock.acquire()
