@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.checkpoints import Snapshot
     from shoal.learn.groups import World
-    from shoal.learn.runner import Runner
+    from shoal.learn.loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -145,22 +145,23 @@ def _learn(  # noqa: PLR0913  All by name.
     from shoal.learn.checkpoint_writer import CheckpointWriter
     from shoal.learn.collective_latency import measure_collective_latency
     from shoal.learn.groups import group_timeout
+    from shoal.learn.learners import build_learner
+    from shoal.learn.loop import TrainingLoop
     from shoal.learn.metrics import open_writers
     from shoal.learn.replicas import compare_replicas
-    from shoal.learn.runner import Runner
 
     if world.device == "cpu":
         keep_freed_memory()
     _seed_everything(job.config.seed)  # The same first weights on every rank,
-    runner = Runner(env, job.config, world)
-    _begin(job, runner)
-    distance = {} if job.probe is None else measure_collective_latency(runner, job.probe)
+    loop = TrainingLoop(env, build_learner(env, job.config.agent, world), job.config, world)
+    _begin(job, loop)
+    distance = {} if job.probe is None else measure_collective_latency(loop.learner, world, job.probe)
 
     transfer = CheckpointTransfer(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
     keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
     checkpoints = CheckpointWriter(job.run, world, keep, transfer)
     code = {"versions": versions(), "git": git_state()} if world.is_first else {}
-    writers = open_writers(job.run, job.config, runner.iteration) if world.is_first else []
+    writers = open_writers(job.run, job.config, loop.iteration) if world.is_first else []
     last_row: Row = {}
 
     def take_row(row: Row) -> None:
@@ -178,7 +179,7 @@ def _learn(  # noqa: PLR0913  All by name.
         checkpoints.save(replace(snapshot, metadata={**snapshot.metadata, "time": now(), **code}))
 
     try:
-        stopped_by = runner.train(
+        stopped_by = loop.train(
             on_row=take_row,
             save=save,
             stop_requests=stop.flags,
@@ -193,41 +194,41 @@ def _learn(  # noqa: PLR0913  All by name.
         for writer in writers:
             writer.close()
     # A collective, also after a signal: a rank that ended before rank 0 has saved would alarm its launcher.
-    digest = compare_replicas(runner.alg, world, when="at the end")
+    digest = compare_replicas(loop.learner, world, when="at the end")
     if stopped_by is not None:
         raise ERRORS[stopped_by](
-            f"{stopped_by} ended the run after iteration {runner.iteration}, with a checkpoint: pass --resume to go on."
+            f"{stopped_by} ended the run after iteration {loop.iteration}, with a checkpoint: pass --resume to go on."
         )
     report = WorkerReport(
         rank=world.rank,
         host=platform.node(),
         device=world.device,
-        iteration=runner.iteration,
+        iteration=loop.iteration,
         digest=digest,
         last_row=last_row,
         distance=distance,
     )
     exports = job.config.export and world.is_first
-    return report, partial(_export, job, env, runner) if exports else lambda: None
+    return report, partial(_export, job, env, loop) if exports else lambda: None
 
 
-def _begin(job: WorkerSpec, runner: Runner) -> None:
+def _begin(job: WorkerSpec, loop: TrainingLoop) -> None:
     """Synchronise all replicas, with the state of the checkpoint to start from, if any."""
     from shoal.learn.checkpoint_transfer import local_copy
     from shoal.learn.checkpoints import read_checkpoint
     from shoal.learn.state import resume_environments
 
-    start, world = job.start, runner.world
+    start, world = job.start, loop.world
     if start is None:
-        runner.synchronize()
-        _seed_everything(runner.seed)  # Each rank draws other actions.
+        loop.synchronize()
+        _seed_everything(loop.seed)  # Each rank draws other actions.
         return
     with local_copy(Path(start.model), world) as model:
-        runner.restore(read_checkpoint(model), weights_only=start.mode == "weights")
-        runner.synchronize()
-        _seed_everything(runner.seed)
+        loop.restore(read_checkpoint(model), weights_only=start.mode == "weights")
+        loop.synchronize()
+        _seed_everything(loop.seed)
         if start.mode == "continue":
-            resume_environments(runner, Checkpoint(model.parent))
+            resume_environments(loop, Checkpoint(model.parent))
 
 
 def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
@@ -254,19 +255,19 @@ def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -
     )
 
 
-def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
+def _export(job: WorkerSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
     """Write the last policy, and the best one that was saved; a failure costs one warning."""
     from shoal.learn.checkpoints import read_checkpoint
 
-    exported = Checkpoint(job.run.checkpoint_dir(runner.iteration))
+    exported = Checkpoint(job.run.checkpoint_dir(loop.iteration))
     best = best_good(job.run)
     try:
-        _export_as(job.run.policy_onnx, exported, job, env, runner)
+        _export_as(job.run.policy_onnx, exported, job, env, loop)
         if best is not None and best != exported:
             exported = best
-            runner.restore(read_checkpoint(best.model), weights_only=True)
-            runner.iteration = best.iteration
-            _export_as(job.run.best_onnx, best, job, env, runner)
+            loop.restore(read_checkpoint(best.model), weights_only=True)
+            loop.iteration = best.iteration
+            _export_as(job.run.best_onnx, best, job, env, loop)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.
         reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
         logger.warning(
@@ -277,13 +278,14 @@ def _export(job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
         )
 
 
-def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, runner: Runner) -> None:
-    """Write the policy of `runner`, which has the state of `checkpoint`."""
+def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
+    """Write the policy of `loop`, which has the state of `checkpoint`."""
     from shoal.learn.export import exportable_policy, write_policy
 
     name = registry.resolve(job.config.task).name
     source = str(checkpoint.path.relative_to(job.run.path.parent))
-    write_policy(exportable_policy(runner, env.task, name=name, checkpoint=source), file)
+    policy = exportable_policy(loop.learner, env, env.task, name=name, checkpoint=source, iteration=loop.iteration)
+    write_policy(policy, file)
 
 
 def _seed_everything(seed: int) -> None:

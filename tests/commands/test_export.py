@@ -18,7 +18,9 @@ from shoal.commands.export import Exported, _onnx_file, export
 from shoal.config import ExportConfig
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.evaluation import build_env, build_runner
+from shoal.learn.evaluation import build_env
+from shoal.learn.groups import World
+from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.tasks import registry
 
@@ -59,9 +61,9 @@ def test_a_training_exports_what_its_last_checkpoint_plays(run: RunDir) -> None:
     seen = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
     with isolated("cpu"), torch.inference_mode():
         env = build_env(config, registry.resolve(TASK), "cpu", num_envs=1, seed=0)
-        runner = build_runner(env, config)
-        runner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt"), weights_only=True)
-        wanted = runner.get_inference_policy()(TensorDict({"policy": seen}, batch_size=[1000]))
+        learner = build_learner(env, config.agent, World())
+        learner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt"), weights_only=True)
+        wanted = learner.policy()(TensorDict({"policy": seen}, batch_size=[1000]))
     assert np.abs(answers(run.policy_onnx, seen) - wanted.numpy()).max() < 1e-6
     assert told_by(run.policy_onnx)["checkpoint"] == f"{run.name}/checkpoints/000003"
 

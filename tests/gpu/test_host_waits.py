@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from support import emulated_gpu
+from support.learners import loop_on
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.runner import Runner
+from shoal.learn.loop import TrainingLoop
 from shoal.plan.checkpoints import Keep
 from shoal.sim.isolation import isolated
 from shoal.tasks import registry
@@ -51,7 +52,7 @@ STATISTICS: Waits = {
 AFTER_UPDATE: Waits = {
     **STATISTICS,
     ("item", "learn/health.py:refuse_non_finite_update"): 1,
-    ("item", "learn/runner.py:_row"): 1,
+    ("item", "learn/loop.py:_row"): 1,
 }
 """Waits between an update and the next rollout."""
 
@@ -69,22 +70,22 @@ SAVE: Waits = {("random state", "learn/state.py:random_state"): 1}
 class Budget:
     """Counts the waits of each part of a training."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, loop: TrainingLoop) -> None:
         self.parts: dict[str, list[Waits]] = {"rollout": [], "update": [], "save": [], "between": []}
         self._counted: Counter[Any] = Counter()
-        collect, learn, save = runner._collect, runner._update, runner._save_when_due
-        self._wrap(runner, "_collect", "rollout", collect)
-        self._wrap(runner, "_update", "update", learn)
-        self._wrap(runner, "_save_when_due", "save", save)
+        collect, learn, save = loop._collect, loop._update, loop._save_when_due
+        self._wrap(loop, "_collect", "rollout", collect)
+        self._wrap(loop, "_update", "update", learn)
+        self._wrap(loop, "_save_when_due", "save", save)
 
-    def _wrap(self, runner: Runner, name: str, part: str, function: Any) -> None:
+    def _wrap(self, loop: TrainingLoop, name: str, part: str, function: Any) -> None:
         def counted(*arguments: Any, **named: Any) -> Any:
             self.close("between")
             result = function(*arguments, **named)
             self.close(part)
             return result
 
-        setattr(runner, name, counted)
+        setattr(loop, name, counted)
 
     def close(self, part: str) -> None:
         """Book all waits since the last call on a part."""
@@ -102,7 +103,7 @@ def on_gpu() -> Iterator[None]:
         yield
 
 
-def runner_of(name: str, max_iterations: int, **changes: Any) -> Runner:
+def loop_of(name: str, max_iterations: int, **changes: Any) -> TrainingLoop:
     """A learner of a shipped task."""
     spec = registry.resolve(name)
     config = dataclasses.replace(spec.defaults(name), num_envs=NUM_ENVS, max_iterations=max_iterations)
@@ -110,20 +111,20 @@ def runner_of(name: str, max_iterations: int, **changes: Any) -> Runner:
     algorithm = dataclasses.replace(config.agent.algorithm, schedule="fixed", num_learning_epochs=1, num_mini_batches=2)
     agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm, **changes)
     env = WarpVecEnv(spec.load_builder()(config.env, num_envs=NUM_ENVS, device=GPU, seed=0))
-    return Runner(env, dataclasses.replace(config, agent=agent), World(device=GPU))
+    return loop_on(env, dataclasses.replace(config, agent=agent), World(device=GPU))
 
 
-def train(runner: Runner, run_dir: RunDir) -> Budget:
+def train(loop: TrainingLoop, run_dir: RunDir) -> Budget:
     """Train to the end, with checkpoints."""
-    writer = CheckpointWriter(run_dir, runner.world, Keep(last=None, every=None))
+    writer = CheckpointWriter(run_dir, loop.world, Keep(last=None, every=None))
 
     def save(snapshot: Snapshot) -> None:
         writer.save(snapshot)
 
-    budget = Budget(runner)
+    budget = Budget(loop)
     budget.close("between")
     budget.parts["between"].clear()
-    runner.train(on_row=lambda _: None, save=save, stop_requests=dict)
+    loop.train(on_row=lambda _: None, save=save, stop_requests=dict)
     writer.wait()
     return budget
 
@@ -131,14 +132,14 @@ def train(runner: Runner, run_dir: RunDir) -> Budget:
 @pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize("name", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
 def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: RunDir) -> None:
-    runner = runner_of(name, max_iterations=4)
-    mini_batches = runner.alg.num_learning_epochs * runner.alg.num_mini_batches
-    parts = train(runner, run_dir).parts
+    loop = loop_of(name, max_iterations=4)
+    mini_batches = loop.learner.alg.num_learning_epochs * loop.learner.alg.num_mini_batches
+    parts = train(loop, run_dir).parts
     assert parts["rollout"] == [ROLLOUT] * 4
     assert parts["update"] == [update(mini_batches)] * 4
     assert [each for each in parts["save"] if each] == [SAVE] * 2
     # The names of what a task logs are new in the first iteration, which sums them apart.
-    env: Any = runner.env
+    env: Any = loop.env
     first = dict(Counter(AFTER_UPDATE) + Counter(STATISTICS)) if env.task.metrics else AFTER_UPDATE
     expected = [first, AFTER_UPDATE, AFTER_UPDATE, AFTER_UPDATE | REPLICAS]
     assert [each for each in parts["between"] if each] == expected
@@ -147,32 +148,32 @@ def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: R
 
 @pytest.mark.usefixtures("on_gpu")
 def test_the_time_of_a_rollout_is_the_device_s_also_without_the_look_for_nan(run_dir: RunDir) -> None:
-    runner = runner_of("Cartpole-Swingup", max_iterations=1, check_for_nan=False)
-    assert train(runner, run_dir).parts["rollout"] == [{("device synchronize", "learn/runner.py:_collect"): 1}]
+    loop = loop_of("Cartpole-Swingup", max_iterations=1, check_for_nan=False)
+    assert train(loop, run_dir).parts["rollout"] == [{("device synchronize", "learn/loop.py:_collect"): 1}]
 
 
 @pytest.mark.usefixtures("on_gpu")
 def test_a_resumed_training_waits_no_more_than_before(run_dir: RunDir) -> None:
-    train(runner_of("Cartpole-Swingup", max_iterations=2), run_dir)
-    runner = runner_of("Cartpole-Swingup", max_iterations=4)
-    runner.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
-    steps = [state["step"].device.type for state in runner.alg.optimizer.state.values()]
+    train(loop_of("Cartpole-Swingup", max_iterations=2), run_dir)
+    loop = loop_of("Cartpole-Swingup", max_iterations=4)
+    loop.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
+    steps = [state["step"].device.type for state in loop.learner.alg.optimizer.state.values()]
     assert set(steps) == {"cpu"}
-    mini_batches = runner.alg.num_learning_epochs * runner.alg.num_mini_batches
-    assert train(runner, run_dir).parts["update"] == [update(mini_batches)] * 2
+    mini_batches = loop.learner.alg.num_learning_epochs * loop.learner.alg.num_mini_batches
+    assert train(loop, run_dir).parts["update"] == [update(mini_batches)] * 2
 
 
 @pytest.mark.usefixtures("on_gpu")
 def test_a_gpu_out_of_memory_is_no_checkpoint_that_does_not_fit(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = runner_of("Cartpole-Swingup", max_iterations=2)
-    train(runner, run_dir)
+    loop = loop_of("Cartpole-Swingup", max_iterations=2)
+    train(loop, run_dir)
 
     def refuse(*_: Any, **__: Any) -> None:
         message = "CUDA out of memory. Tried to allocate 2.00 GiB."
         raise torch.cuda.OutOfMemoryError(message)
 
-    monkeypatch.setattr(runner.alg, "load", refuse)
+    monkeypatch.setattr(loop.learner.alg, "load", refuse)
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        runner.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
+        loop.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))

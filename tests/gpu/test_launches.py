@@ -32,7 +32,7 @@ WAITS = {
     "learn/ppo.py:reduce_parameters",
     "learn/replicas.py:compare_replicas",
     "learn/replicas.py:fingerprints",
-    "learn/runner.py:_row",
+    "learn/loop.py:_row",
     "learn/state.py:random_state",
     "learn/statistics.py:_sum_over_ranks",
     "modules/normalization.py:update",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rsl_rl.runners import OnPolicyRunner
 from support.hostile import write_hostile
-from support.learners import tiny_agent, tiny_config, tiny_runner, train
+from support.learners import tiny_agent, tiny_config, tiny_loop, train
 from support.limits import files_of_at_most
 from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
@@ -157,7 +157,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 def test_plain_rsl_rl_loads_our_checkpoint(run_dir: RunDir) -> None:
-    ours = tiny_runner()
+    ours = tiny_loop()
     train(ours)
     path = write_checkpoint(run_dir, ours.iteration, ours.state(), world_size=1)
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl())
@@ -172,7 +172,7 @@ def test_plain_rsl_rl_loads_our_checkpoint(run_dir: RunDir) -> None:
 def test_our_runner_takes_up_a_checkpoint_of_plain_rsl_rl(tmp_path: Path) -> None:
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl(), log_dir=str(tmp_path))
     theirs.learn(3)
-    ours = tiny_runner(tiny_config(max_iterations=4), seed=9)
+    ours = tiny_loop(tiny_config(max_iterations=4), seed=9)
     ours.restore(read_checkpoint(tmp_path / "model_2.pt"))
     assert same(weights(ours), weights(theirs))
     assert ours.iteration == 3

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from support.learners import ALONE, tiny_runner
+from support.learners import ALONE, loop_on, tiny_loop
 from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
@@ -14,7 +14,6 @@ from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
 from shoal.learn.evaluation import _first_episodes, open_policy, run_episodes
-from shoal.learn.runner import Runner
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ class Scripted(TinyEnv):
 
 def first_episodes(env: Scripted, noise_seed: int = 0) -> tuple[list[float], list[int]]:
     """Run a new policy in `env`."""
-    runner = tiny_runner(env=env)
-    policy = runner.get_inference_policy(device=runner.device)
+    loop = tiny_loop(env=env)
+    policy = loop.learner.policy()
     torch.manual_seed(noise_seed)
     return _first_episodes(env, policy)  # pyright: ignore[reportArgumentType]  Any VecEnv does.
 
@@ -87,8 +86,8 @@ def test_a_saved_policy_plays_the_same_episodes_again(run_dir: RunDir) -> None:
     spec = registry.resolve("Cartpole-Balance")
     config = PlayConfig(task=spec.name, episodes=8, env=spec.env, agent=spec.agent)
     task = spec.load_builder()(spec.env, num_envs=1, device="cpu", seed=0)
-    runner = Runner(WarpVecEnv(task), spec.defaults(), ALONE)
-    model = write_checkpoint(run_dir, 1, runner.state(), world_size=1) / "model.pt"
+    loop = loop_on(WarpVecEnv(task), spec.defaults(), ALONE)
+    model = write_checkpoint(run_dir, 1, loop.state(), world_size=1) / "model.pt"
     returns, lengths = run_episodes(config, spec, model, "cpu")
     assert run_episodes(config, spec, model, "cpu") == (returns, lengths)
     assert len(set(returns)) == 8  # Each environment begins in a way of its own.
@@ -97,7 +96,7 @@ def test_a_saved_policy_plays_the_same_episodes_again(run_dir: RunDir) -> None:
 
 def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
     spec = registry.resolve("Cartpole-Balance")
-    model = write_checkpoint(run_dir, 1, tiny_runner().state(), world_size=1) / "model.pt"
+    model = write_checkpoint(run_dir, 1, tiny_loop().state(), world_size=1) / "model.pt"
     config = PlayConfig(task=spec.name, episodes=1, env=spec.env, agent=spec.agent)
     with pytest.raises(TrainingFailedError, match="does not fit the networks"):
         run_episodes(config, spec, model, "cpu")

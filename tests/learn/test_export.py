@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from rsl_rl.models import MLPModel
-from support.learners import tiny_agent, tiny_config, tiny_runner
+from support.learners import tiny_agent, tiny_config, tiny_loop
 from tensordict import TensorDict
 
 from shoal import __version__
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from shoal.learn.runner import Runner
+    from shoal.learn.loop import TrainingLoop
 
 NUM_OBSERVATIONS = 1000
 TOLERANCE = 2e-6
@@ -70,12 +70,11 @@ class Doubled(MLPModel):
         return 2 * super().forward(*arguments, **named)
 
 
-def runner_of(actor: ModelConfig) -> Runner:
+def loop_of(actor: ModelConfig) -> TrainingLoop:
     """A policy with two groups of observations, whose mean and spread its normaliser has seen."""
-    runner = tiny_runner(tiny_config(agent=tiny_agent(actor=actor, obs_groups=GROUPS)))
-    runner.iteration = 7
-    runner.alg.get_policy().update_normalization(observations(4096, seed=1))
-    return runner
+    loop = tiny_loop(tiny_config(agent=tiny_agent(actor=actor, obs_groups=GROUPS)))
+    loop.learner.alg.get_policy().update_normalization(observations(4096, seed=1))
+    return loop
 
 
 def observations(count: int, *, seed: int) -> TensorDict:
@@ -91,22 +90,24 @@ def stacked(seen: TensorDict) -> torch.Tensor:
     return torch.cat([seen[group] for group in GROUPS["actor"]], dim=-1)
 
 
-def write(runner: Runner, directory: Path, task: Any = DEPLOYED) -> tuple[Path, Path]:
+def write(loop: TrainingLoop, directory: Path, task: Any = DEPLOYED) -> tuple[Path, Path]:
     """Export a policy."""
-    policy = exportable_policy(runner, task, name="tiny", checkpoint="run/checkpoints/000007")
+    policy = exportable_policy(
+        loop.learner, loop.env, task, iteration=7, name="tiny", checkpoint="run/checkpoints/000007"
+    )
     return write_policy(policy, directory / "exports" / "policy.onnx")
 
 
 @pytest.fixture(scope="module", params=ACTORS)
-def runner(request: pytest.FixtureRequest) -> Runner:
+def loop(request: pytest.FixtureRequest) -> TrainingLoop:
     """Each kind of policy."""
-    return runner_of(ACTORS[request.param])
+    return loop_of(ACTORS[request.param])
 
 
 @pytest.fixture(scope="module")
-def files(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def files(loop: TrainingLoop, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Its two files."""
-    return write(runner, tmp_path_factory.mktemp("exported"))
+    return write(loop, tmp_path_factory.mktemp("exported"))
 
 
 class InOnnxRuntime:
@@ -146,9 +147,9 @@ class InTorch:
 @pytest.mark.parametrize("num_envs", [NUM_OBSERVATIONS, 1])
 @pytest.mark.parametrize("controller", [InOnnxRuntime, InTorch])
 def test_it_acts_as_the_policy_does(
-    runner: Runner, files: tuple[Path, Path], controller: type[InOnnxRuntime | InTorch], num_envs: int
+    loop: TrainingLoop, files: tuple[Path, Path], controller: type[InOnnxRuntime | InTorch], num_envs: int
 ) -> None:
-    policy = runner.get_inference_policy()
+    policy = loop.learner.policy()
     policy.reset()
     exported = controller(files[controller is InTorch], num_envs)
     for step in range(3):  # A recurrent policy remembers what it saw before.
@@ -187,7 +188,7 @@ def test_it_says_what_a_controller_must_know(files: tuple[Path, Path], suffix: s
 
 def test_inputs_and_outputs_have_names_and_a_batch_axis(tmp_path: Path) -> None:
     def axes_of(kind: str) -> list[tuple[str, list[object]]]:
-        session = onnxruntime.InferenceSession(write(runner_of(ACTORS[kind]), tmp_path)[0])
+        session = onnxruntime.InferenceSession(write(loop_of(ACTORS[kind]), tmp_path)[0])
         return [(each.name, each.shape) for each in (*session.get_inputs(), *session.get_outputs())]
 
     assert axes_of("a perceptron") == [("obs", ["batch", 8]), ("actions", ["batch", 2])]
@@ -205,7 +206,7 @@ def test_nothing_of_this_machine_is_in_the_files(files: tuple[Path, Path]) -> No
 
 def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
     task = Task(joint_names=["hip", "knee"], default_joint_pos=[0.0, -0.5], iteration=0)
-    metadata = metadata_in(write(runner_of(ACTORS["a perceptron"]), tmp_path, task)[0])
+    metadata = metadata_in(write(loop_of(ACTORS["a perceptron"]), tmp_path, task)[0])
     assert json.loads(metadata["joint_names"]) == ["hip", "knee"]
     assert json.loads(metadata["default_joint_pos"]) == [0.0, -0.5]
     assert metadata["iteration"] == "7"
@@ -215,31 +216,33 @@ def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
 def test_what_no_file_can_hold_is_named(value: object) -> None:
     task: Any = Task(pose=value)
     with pytest.raises(ShoalError, match=r"deployment\(\) of the task Task gives .* for 'pose'"):
-        exportable_policy(runner_of(ACTORS["a perceptron"]), task, name="tiny", checkpoint="")
+        exportable_policy(
+            (made := loop_of(ACTORS["a perceptron"])).learner, made.env, task, iteration=7, name="tiny", checkpoint=""
+        )
 
 
 def test_a_model_that_exports_another_is_refused() -> None:
     actor = ModelConfig(class_name=f"{Doubled.__module__}:Doubled", hidden_dims=(8,), distribution=GAUSSIAN)
     with pytest.raises(ShoalError, match=r"as_onnx\(\) of Doubled returns does not act as the policy does"):
-        exportable_policy(runner_of(actor), DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy((made := loop_of(actor)).learner, made.env, DEPLOYED, iteration=7, name="tiny", checkpoint="")
 
 
 def test_a_model_that_cannot_export_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = runner_of(ACTORS["a perceptron"])
+    loop = loop_of(ACTORS["a perceptron"])
     monkeypatch.delattr(MLPModel, "as_onnx")
     with pytest.raises(UsageError, match=r"a MLPModel, which has no as_onnx\(\)"):
-        exportable_policy(runner, DEPLOYED, name="tiny", checkpoint="")
+        exportable_policy(loop.learner, loop.env, DEPLOYED, iteration=7, name="tiny", checkpoint="")
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "exports" / "policy.pt2").mkdir(parents=True)
     with pytest.raises(ShoalError, match=r"could not be written to .*policy\.pt2 \(Is a directory\)"):
-        write(runner_of(ACTORS["a perceptron"]), tmp_path)
+        write(loop_of(ACTORS["a perceptron"]), tmp_path)
     assert sorted(path.name for path in (tmp_path / "exports").iterdir()) == ["policy.onnx", "policy.pt2"]
 
 
 def test_torch_says_nothing_and_its_logging_stays_as_it_was(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     before = logging.getLogger("torch.onnx").level
-    write(runner_of(ACTORS["an LSTM"]), tmp_path)
+    write(loop_of(ACTORS["an LSTM"]), tmp_path)
     assert [str(each.message) for each in recwarn] == []
     assert logging.getLogger("torch.onnx").level == before

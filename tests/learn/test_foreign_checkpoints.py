@@ -13,7 +13,7 @@ import pytest
 import torch
 from rsl_rl.runners import OnPolicyRunner
 from support.hostile import write_hostile
-from support.learners import tiny_agent, tiny_runner
+from support.learners import tiny_agent, tiny_loop
 from support.limits import files_of_at_most
 from support.old_networks import OldActorCritic
 from support.tiny_env import TinyEnv
@@ -125,7 +125,7 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
     assert write_plain_checkpoint(renamed.state, tmp_path / "plain.pt") == []
     states = []
     for each in (file, tmp_path / "plain.pt"):
-        ours = tiny_runner(seed=9)
+        ours = tiny_loop(seed=9)
         ours.restore(read_checkpoint(each))
         assert ours.iteration == 2
         states.append({**ours.alg.actor.state_dict(), **ours.alg.optimizer.state_dict()["state"][3]})

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.learners import ALONE, tiny_agent, tiny_config, tiny_runner, train
+from support.learners import ALONE, tiny_agent, tiny_config, tiny_loop, train
 
 from shoal.config import ModelConfig, PpoConfig, RndConfig
-from shoal.learn.replicas import compare_replicas, digest, fingerprint, fingerprints, learner_tensors
+from shoal.learn.replicas import compare_replicas, digest, fingerprint, fingerprints
 
 if TYPE_CHECKING:
     from shoal.config.algorithm import Optimizer
@@ -113,9 +113,9 @@ def test_a_gpu_makes_the_same_fingerprint(dtype: torch.dtype) -> None:
 
 
 def test_every_tensor_that_must_agree_has_a_name() -> None:
-    runner = tiny_runner(tiny_config(max_iterations=1))
-    train(runner)
-    names = {name for name, _ in learner_tensors(runner.alg)}
+    loop = tiny_loop(tiny_config(max_iterations=1))
+    train(loop)
+    names = {name for name, _ in loop.learner.replicated()}
     assert {
         "actor.mlp.0.weight",
         "actor.distribution.std_param",
@@ -132,7 +132,7 @@ def test_every_tensor_that_must_agree_has_a_name() -> None:
         "optimizer.learning_rate",
         "learning_rate",
     } <= names
-    parameters = [*runner.alg.actor.parameters(), *runner.alg.critic.parameters()]
+    parameters = [*loop.learner.alg.actor.parameters(), *loop.learner.alg.critic.parameters()]
     assert len(parameters) == 9
     assert "optimizer.9.step" not in names
 
@@ -141,9 +141,9 @@ def test_rnd_networks_must_agree_too() -> None:
     rnd = RndConfig(enabled=True, weight=1.0, state_normalization=True, reward_normalization=True)
     groups = {"actor": ("policy",), "critic": ("policy",), "rnd_state": ("privileged",)}
     agent = tiny_agent(obs_groups=groups, algorithm=PpoConfig(rnd=rnd))
-    runner = tiny_runner(tiny_config(max_iterations=1, agent=agent))
-    train(runner)
-    names = {name for name, _ in learner_tensors(runner.alg)}
+    loop = tiny_loop(tiny_config(max_iterations=1, agent=agent))
+    train(loop)
+    names = {name for name, _ in loop.learner.replicated()}
     assert {
         "rnd.predictor.0.weight",
         "rnd.target.0.weight",
@@ -160,21 +160,21 @@ def test_a_change_of_any_tensor_changes_the_digest(optimizer: Optimizer) -> None
     critic = {"class_name": "RNNModel", "rnn_hidden_dim": 4} if optimizer == "adamw" else {}
     algorithm = PpoConfig(optimizer=optimizer, num_learning_epochs=1, num_mini_batches=2)
     agent = tiny_agent(critic=ModelConfig(hidden_dims=(8,), **critic), algorithm=algorithm)
-    runner = tiny_runner(tiny_config(max_iterations=1, agent=agent))
-    train(runner)
-    before = compare_replicas(runner.alg, ALONE, when="now")
-    assert before == compare_replicas(runner.alg, ALONE, when="now")
+    loop = tiny_loop(tiny_config(max_iterations=1, agent=agent))
+    train(loop)
+    before = compare_replicas(loop.learner, ALONE, when="now")
+    assert before == compare_replicas(loop.learner, ALONE, when="now")
     seen = {before}
-    for name, tensor in learner_tensors(runner.alg):
+    for name, tensor in loop.learner.replicated():
         if name.endswith("learning_rate"):
             continue  # A copy; `test_two_ranks` changes it where it is kept.
         kept = tensor.clone()
         with torch.no_grad():
             tensor.add_(1)
-        seen.add(digest(fingerprints(runner.alg)))
+        seen.add(digest(fingerprints(loop.learner)))
         tensor.detach().copy_(kept)
-    assert len(seen) == len(fingerprints(runner.alg)) - 2 + 1
-    assert compare_replicas(runner.alg, ALONE, when="now") == before
+    assert len(seen) == len(fingerprints(loop.learner)) - 2 + 1
+    assert compare_replicas(loop.learner, ALONE, when="now") == before
 
 
 def test_a_digest_knows_names() -> None:

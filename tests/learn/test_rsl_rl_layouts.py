@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from support.learners import tiny_agent, tiny_config, tiny_runner
+from support.learners import tiny_agent, tiny_config, tiny_loop
 from support.old_networks import ACTIONS, MEMORY, OBSERVATIONS, PRIVILEGED, OldActorCritic, OldNormaliser
 from tensordict import TensorDict
 
@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.learn.foreign_checkpoints import RenamedCheckpoint, rename_to_current_layout
 
 if TYPE_CHECKING:
-    from shoal.learn.runner import Runner
+    from shoal.learn.loop import TrainingLoop
 
 FILE = Path("model_1499.pt")
 STEPS, ENVS = 3, 7
@@ -25,7 +25,7 @@ SAME: Any = {"rtol": 0.0, "atol": 1e-6}
 LEFT_OUT = "optimizer_state_dict was left out: it belongs to the order of parameters in the older layout."
 
 
-def runner_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent: bool = False) -> Runner:
+def loop_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent: bool = False) -> TrainingLoop:
     """A learner of Shoal's with networks of the same sizes, and with weights of its own."""
     rnn: dict[str, Any] = {"class_name": "RNNModel", "rnn_hidden_dim": MEMORY} if recurrent else {}
     common = {"hidden_dims": (8,), "obs_normalization": normalised, **rnn}
@@ -35,26 +35,26 @@ def runner_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent
         else DistributionConfig(class_name="GaussianDistribution", std_type=std_type)
     )
     agent = tiny_agent(actor=ModelConfig(**common, distribution=distribution), critic=ModelConfig(**common))
-    return tiny_runner(tiny_config(agent=agent), seed=9)
+    return tiny_loop(tiny_config(agent=agent), seed=9)
 
 
-def acts_as(runner: Runner, old: OldActorCritic, normalisers: dict[str, OldNormaliser] | None = None) -> bool:
+def acts_as(loop: TrainingLoop, old: OldActorCritic, normalisers: dict[str, OldNormaliser] | None = None) -> bool:
     """Whether a learner's means and values are those of the older networks, over a few steps."""
     seen = {"policy": torch.randn(STEPS, ENVS, OBSERVATIONS), "privileged": torch.randn(STEPS, ENVS, PRIVILEGED)}
     steps = [TensorDict({name: each[step] for name, each in seen.items()}, batch_size=[ENVS]) for step in range(STEPS)]
     with torch.inference_mode():
-        means = torch.stack([runner.alg.actor(step) for step in steps])
-        values = torch.stack([runner.alg.critic(step) for step in steps])
+        means = torch.stack([loop.learner.alg.actor(step) for step in steps])
+        values = torch.stack([loop.learner.alg.critic(step) for step in steps])
         given = {name: normalisers[name](each) for name, each in seen.items()} if normalisers else seen
         torch.testing.assert_close(means, old.means(given["policy"]), **SAME)
         torch.testing.assert_close(values, old.values(given["privileged"]), **SAME)
     return True
 
 
-def take_up(runner: Runner, saved: dict[str, Any]) -> RenamedCheckpoint:
+def take_up(loop: TrainingLoop, saved: dict[str, Any]) -> RenamedCheckpoint:
     """Give a learner what an older layout holds."""
     renamed = rename_to_current_layout(saved, FILE)
-    runner.restore(renamed.state, weights_only=True)
+    loop.restore(renamed.state, weights_only=True)
     return renamed
 
 
@@ -62,12 +62,12 @@ def take_up(runner: Runner, saved: dict[str, Any]) -> RenamedCheckpoint:
 @pytest.mark.parametrize("deviation", ["std", "log_std"])
 def test_networks_of_one_state_dict_act_as_before(deviation: str, *, normalised: bool) -> None:
     old = OldActorCritic(deviation=deviation, normalised=normalised)
-    runner = runner_with(std_type={"std": "scalar", "log_std": "log"}[deviation], normalised=normalised)
-    renamed = take_up(runner, old.saved())
-    assert acts_as(runner, old)
+    loop = loop_with(std_type={"std": "scalar", "log_std": "log"}[deviation], normalised=normalised)
+    renamed = take_up(loop, old.saved())
+    assert acts_as(loop, old)
     parameter = getattr(old, deviation)
-    runner.alg.actor(runner.env.get_observations(), stochastic_output=True)
-    std = runner.alg.actor.output_std[0]
+    loop.learner.alg.actor(loop.env.get_observations(), stochastic_output=True)
+    std = loop.learner.alg.actor.output_std[0]
     torch.testing.assert_close(std, parameter if deviation == "std" else parameter.exp(), **SAME)
     assert (renamed.layout, renamed.notes) == ("the layout of rsl_rl 1 to 3", (LEFT_OUT,))
     assert (renamed.state["iter"], renamed.state["infos"]) == (1499, None)
@@ -78,10 +78,10 @@ def test_normalisers_beside_the_networks_come_along(name: str) -> None:
     old = OldActorCritic()
     normalisers = {"policy": OldNormaliser(OBSERVATIONS), "privileged": OldNormaliser(PRIVILEGED)}
     beside = {"obs_norm_state_dict": normalisers["policy"].state_dict(), name: normalisers["privileged"].state_dict()}
-    runner = runner_with(normalised=True)
-    assert take_up(runner, old.saved(**beside)).notes == (LEFT_OUT,)
-    assert acts_as(runner, old, normalisers)
-    for network in (runner.alg.actor, runner.alg.critic):
+    loop = loop_with(normalised=True)
+    assert take_up(loop, old.saved(**beside)).notes == (LEFT_OUT,)
+    assert acts_as(loop, old, normalisers)
+    for network in (loop.learner.alg.actor, loop.learner.alg.critic):
         assert network.state_dict()["obs_normalizer.count"] == 4321
 
 
@@ -95,15 +95,15 @@ def test_a_normaliser_without_a_count_gets_one() -> None:
         "obs_norm_state_dict": normalisers["policy"].state_dict(),
         "critic_obs_norm_state_dict": normalisers["privileged"].state_dict(),
     }
-    runner = runner_with(normalised=True)
-    renamed = take_up(runner, old.saved(**beside))
-    assert acts_as(runner, old, normalisers)
+    loop = loop_with(normalised=True)
+    renamed = take_up(loop, old.saved(**beside))
+    assert acts_as(loop, old, normalisers)
     assert renamed.notes[1:] == tuple(
         f"The {name}'s normaliser does not say how many observations it has seen: 1,000,000 are assumed."
         for name in ("actor", "critic")
     )
     # What it has learned is not thrown away by the first observations of a training.
-    normaliser: Any = runner.alg.actor.obs_normalizer.train()
+    normaliser: Any = loop.learner.alg.actor.obs_normalizer.train()
     before = normaliser.mean
     normaliser.update(torch.full((100, OBSERVATIONS), 1000.0))
     assert (normaliser.mean - before).abs().max() < 0.2
@@ -111,34 +111,34 @@ def test_a_normaliser_without_a_count_gets_one() -> None:
 
 def test_recurrent_networks_remember_as_before() -> None:
     old = OldActorCritic(normalised=True, recurrent=True)
-    runner = runner_with(normalised=True, recurrent=True)
-    take_up(runner, old.saved())
-    assert acts_as(runner, old)
+    loop = loop_with(normalised=True, recurrent=True)
+    take_up(loop, old.saved())
+    assert acts_as(loop, old)
 
 
 def test_a_deviation_that_the_actor_gives_stays_with_it() -> None:
     old = OldActorCritic(deviation="actor")
-    runner = runner_with(std_type=None)
-    take_up(runner, old.saved())
-    assert acts_as(runner, old)
+    loop = loop_with(std_type=None)
+    take_up(loop, old.saved())
+    assert acts_as(loop, old)
 
 
 @pytest.mark.parametrize(("std_type", "name"), [("scalar", "std"), ("log", "log_std")])
 def test_the_actors_own_deviation_is_renamed(std_type: str, name: str) -> None:
-    before = runner_with(std_type=std_type, normalised=True)
+    before = loop_with(std_type=std_type, normalised=True)
     saved = before.state()
     actor = dict(saved["actor_state_dict"])
     actor[name] = actor.pop(f"distribution.{name}_param") * 2
-    runner = runner_with(std_type=std_type, normalised=True)
-    renamed = take_up(runner, saved | {"actor_state_dict": actor})
+    loop = loop_with(std_type=std_type, normalised=True)
+    renamed = take_up(loop, saved | {"actor_state_dict": actor})
     assert (renamed.layout, renamed.notes) == ("the layout of rsl_rl 4", (LEFT_OUT,))
-    taken = runner.alg.actor.state_dict()
+    taken = loop.learner.alg.actor.state_dict()
     assert torch.equal(taken[f"distribution.{name}_param"], actor[name])
     assert torch.equal(taken["mlp.0.weight"], actor["mlp.0.weight"])
 
 
 def test_the_current_layout_stays_as_it_is() -> None:
-    saved = runner_with(normalised=True).state()
+    saved = loop_with(normalised=True).state()
     renamed = rename_to_current_layout({**saved, "env_state": 3}, FILE)
     assert renamed.state.keys() == saved.keys()
     assert all(renamed.state[key] == saved[key] for key in ("optimizer_state_dict", "iter", "infos"))

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from support.hostile import vouch_for, write_hostile
-from support.learners import tiny_agent, tiny_config, tiny_runner
+from support.learners import loop_on, tiny_agent, tiny_config, tiny_loop
 
 from shoal.config import ModelConfig, RndConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
-from shoal.learn.runner import Runner
+from shoal.learn.loop import TrainingLoop
 from shoal.learn.state import collect_rows, random_state, resume_environments, set_random_state
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.rundir import RunDir
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STEPS = 7
 
 
-def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> Runner:
+def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> TrainingLoop:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
@@ -42,34 +42,34 @@ def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task:
     if kind == "recurrent":
         network = ModelConfig(class_name="RNNModel", hidden_dims=(8,), rnn_hidden_dim=6, rnn_type="lstm")
         agent = replace(agent, actor=replace(network, distribution=agent.actor.distribution), critic=network)
-    return Runner(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
+    return loop_on(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
 
 
-def stepped(runner: Runner) -> Runner:
+def stepped(loop: TrainingLoop) -> TrainingLoop:
     """The same after some steps with random actions."""
-    observations = runner.env.get_observations()
+    observations = loop.env.get_observations()
     with torch.inference_mode():
         for _ in range(STEPS):
-            actions = runner.alg.act(observations)
-            observations, rewards, dones, extras = runner.env.step(actions)
-            runner.alg.process_env_step(observations, rewards, dones, extras)
-            runner.statistics.add_step(rewards, dones, extras)
-    return runner
+            actions = loop.learner.alg.act(observations)
+            observations, rewards, dones, extras = loop.env.step(actions)
+            loop.learner.alg.process_env_step(observations, rewards, dones, extras)
+            loop.statistics.add_step(rewards, dones, extras)
+    return loop
 
 
-def copied(runner: Runner) -> dict[str, torch.Tensor]:
+def copied(loop: TrainingLoop) -> dict[str, torch.Tensor]:
     """All rows as they are now."""
-    return {name: row.clone() for name, row in collect_rows(runner).items()}
+    return {name: row.clone() for name, row in collect_rows(loop).items()}
 
 
-def saved(run: RunDir, runners: list[Runner]) -> Checkpoint:
+def saved(run: RunDir, loops: list[TrainingLoop]) -> Checkpoint:
     """Write the checkpoint of a job."""
     run.unfinished_dir(5).mkdir(parents=True)  # The others wait until rank 0 has made it.
-    for runner in reversed(runners):  # And rank 0 waits for the others.
-        learner = {"weights": torch.zeros(1)} if runner.world.is_first else None
-        rank_state = {"rows": copied(runner), "random": random_state("cpu")}
-        metadata = {"num_envs": runner.env.num_envs}
-        place = {"rank": runner.world.rank, "world_size": runner.world.size}
+    for loop in reversed(loops):  # And rank 0 waits for the others.
+        learner = {"weights": torch.zeros(1)} if loop.world.is_first else None
+        rank_state = {"rows": copied(loop), "random": random_state("cpu")}
+        metadata = {"num_envs": loop.env.num_envs}
+        place = {"rank": loop.world.rank, "world_size": loop.world.size}
         write_snapshot(run, Snapshot(iteration=5, learner=learner, rank_state=rank_state, metadata=metadata, **place))
     return Checkpoint(run.checkpoint_dir(5))
 
@@ -80,17 +80,17 @@ def run_dir(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def assert_rows(runner: Runner, expected: dict[str, torch.Tensor], count: int) -> None:
+def assert_rows(loop: TrainingLoop, expected: dict[str, torch.Tensor], count: int) -> None:
     """See that the first environments have these rows."""
-    rows = collect_rows(runner)
+    rows = collect_rows(loop)
     assert rows.keys() == expected.keys()
     for name, row in rows.items():
         assert torch.equal(row[:count], expected[name][:count]), name
 
 
-def joined(runners: list[Runner]) -> dict[str, torch.Tensor]:
+def joined(loops: list[TrainingLoop]) -> dict[str, torch.Tensor]:
     """The rows of all ranks, one after the other."""
-    parts = [copied(runner) for runner in runners]
+    parts = [copied(loop) for loop in loops]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -124,8 +124,8 @@ def test_dealt_environments_step_on_as_they_would_have(run_dir: RunDir) -> None:
     resume_environments(now, checkpoint)
     actions = torch.linspace(-1.0, 1.0, 12).unsqueeze(1)
     for _ in range(20):
-        for runner, some in ((before[0], actions[:6]), (before[1], actions[6:]), (now, actions)):
-            runner.env.step(some)
+        for loop, some in ((before[0], actions[:6]), (before[1], actions[6:]), (now, actions)):
+            loop.env.step(some)
     assert_rows(now, joined(before), 12)
 
 
@@ -145,7 +145,7 @@ def test_as_many_ranks_and_environments_go_on_with_their_random_states_too(run_d
 
 
 def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir) -> None:
-    def begun(rank: int, size: int, each: int) -> Runner:
+    def begun(rank: int, size: int, each: int) -> TrainingLoop:
         seed = tiny_config().seed + rank  # As `shoal.worker` seeds them.
         task = FlatVelocity(VelocityConfig(), num_envs=each, device="cpu", seed=seed)
         return on_a_rank(rank, size, each, task=task)
@@ -185,8 +185,8 @@ def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
     )
     resume_environments(now, checkpoint)
     for _ in range(30):
-        for runner in (before, now):
-            runner.env.step(torch.full((3, 12), 0.3))
+        for loop in (before, now):
+            loop.env.step(torch.full((3, 12), 0.3))
     assert_rows(now, copied(before), 3)
 
 
@@ -226,7 +226,7 @@ def test_environments_of_another_task_begin_new_episodes(
 
 
 def test_an_environment_of_others_begins_new_episodes(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
-    foreign = tiny_runner()
+    foreign = tiny_loop()
     assert collect_rows(foreign) == {}
     checkpoint = saved(run_dir, [on_a_rank(0, 1, foreign.env.num_envs)])
     resume_environments(foreign, checkpoint)

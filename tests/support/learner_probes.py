@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_runner, train
+from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_loop, train
 from support.recorded_task import RECORDS_VARIABLE
 from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
@@ -38,7 +38,7 @@ from shoal.worker import run_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shoal.learn.runner import Runner
+    from shoal.learn.loop import TrainingLoop
 
 NAN = float("nan")
 SEED = 5
@@ -144,45 +144,45 @@ def statistics(world: World) -> dict[str, Any]:
 
 def gradients(world: World) -> list[float]:
     """Gradients of 1 on rank 0 and of 2 on rank 1, averaged by the library's own code."""
-    runner = tiny_runner(world=world)
-    for parameter in runner.alg.actor.parameters():
+    loop = tiny_loop(world=world)
+    for parameter in loop.learner.alg.actor.parameters():
         parameter.grad = torch.full_like(parameter, world.rank + 1.0)
-    runner.alg.reduce_parameters()
-    averaged = [parameter.grad for parameter in runner.alg.actor.parameters() if parameter.grad is not None]
+    loop.learner.alg.reduce_parameters()
+    averaged = [parameter.grad for parameter in loop.learner.alg.actor.parameters() if parameter.grad is not None]
     return torch.cat([gradient.flatten() for gradient in averaged]).unique().tolist()
 
 
 def replicas(world: World) -> dict[str, Any]:
     """Replicas that begin unlike and are made alike; and then one fault after another on rank 1."""
-    runner = tiny_runner(tiny_config(max_iterations=1), world=world, seed=world.rank)
-    unlike = fingerprints(runner.alg)
+    loop = tiny_loop(tiny_config(max_iterations=1), world=world, seed=world.rank)
+    unlike = fingerprints(loop.learner)
     try:
-        compare_replicas(runner.alg, world, when="before the first broadcast")
+        compare_replicas(loop.learner, world, when="before the first broadcast")
     except ShoalError as error:
         before = str(error)
     else:
         before = "alike"
-    runner.synchronize()
-    alike = fingerprints(runner.alg)
-    train(runner)
+    loop.synchronize()
+    alike = fingerprints(loop.learner)
+    train(loop)
     with CountedOperations() as operations:
-        digest = compare_replicas(runner.alg, world, when="now")
+        digest = compare_replicas(loop.learner, world, when="now")
     return {
         "before": before,
         "weights_were_sent": {name: (unlike[name] == alike[name]) for name in unlike},
         "digest": digest,
         "collectives": operations.collectives,
-        "faults": {name: _told_of(fault, runner, world) for name, fault in FAULTS.items()},
-        "digest_after_repair": compare_replicas(runner.alg, world, when="now"),
+        "faults": {name: _told_of(fault, loop, world) for name, fault in FAULTS.items()},
+        "digest_after_repair": compare_replicas(loop.learner, world, when="now"),
     }
 
 
-def _told_of(fault: Callable[[Runner], Any], runner: Runner, world: World) -> str:
+def _told_of(fault: Callable[[TrainingLoop], Any], loop: TrainingLoop, world: World) -> str:
     """Return what a comparison says while rank 1 has a fault, and repair it."""
-    algorithm = runner.alg
+    algorithm = loop.learner.alg
     state, rate = copy.deepcopy(algorithm.save()), algorithm.learning_rate
     if world.rank == 1:
-        fault(runner)
+        fault(loop)
     try:
         compare_replicas(algorithm, world, when="after iteration 7")
     except ShoalError as error:
@@ -206,19 +206,19 @@ def _swap(tensor: torch.Tensor) -> None:
     flat[[0, 1]] = flat[[1, 0]]
 
 
-def _moment(runner: Runner) -> torch.Tensor:
-    return runner.alg.optimizer.state_dict()["state"][0]["exp_avg"]
+def _moment(loop: TrainingLoop) -> torch.Tensor:
+    return loop.learner.alg.optimizer.state_dict()["state"][0]["exp_avg"]
 
 
-FAULTS: dict[str, Callable[[Runner], Any]] = {
-    "one unit in the last place": lambda runner: _nudge(runner.alg.actor.get_parameter("mlp.0.weight")),
-    "two weights exchanged": lambda runner: _swap(runner.alg.critic.get_parameter("mlp.0.weight")),
-    "a normaliser": lambda runner: _nudge(runner.alg.actor.obs_normalizer.get_buffer("_mean")),
-    "a count": lambda runner: runner.alg.critic.obs_normalizer.get_buffer("count").add_(1),
-    "a moment": lambda runner: _nudge(_moment(runner)),
-    "a moment that is missing": lambda runner: runner.alg.optimizer.state.popitem(),
-    "the optimizer's learning rate": lambda runner: runner.alg.optimizer.param_groups[0].update(lr=1.0),
-    "the schedule's learning rate": lambda runner: setattr(runner.alg, "learning_rate", 1.0),
+FAULTS: dict[str, Callable[[TrainingLoop], Any]] = {
+    "one unit in the last place": lambda loop: _nudge(loop.learner.alg.actor.get_parameter("mlp.0.weight")),
+    "two weights exchanged": lambda loop: _swap(loop.learner.alg.critic.get_parameter("mlp.0.weight")),
+    "a normaliser": lambda loop: _nudge(loop.learner.alg.actor.obs_normalizer.get_buffer("_mean")),
+    "a count": lambda loop: loop.learner.alg.critic.obs_normalizer.get_buffer("count").add_(1),
+    "a moment": lambda loop: _nudge(_moment(loop)),
+    "a moment that is missing": lambda loop: loop.learner.alg.optimizer.state.popitem(),
+    "the optimizer's learning rate": lambda loop: loop.learner.alg.optimizer.param_groups[0].update(lr=1.0),
+    "the schedule's learning rate": lambda loop: setattr(loop.learner.alg, "learning_rate", 1.0),
 }
 """What is done to rank 1's learner."""
 
@@ -229,17 +229,17 @@ def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
     # Advantages by mini-batch: those of a whole rollout are pooled, and the library's are not.
     algorithm = replace(agent.algorithm, class_name=algorithm_class, normalize_advantage_per_mini_batch=True)
     agent = replace(agent, algorithm=algorithm)
-    runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
-    runner.synchronize()
+    loop = tiny_loop(tiny_config(agent=agent), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    loop.synchronize()
     torch.manual_seed(SEED + world.rank)
-    with _pooling_counted(runner) as counts, CountedOperations() as operations:
-        story = train(runner)
-    algorithm = runner.alg
+    with _pooling_counted(loop) as counts, CountedOperations() as operations:
+        story = train(loop)
+    algorithm = loop.learner.alg
     trained = [*algorithm.actor.parameters(), *algorithm.critic.parameters()]
     return {
         "rows": story.rows,
         "saved": list(story.saved),
-        "iteration": runner.iteration,
+        "iteration": loop.iteration,
         "gradients": [p.grad.flatten().tolist() for p in trained if p.grad is not None],
         "normaliser": algorithm.actor.obs_normalizer.get_buffer("_mean").flatten().tolist(),
         "normaliser_count": int(algorithm.actor.obs_normalizer.get_buffer("count")),
@@ -262,10 +262,10 @@ def invariance(world: World) -> dict[str, Any]:
     mine = slice(world.rank * each, (world.rank + 1) * each)
     for name, place, num_envs in (("alone", World(), total), ("together", world, each)):
         torch.manual_seed(SEED)
-        runner = tiny_runner(tiny_config(agent=agent), env=TinyEnv(num_envs=num_envs, seed=SEED), world=place)
-        algorithm = runner.alg
+        loop = tiny_loop(tiny_config(agent=agent), env=TinyEnv(num_envs=num_envs, seed=SEED), world=place)
+        algorithm = loop.learner.alg
         if name == "alone":
-            observations = _roll_out(runner)
+            observations = _roll_out(loop)
             rollout = dict(vars(algorithm.storage))
         else:
             _take_share(algorithm.storage, rollout, mine)
@@ -290,13 +290,13 @@ def invariance(world: World) -> dict[str, Any]:
     }
 
 
-def _roll_out(runner: Runner) -> Any:
+def _roll_out(loop: TrainingLoop) -> Any:
     """Fill a learner's storage, and return the observations behind it."""
-    observations = runner.env.get_observations()
+    observations = loop.env.get_observations()
     with torch.inference_mode():
         for _ in range(NUM_STEPS):
-            observations, rewards, dones, extras = runner.env.step(runner.alg.act(observations))
-            runner.alg.process_env_step(observations, rewards, dones, extras)
+            observations, rewards, dones, extras = loop.env.step(loop.learner.alg.act(observations))
+            loop.learner.alg.process_env_step(observations, rewards, dones, extras)
     return observations
 
 
@@ -317,28 +317,28 @@ def stock_training(world: World) -> dict[str, Any]:
 
 def distance(world: World) -> dict[str, Any]:
     """Measured latencies and counts, and the collectives from one row to the next."""
-    runner = tiny_runner(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
-    runner.synchronize()
-    measured = measure_collective_latency(runner)
+    loop = tiny_loop(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
+    loop.synchronize()
+    measured = measure_collective_latency(loop.learner, loop.world)
     totals: list[int] = []
-    pool = runner.statistics.pool
+    pool = loop.statistics.pool
 
     def noted(*arguments: Any, **named: Any) -> Pooled:
         pooled = pool(*arguments, **named)
         totals.append(operations.collectives)
         return pooled
 
-    runner.statistics.pool = noted
+    loop.statistics.pool = noted
     with CountedOperations() as operations:
-        train(runner)
+        train(loop)
     return {"measured": measured, "last_iteration": totals[-1] - totals[-2]}
 
 
 @contextmanager
-def _pooling_counted(runner: Runner) -> Iterator[list[int]]:
+def _pooling_counted(loop: TrainingLoop) -> Iterator[list[int]]:
     """Keep how many collectives each iteration's statistics cost."""
     counts: list[int] = []
-    pool = runner.statistics.pool
+    pool = loop.statistics.pool
 
     def counted(*arguments: Any, **named: Any) -> Pooled:
         with CountedOperations() as operations:
@@ -346,16 +346,16 @@ def _pooling_counted(runner: Runner) -> Iterator[list[int]]:
         counts.append(operations.collectives)
         return pooled
 
-    runner.statistics.pool = counted
+    loop.statistics.pool = counted
     yield counts
 
 
 def stopping(world: World) -> dict[str, Any]:
     """Rank 1 gets a signal during the second of many iterations."""
-    runner = tiny_runner(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)), world=world)
+    loop = tiny_loop(tiny_config(max_iterations=50, agent=tiny_agent(save_interval=50)), world=world)
     requests = iter([False, True])
-    story = train(runner, lambda: {"SIGINT": False, "SIGTERM": world.rank == 1 and next(requests)})
-    return {"stopped_by": story.stopped_by, "iteration": runner.iteration, "saved": list(story.saved)}
+    story = train(loop, lambda: {"SIGINT": False, "SIGTERM": world.rank == 1 and next(requests)})
+    return {"stopped_by": story.stopped_by, "iteration": loop.iteration, "saved": list(story.saved)}
 
 
 def exploding(world: World) -> str:
@@ -366,9 +366,9 @@ def exploding(world: World) -> str:
             observations, rewards, dones, extras = super().step(actions)
             return observations, rewards + 1e30 * world.rank, dones, extras
 
-    runner = tiny_runner(env=Generous(num_envs=NUM_ENVS), world=world)
+    loop = tiny_loop(env=Generous(num_envs=NUM_ENVS), world=world)
     try:
-        train(runner)
+        train(loop)
     except ShoalError as error:
         return str(error)
     return "no error"
@@ -376,17 +376,17 @@ def exploding(world: World) -> str:
 
 def resuming(world: World, run: RunDir) -> dict[str, Any]:
     """Two iterations, a checkpoint, and both ranks go on from it."""
-    first = tiny_runner(tiny_config(max_iterations=2), world=world)
+    first = tiny_loop(tiny_config(max_iterations=2), world=world)
     train(first)
     if world.is_first:
         write_checkpoint(run, first.iteration, first.state(), world.size)
     torch.distributed.barrier()
     checkpoint, _ = newest_good(run)
-    second = tiny_runner(tiny_config(max_iterations=3), world=world, seed=world.rank)
+    second = tiny_loop(tiny_config(max_iterations=3), world=world, seed=world.rank)
     if checkpoint is not None:
         second.restore(read_checkpoint(checkpoint.model))
     second.synchronize()
-    same = fingerprints(first.alg) == fingerprints(second.alg)
+    same = fingerprints(first.learner) == fingerprints(second.learner)
     story = train(second)
     return {"same_learner": same, "iterations": story.iterations, "steps": second.totals.steps}
 

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig, TrainConfig
 from shoal.learn.groups import World
-from shoal.learn.runner import Runner
+from shoal.learn.learners import build_learner
+from shoal.learn.loop import TrainingLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,12 +50,17 @@ def tiny_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**({"task": "tiny", "num_envs": NUM_ENVS, "max_iterations": 3, "agent": tiny_agent()} | changes))
 
 
-def tiny_runner(
+def tiny_loop(
     config: TrainConfig | None = None, *, env: VecEnv | None = None, world: World = ALONE, seed: int = 0
-) -> Runner:
-    """A learner whose first weights follow from `seed`."""
+) -> TrainingLoop:
+    """A training whose first weights follow from `seed`."""
+    return loop_on(env or TinyEnv(num_envs=NUM_ENVS), config or tiny_config(), world, seed=seed)
+
+
+def loop_on(env: VecEnv, config: TrainConfig, world: World = ALONE, *, seed: int = 0) -> TrainingLoop:
+    """A training on these environments."""
     torch.manual_seed(seed)
-    return Runner(env or TinyEnv(num_envs=NUM_ENVS), config or tiny_config(), world)
+    return TrainingLoop(env, build_learner(env, config.agent, world), config, world)
 
 
 @dataclass
@@ -71,7 +77,7 @@ class Story:
         return [row["iteration"] for row in self.rows]
 
 
-def train(runner: Runner, stop_requests: Callable[[], Mapping[str, bool]] = dict) -> Story:
+def train(loop: TrainingLoop, stop_requests: Callable[[], Mapping[str, bool]] = dict) -> Story:
     """Train to the end, and keep what the training tells."""
     story = Story()
 
@@ -81,7 +87,7 @@ def train(runner: Runner, stop_requests: Callable[[], Mapping[str, bool]] = dict
             # A saved state shares the memory of the learner that goes on.
             story.saved[snapshot.iteration] = copy.deepcopy(dict(snapshot.learner))
 
-    story.stopped_by = runner.train(on_row=story.rows.append, save=save, stop_requests=stop_requests)
+    story.stopped_by = loop.train(on_row=story.rows.append, save=save, stop_requests=stop_requests)
     return story
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.commanded_task import Sliding
-from support.learners import ALONE
+from support.learners import ALONE, loop_on
 from support.saved import write_checkpoint
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.evaluation import UntrainedPolicy, load_weights, open_policy
-from shoal.learn.runner import Runner
 from shoal.tasks import registry
 from shoal.viewer.playback import MAX_CATCH_UP_S, Pacer, Playback
 
@@ -75,7 +74,7 @@ def test_weights_are_exchanged_while_a_policy_plays(run_dir: RunDir) -> None:
 
     def new_model(iteration: int) -> Path:
         task = spec.load_builder()(spec.env, num_envs=1, device="cpu", seed=0)
-        return write_checkpoint(run_dir, iteration, Runner(WarpVecEnv(task), spec.defaults(), ALONE).state(), 1)
+        return write_checkpoint(run_dir, iteration, loop_on(WarpVecEnv(task), spec.defaults(), ALONE).state(), 1)
 
     one, other = new_model(1) / "model.pt", new_model(2) / "model.pt"
     with open_policy(config, spec, one, "cpu") as (env, policy):

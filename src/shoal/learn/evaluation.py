@@ -4,34 +4,23 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from tensordict import TensorDict
 
 from shoal.checks.film import choose_gl
-from shoal.config import ExportConfig, PlayConfig, TrainConfig
+from shoal.config import ExportConfig, PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.runner import Runner
+from shoal.learn.learner import Policy
+from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
 from shoal.tasks.registry import TaskSpec
-
-
-class Policy(Protocol):
-    """Maps observations to actions, as rsl_rl's models do."""
-
-    def __call__(self, observations: TensorDict) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions)."""
-        ...
-
-    def reset(self, dones: torch.Tensor) -> None:
-        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
-        ...
 
 
 @contextmanager
@@ -48,9 +37,9 @@ def open_policy(
             spread = float(config.agent_kind == "random")
             yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
         else:
-            runner = build_runner(env, config)
-            runner.restore(read_checkpoint(model), weights_only=True)
-            yield env, runner.get_inference_policy(device=str(env.device))
+            learner = build_learner(env, config.agent, World(device=str(env.device)))
+            learner.restore(read_checkpoint(model), weights_only=True)
+            yield env, learner.policy()
 
 
 def build_env(
@@ -60,12 +49,6 @@ def build_env(
     torch.manual_seed(seed)
     with exclusive_kernel_cache():
         return WarpVecEnv(spec.build(config.env, num_envs=num_envs, device=device, seed=seed))
-
-
-def build_runner(env: WarpVecEnv, config: PlayConfig | ExportConfig) -> Runner:
-    """Build the networks of a training, with new weights."""
-    training = TrainConfig(task=config.task, num_envs=env.num_envs, env=config.env, agent=config.agent)
-    return Runner(env, training, World(device=str(env.device)))
 
 
 def load_weights(policy: Policy, model: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 from torch import nn
 
@@ -23,8 +24,10 @@ from shoal.config import ExportConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.evaluation import build_env, build_runner
-from shoal.learn.runner import Runner
+from shoal.learn.evaluation import build_env
+from shoal.learn.groups import World
+from shoal.learn.learner import Learner
+from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_task import KernelTask
 from shoal.tasks.registry import TaskSpec
@@ -60,33 +63,35 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
     with isolated("cpu"):
         state = read_checkpoint(model)
         env = build_env(config, spec, "cpu", num_envs=1, seed=0)
-        runner = build_runner(env, config)
-        runner.restore(state, weights_only=True)
-        runner.iteration = int(state["iter"]) + 1
-        return exportable_policy(runner, env.task, name=spec.name, checkpoint=checkpoint)
+        learner = build_learner(env, config.agent, World(device="cpu"))
+        learner.restore(state, weights_only=True)
+        iteration = int(state["iter"]) + 1
+        return exportable_policy(learner, env, env.task, name=spec.name, checkpoint=checkpoint, iteration=iteration)
 
 
-def exportable_policy(runner: Runner, task: KernelTask[Any], *, name: str, checkpoint: str) -> ExportablePolicy:
-    """Return the policy of `runner`, ready for export. The memory of a recurrent one is reset.
+def exportable_policy(  # noqa: PLR0913  The last three are entries of the metadata.
+    learner: Learner, env: VecEnv, task: KernelTask[Any], *, name: str, checkpoint: str, iteration: int
+) -> ExportablePolicy:
+    """Return the policy of `learner`, ready for export. The memory of a recurrent one is reset.
 
-    `name` and `checkpoint` are the names of the task and of the checkpoint in the metadata.
+    `name`, `checkpoint` and `iteration` are those of the task and of the checkpoint in the metadata.
 
     Raises:
         ShoalError: The policy or the task cannot be exported.
     """
-    policy = runner.get_inference_policy()
+    policy: Any = learner.policy()
     if not hasattr(policy, "as_onnx"):
         raise UsageError(
             f"The policy is a {type(policy).__name__}, which has no as_onnx() as rsl_rl's models have, so it cannot be "
             "exported: give it one."
         )
     network = policy.as_onnx(verbose=False).to("cpu").eval().requires_grad_(requires_grad=False)
-    observations = runner.env.get_observations()
+    observations = env.get_observations()
     _compare_actions(network, policy, observations)
     base = {
         "task": name,
         "checkpoint": checkpoint,
-        "iteration": runner.iteration,
+        "iteration": iteration,
         "shoal_version": __version__,
         "observation_groups": list(policy.obs_groups),
         "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],

@@ -4,20 +4,13 @@ A fingerprint is one 64-bit number a tensor, computed on the tensor's device fro
 comparison costs one small collective.
 """
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from shoal.errors import ReplicasDivergedError
 from shoal.learn.groups import World
-
-if TYPE_CHECKING:
-    from rsl_rl.algorithms import PPO
-
+from shoal.learn.learner import Learner
 
 # Constants of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), as
 # signed 64-bit numbers: 2**64 divided by the golden ratio, and the factors of its finaliser.
@@ -25,27 +18,6 @@ _STRIDE = 0x9E37_79B9_7F4A_7C15 - 2**64
 _FACTORS = (0xBF58_476D_1CE4_E5B9 - 2**64, 0x94D0_49BB_1331_11EB - 2**64)
 
 _WORD_BYTES = 8
-
-
-def learner_tensors(algorithm: PPO) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names and values of weights, normalisers, optimizer moments and learning rates: equal on every rank."""
-    networks: dict[str, torch.nn.Module] = {"actor": algorithm._raw_actor, "critic": algorithm._raw_critic}  # noqa: SLF001  Uncompiled handles.
-    optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": algorithm.optimizer}
-    if algorithm.rnd:
-        networks["rnd"] = algorithm.rnd
-        optimizers["rnd_optimizer"] = algorithm.rnd.optimizer
-    for owner, network in networks.items():
-        for name, tensor in network.state_dict().items():
-            yield f"{owner}.{name}", tensor
-    for owner, optimizer in optimizers.items():
-        state = optimizer.state_dict()
-        for index, moments in state["state"].items():
-            for name, value in moments.items():
-                yield f"{owner}.{index}.{name}", torch.as_tensor(value)
-        rates = [group["lr"] for group in state["param_groups"]]
-        yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
-    # State of the adaptive schedule; the optimizer has it from the next mini-batch on.
-    yield "learning_rate", torch.tensor(algorithm.learning_rate, dtype=torch.float64)
 
 
 def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,9 +38,9 @@ def _hash(words: torch.Tensor) -> torch.Tensor:
     return words ^ (words >> 31)
 
 
-def fingerprints(algorithm: PPO) -> dict[str, int]:
-    """Return the fingerprint of each of `learner_tensors`, by name, with one copy from the GPU to the host."""
-    numbers = {name: fingerprint(tensor) for name, tensor in learner_tensors(algorithm)}
+def fingerprints(learner: Learner) -> dict[str, int]:
+    """Return the fingerprint of each tensor that is replicated, by name, with one copy from the GPU to the host."""
+    numbers = {name: fingerprint(tensor) for name, tensor in learner.replicated()}
     on_gpu = [name for name, number in numbers.items() if number.is_cuda]
     copied = dict(zip(on_gpu, torch.stack([numbers[name] for name in on_gpu]).tolist(), strict=True)) if on_gpu else {}
     return {name: copied[name] if name in copied else int(number) for name, number in numbers.items()}
@@ -80,7 +52,7 @@ def digest(numbers: dict[str, int]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_WORD_BYTES).hexdigest()
 
 
-def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
+def compare_replicas(learner: Learner, world: World, *, when: str) -> str:
     """Check that every rank holds the same learner, and return its digest.
 
     `when` is for the message: "after the first broadcast", "after iteration 50".
@@ -88,7 +60,7 @@ def compare_replicas(algorithm: PPO, world: World, *, when: str) -> str:
     Raises:
         ReplicasDivergedError: Some rank differs. Raised on all ranks, with the first tensor that differs.
     """
-    numbers = fingerprints(algorithm)
+    numbers = fingerprints(learner)
     local = digest(numbers)
     number = torch.tensor(int.from_bytes(bytes.fromhex(local), signed=True), device=world.device)
     extremes = world.max_(torch.stack([number, ~number]))  # The greatest ~x is ~ of the least x.

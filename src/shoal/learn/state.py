@@ -18,6 +18,7 @@ import torch
 from shoal.envs.capabilities import Capabilities
 from shoal.learn.checkpoints import read_rank_file
 from shoal.learn.groups import World
+from shoal.learn.learner import Learner
 from shoal.learn.statistics import Statistics
 from shoal.plan.checkpoints import Checkpoint, rank_file
 
@@ -27,39 +28,32 @@ _NUMPY_GENERATOR = "MT19937"
 """The generator behind NumPy's global state."""
 
 
-class Learner(Protocol):
-    """The parts of a runner whose state is saved for each rank."""
+class Loop(Protocol):
+    """The parts of a training loop whose state is saved for each rank."""
 
     env: Any
-    alg: Any
+    learner: Learner
     capabilities: Capabilities
     statistics: Statistics
     world: World
     num_resumed: int
 
 
-def collect_rows(runner: Learner) -> dict[str, torch.Tensor]:
+def collect_rows(loop: Loop) -> dict[str, torch.Tensor]:
     """Return the state of this rank's environments by name, without copies. Shapes (num_envs, ...).
 
     Empty for environments of others, which do not give their state.
     """
-    rows = runner.capabilities.rows()
+    rows = loop.capabilities.rows()
     if not rows:
         return {}
-    memory = {
-        f"memory/{name}/{index}": part.transpose(0, 1)
-        for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic))
-        for index, part in enumerate(_parts(model.get_hidden_state()))
-    }
-    discounted = _discounted_rnd_rewards(runner)
-    if discounted is not None and discounted.avg is not None:
-        memory["memory/rnd"] = discounted.avg
-    return {**{f"task/{name}": row for name, row in rows.items()}, **memory, "running": runner.statistics.running.T}
+    memory = {f"memory/{name}": row for name, row in loop.learner.env_rows().items()}
+    return {**{f"task/{name}": row for name, row in rows.items()}, **memory, "running": loop.statistics.running.T}
 
 
-def _find_mismatch(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | None:
+def _find_mismatch(loop: Loop, saved: Mapping[str, torch.Tensor]) -> str | None:
     """Return why saved rows do not fit this rank's environments; None if they do."""
-    live = {name: row for name, row in collect_rows(runner).items() if not name.startswith("memory/")}
+    live = {name: row for name, row in collect_rows(loop).items() if not name.startswith("memory/")}
     saved = {name: row for name, row in saved.items() if not name.startswith("memory/")}
     if not live:
         return "the environment does not say what its next step depends on"
@@ -73,48 +67,20 @@ def _find_mismatch(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | 
     return None
 
 
-def _restore_rows(runner: Learner, saved: Mapping[str, torch.Tensor]) -> str | None:
+def _restore_rows(loop: Loop, saved: Mapping[str, torch.Tensor]) -> str | None:
     """Restore saved rows into the first environments of this rank, or return why they do not fit."""
-    mismatch = _find_mismatch(runner, saved)
+    mismatch = _find_mismatch(loop, saved)
     if mismatch is not None:
         return mismatch
-    runner.capabilities.put_rows(
+    loop.capabilities.put_rows(
         {name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")}
     )
-    count, num_envs, device = len(saved["running"]), runner.env.num_envs, runner.world.device
-    runner.statistics.running[:, :count].copy_(saved["running"].T)
-    for name, model in (("actor", runner.alg.actor), ("critic", runner.alg.critic)):
-        parts = [row for key, row in sorted(saved.items()) if key.startswith(f"memory/{name}/")]
-        if parts and model.is_recurrent:
-            hidden = [_with_zeros(part, num_envs, device).transpose(0, 1).contiguous() for part in parts]
-            model.reset(hidden_state=hidden[0] if len(hidden) == 1 else tuple(hidden))
-    discounted, sums = _discounted_rnd_rewards(runner), saved.get("memory/rnd")
-    if discounted is not None and sums is not None:
-        discounted.avg = _with_zeros(sums, num_envs, device)
-    runner.num_resumed = count
+    count = len(saved["running"])
+    loop.statistics.running[:, :count].copy_(saved["running"].T)
+    memory = {name.removeprefix("memory/"): row for name, row in saved.items() if name.startswith("memory/")}
+    loop.learner.put_env_rows(memory, loop.env.num_envs)
+    loop.num_resumed = count
     return None
-
-
-def _discounted_rnd_rewards(runner: Learner) -> Any:  # noqa: ANN401  A private class of rsl_rl.
-    """Return the object whose `avg` has each environment's discounted sum of RND rewards; None without.
-
-    RND's reward normaliser learns from them, and rsl_rl saves only its moments.
-    """
-    return getattr(runner.alg.rnd.reward_normalizer, "disc_avg", None) if runner.alg.rnd else None
-
-
-def _parts(hidden: torch.Tensor | tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...]:
-    """Return the hidden state of a recurrent network as a tuple: two parts of an LSTM, one of a GRU."""
-    if hidden is None:
-        return ()
-    return hidden if isinstance(hidden, tuple) else (hidden,)
-
-
-def _with_zeros(rows: torch.Tensor, num_envs: int, device: str) -> torch.Tensor:
-    """Return rows for `num_envs` environments on `device`, with zeros for new ones."""
-    padded = torch.zeros(num_envs, *rows.shape[1:], dtype=rows.dtype, device=device)
-    padded[: len(rows)] = rows
-    return padded
 
 
 def _size(row: torch.Tensor) -> str:
@@ -144,7 +110,7 @@ def set_random_state(device: str, states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def resume_environments(runner: Learner, checkpoint: Checkpoint) -> None:
+def resume_environments(loop: Loop, checkpoint: Checkpoint) -> None:
     """Restore this rank's environments from a checkpoint, after the learner.
 
     With as many ranks and environments as in the checkpoint, random states are restored too, and the training continues
@@ -152,19 +118,19 @@ def resume_environments(runner: Learner, checkpoint: Checkpoint) -> None:
     """
     manifest = checkpoint.manifest()
     ranks, each = manifest.get("world_size"), manifest.get("num_envs")
-    rank, num_envs = runner.world.rank, runner.env.num_envs
+    rank, num_envs = loop.world.rank, loop.env.num_envs
     if ranks is None or each is None or not checkpoint.has_rank_files:
         mismatch = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
-    elif (ranks, each) == (runner.world.size, num_envs):
+    elif (ranks, each) == (loop.world.size, num_envs):
         saved = read_rank_file(checkpoint.path / rank_file(rank))
-        mismatch = _restore_rows(runner, saved["rows"])
+        mismatch = _restore_rows(loop, saved["rows"])
         if mismatch is None:
-            set_random_state(runner.world.device, saved["random"])
+            set_random_state(loop.world.device, saved["random"])
     else:
         first = rank * num_envs
         rows = _read_rows(checkpoint, first, min(first + num_envs, ranks * each), each)
-        mismatch = _restore_rows(runner, rows) if rows else None
-    if mismatch is not None and runner.world.is_first:
+        mismatch = _restore_rows(loop, rows) if rows else None
+    if mismatch is not None and loop.world.is_first:
         logger.warning("All environments begin new episodes: %s.", mismatch)
 
 

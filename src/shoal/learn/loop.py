@@ -1,21 +1,17 @@
-"""rsl_rl's on-policy runner on one rank or many: Shoal's training loop around the library's learner.
+"""The training loop around a learner, on one rank or many.
 
-PPO, models and storage are the library's. The loop is Shoal's: statistics pooled over ranks, checkpoints that appear
-whole, a count of iterations done, replica checks, non-finite checks, and a stop that all ranks agree on.
+Statistics pooled over ranks, checkpoints that appear whole, a count of iterations done, replica checks, non-finite
+checks, and a stop that all ranks agree on.
 """
 
-import contextlib
-import io
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from rsl_rl.env import VecEnv
-from rsl_rl.runners import OnPolicyRunner
-from tensordict import TensorDict
 
 from shoal.config import MujocoConfig, TrainConfig
 from shoal.envs.capabilities import capabilities_of
@@ -23,13 +19,14 @@ from shoal.errors import TrainingFailedError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
-from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.health import refuse_many_diverged
+from shoal.learn.learner import Learner
 from shoal.learn.metrics import Row
-from shoal.learn.ppo import PPO
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
 from shoal.learn.statistics import WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
+from shoal.learn.training_env import TrainingEnv
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +49,11 @@ class Totals:
     """Episodes that ended on any rank."""
 
 
-class Runner(OnPolicyRunner):
-    """Trains one replica of the policy among `world.size` of them. The process group must be open."""
+class TrainingLoop:
+    """Trains one replica of a learner among `world.size` of them. The process group must be open."""
 
-    def __init__(self, env: VecEnv, config: TrainConfig, world: World) -> None:
-        self.world = world
-        self.config = config
+    def __init__(self, env: VecEnv, learner: Learner, config: TrainConfig, world: World) -> None:
+        self.env, self.learner, self.config, self.world = env, learner, config, world
         self.capabilities = capabilities_of(env)
         self.iteration = 0
         self.totals = Totals()
@@ -66,23 +62,6 @@ class Runner(OnPolicyRunner):
         self.stragglers = Stragglers()
         self._warned: set[str] = set()  # Kinds of warnings that were logged.
         self.statistics = Statistics(world, env.num_envs, self.capabilities.episode_terms)
-        library_config = config.agent.to_rsl_rl()
-        if library_config["algorithm"]["class_name"] == "PPO":
-            library_config["algorithm"]["class_name"] = PPO
-        with _library_prints_to_log():
-            super().__init__(env, library_config, log_dir=None, device=world.device)
-        # Each mini-batch is progress: an update of many samples takes longer than a hang may.
-        self.alg.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-
-    def _configure_multi_gpu(self) -> None:
-        """Set the ranks of the algorithm. The library's version requires NCCL and `cuda:<rank>`."""
-        self.is_distributed = self.world.is_distributed
-        self.gpu_world_size = self.world.size
-        self.gpu_global_rank = self.world.rank
-        self.gpu_local_rank = self.world.local_rank
-        rank, local_rank, size = self.world.rank, self.world.local_rank, self.world.size
-        ranks = {"global_rank": rank, "local_rank": local_rank, "world_size": size}
-        self.cfg["multi_gpu"] = ranks if self.world.is_distributed else None
 
     def synchronize(self) -> None:
         """Broadcast rank 0's weights and normalisers, and compare all replicas.
@@ -90,8 +69,8 @@ class Runner(OnPolicyRunner):
         Optimizer, learning rate and totals are not sent: they are new, or each rank has loaded the same checkpoint.
         """
         if self.world.is_distributed:
-            self.alg.broadcast_parameters()
-        digest = compare_replicas(self.alg, self.world, when="after the first broadcast")
+            self.learner.broadcast()
+        digest = compare_replicas(self.learner, self.world, when="after the first broadcast")
         logger.debug("All %d replicas hold the learner %s.", self.world.size, digest)
 
     def train(
@@ -123,29 +102,25 @@ class Runner(OnPolicyRunner):
             drawn = torch.randint_like(new, high=int(self.env.max_episode_length))
             self.env.episode_length_buf = torch.cat([self.env.episode_length_buf[: self.num_resumed], drawn])
         self.statistics.set_ages(self.env.episode_length_buf)
-        observations = self.env.get_observations()
-        self.alg.train_mode()
+        env = TrainingEnv(self.env, self.world, self.statistics)
+        env.on_step, env.dump_diverged = on_step, dump_diverged
         stop: str | None = None
         # No time is left out: an iteration begins where the previous one was counted, and includes its checkpoint.
         counted = time.perf_counter()
         self.world.collective_timer.take()  # Start-up belongs to no iteration.
         while self.iteration < self.config.max_iterations and stop is None:
-            self.world.beat.begin_iteration(self.iteration + 1)
+            env.begin_iteration(self.iteration + 1, self.learner.steps_per_iteration)
             started = time.perf_counter()
-            self.world.beat.enter("rollout")
-            observations = self._collect(observations, on_step, dump_diverged)
-            collected = time.perf_counter()
-            self.world.beat.enter("update")
-            losses = self._update(observations)
+            losses = self.learner.iterate(env)
             learned = time.perf_counter()
+            collected = env.collected_at or learned
             requests = stop_requests()
             counts = {**requests, _DIVERGED: self._take_warnings()}
             seconds = Seconds(collected - started, learned - collected, self.world.collective_timer.take())
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
             self._refuse_many_diverged(pooled.counts[_DIVERGED])
-            if self.config.agent.check_for_nan:
-                refuse_non_finite_update(self.alg.optimizer, pooled.losses, iteration=self.iteration)
+            self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
             took = (now := time.perf_counter()) - counted
             counted = now
@@ -163,33 +138,6 @@ class Runner(OnPolicyRunner):
         # A finished run was not ended early, even if a request came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
-    def _collect(
-        self,
-        observations: TensorDict,
-        on_step: Callable[[int], None] | None,
-        dump_diverged: Callable[[int], str | None] | None,
-    ) -> TensorDict:
-        """Fill the storage with one rollout. No collective: its time shows which rank is slow."""
-        with torch.inference_mode():
-            steps = self.config.agent.num_steps_per_env
-            for step in range(self.iteration * steps, (self.iteration + 1) * steps):
-                actions = self.alg.act(observations)
-                observations, rewards, dones, extras = self.env.step(actions)
-                self.alg.process_env_step(observations, rewards, dones, extras)
-                self.statistics.add_step(rewards, dones, extras)
-                self.world.beat.mark()
-                if on_step is not None:
-                    on_step(step)
-                if self.alg.rnd:
-                    rnd = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
-                    self.statistics.add_log(rnd)
-            if self.config.agent.check_for_nan:
-                where = {"rank": self.world.rank, "iteration": self.iteration + 1}
-                refuse_non_finite_rollout(self.alg.storage, observations, dump_diverged=dump_diverged, **where)
-            elif self.world.device != "cpu":
-                torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
-        return observations
-
     def _take_warnings(self) -> int:
         """Log each kind of warning of this rank's simulation once; return the number of divergences."""
         diverged, warnings = self.capabilities.take_warnings()
@@ -204,18 +152,6 @@ class Runner(OnPolicyRunner):
             num_envs, limit = self.env.num_envs * self.world.size, self.config.env.lost_limit
             refuse_many_diverged(diverged, num_envs, limit, iteration=self.iteration)
 
-    def _update(self, observations: TensorDict) -> dict[str, float]:
-        """Update from the rollout, whose last step returned `observations`, and return mean losses."""
-        with torch.inference_mode():
-            self.alg.compute_returns(observations)
-        self.world.beat.mark()
-        try:
-            return self.alg.update()
-        except RuntimeError:  # torch fails to sample from a policy with NaN weights, and blames the sampling.
-            if self.config.agent.check_for_nan:
-                refuse_non_finite_update(self.alg.optimizer, {}, iteration=self.iteration + 1)
-            raise
-
     @property
     def seed(self) -> int:
         """Seed of this rank for what begins in this iteration."""
@@ -224,16 +160,15 @@ class Runner(OnPolicyRunner):
     @property
     def samples_per_iteration(self) -> int:
         """Environment steps of all ranks in one iteration."""
-        return self.config.agent.num_steps_per_env * self.env.num_envs * self.world.size
+        return self.learner.steps_per_iteration * self.env.num_envs * self.world.size
 
     def _row(self, pooled: Pooled, seconds: float) -> Row:
         """Return the metrics of this iteration, under rsl_rl's names where it has one."""
-        policy = self.alg.get_policy()
         row = {
             "iteration": float(self.iteration),
             "max_iterations": float(self.config.max_iterations),
             **pooled.means,
-            "Loss/learning_rate": float(self.alg.learning_rate),
+            **self.learner.metrics(),
             "Perf/total_fps": self.samples_per_iteration / seconds,
             "Perf/iteration_time": seconds,
             "Perf/slowest_rank_collection_time": max(pooled.rank_seconds),
@@ -243,15 +178,13 @@ class Runner(OnPolicyRunner):
         }
         if isinstance(self.config.env, MujocoConfig):
             row["Env/lost"] = float(pooled.counts[_DIVERGED])
-        if policy.distribution is not None:
-            row["Policy/mean_std"] = float(policy.output_std.detach().mean())
         return row
 
     def _compare_when_due(self, *, last: bool) -> None:
         """Compare all replicas every `check_replicas_every` iterations, and at the end."""
         every = self.config.check_replicas_every
         if last or (every and self.iteration % every == 0):
-            compare_replicas(self.alg, self.world, when=f"after iteration {self.iteration}")
+            compare_replicas(self.learner, self.world, when=f"after iteration {self.iteration}")
 
     def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
         """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""
@@ -278,33 +211,25 @@ class Runner(OnPolicyRunner):
 
         rsl_rl's `iter` is the iteration last done, counted from 0. `curriculum` is the result of `pool_curriculum`.
         """
-        return {
-            **self.alg.save(),
-            "iter": self.iteration - 1,
-            "infos": {
-                "totals": asdict(self.totals),
-                "statistics": self.statistics.history(),
-                "curriculum": dict(curriculum or {}),
-                "rnd_updates": self.alg.rnd.update_counter if self.alg.rnd else 0,
-            },
+        state = self.learner.state()
+        ours = {
+            "totals": asdict(self.totals),
+            "statistics": self.statistics.history(),
+            "curriculum": dict(curriculum or {}),
         }
+        return {**state, "iter": self.iteration - 1, "infos": {**state.get("infos", {}), **ours}}
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
         """Restore a saved state: everything, or with `weights_only` only networks and normalisers."""
-        networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
-        try:
-            self.alg.load(state, networks | {"optimizer": not weights_only}, strict=True)
-            last_done = int(state["iter"])
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise TrainingFailedError(
-                f"The checkpoint does not fit the networks of this training ({error}). "
-                "Pass the observation groups and hidden sizes that it was trained with."
-            ) from error
+        self.learner.restore(state, weights_only=weights_only)
         if weights_only:
             return
-        self.iteration = last_done + 1
+        try:
+            self.iteration = int(state["iter"]) + 1
+        except (KeyError, ValueError, TypeError) as error:
+            raise TrainingFailedError(
+                f"The checkpoint does not say after which iteration it was saved ({error!r})."
+            ) from error
         infos = state.get("infos")  # Free for users of rsl_rl.
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
         self.totals = Totals(**ours.get("totals", {}))
@@ -312,17 +237,3 @@ class Runner(OnPolicyRunner):
         # Or new environments would be copies of the run's first, which go on elsewhere.
         self.capabilities.restart(self.seed)
         restore_curriculum(self.capabilities, ours.get("curriculum", {}))
-        if self.alg.rnd:
-            self.alg.rnd.update_counter = ours.get("rnd_updates", 0)
-
-
-@contextlib.contextmanager
-def _library_prints_to_log() -> Iterator[None]:
-    """Log at DEBUG what rsl_rl prints while it builds models and observation sets."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            yield
-    finally:
-        for line in printed.getvalue().splitlines():
-            logger.debug("%s", line)

@@ -1,0 +1,98 @@
+"""The seam between the training loop and a learner: one iteration on counted environments, and the learner's state.
+
+`shoal.learn.loop` keeps what all learners share: statistics, stops, checkpoints, replica checks. A learner owns its
+rollout, because several libraries do.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from tensordict import TensorDict
+
+from shoal.learn.training_env import TrainingEnv
+
+
+class Policy(Protocol):
+    """Maps observations to actions, as rsl_rl's models do."""
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return actions of shape (num_envs, num_actions)."""
+        ...
+
+    def reset(self, dones: torch.Tensor) -> None:
+        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+        ...
+
+
+class Collectives(NamedTuple):
+    """The all_reduces of a learner in one iteration."""
+
+    gradient_size: int
+    """Numbers in the all_reduce of a gradient."""
+    gradients: int
+    small: int
+    """All_reduces of a few numbers, such as moments of normalisers."""
+
+
+class Learner(ABC):
+    """One replica of a learner. Every rank holds the same, and trains it on environments of its own."""
+
+    steps_per_iteration: int
+    """Steps of each environment in one iteration."""
+
+    @abstractmethod
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Collect experience from `env`, learn from it, and return mean losses by name.
+
+        `env.end_rollout()` separates the two, where they are separate.
+        """
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """Return the policy without exploration noise."""
+
+    @abstractmethod
+    def broadcast(self) -> None:
+        """Send rank 0's weights and normalisers to all ranks."""
+
+    @abstractmethod
+    def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and value of each tensor that must be equal on all ranks."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return the state for `restore`, of tensors and plain values, in the library's own layout."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore a saved state: everything, or with `weights_only` only networks and normalisers.
+
+        Raises:
+            TrainingFailedError: It does not fit this learner.
+        """
+
+    @abstractmethod
+    def collectives(self) -> Collectives:
+        """Return the size and number of the all_reduces of an iteration."""
+
+    def env_rows(self) -> dict[str, torch.Tensor]:
+        """Return what the learner remembers of each environment, by name. Shapes (num_envs, ...)."""
+        return {}
+
+    def put_env_rows(self, rows: Mapping[str, torch.Tensor], num_envs: int) -> None:
+        """Restore such rows of the first environments; the others begin without memory."""
+        del rows, num_envs
+
+    def metrics(self) -> dict[str, float]:
+        """Return further metrics of an iteration, under rsl_rl's names where it has one."""
+        return {}
+
+    def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
+        """Refuse weights or losses that are not finite.
+
+        Raises:
+            TrainingFailedError: On all ranks alike, as gradients are averaged and losses pooled.
+        """
+        del losses, iteration

@@ -1,0 +1,201 @@
+"""rsl_rl's PPO, or an algorithm of the user's own in its frame, as a learner."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from rsl_rl.env import VecEnv
+from rsl_rl.modules import EmpiricalNormalization
+from rsl_rl.runners import OnPolicyRunner
+
+from shoal.config import AgentConfig
+from shoal.errors import TrainingFailedError
+from shoal.learn.groups import World
+from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.learner import Collectives, Learner, Policy
+from shoal.learn.rsl_rl.ppo import PPO
+from shoal.learn.training_env import TrainingEnv
+
+logger = logging.getLogger(__name__)
+
+
+class RslRlLearner(OnPolicyRunner, Learner):
+    """PPO, models and storage are the library's, and its runner builds them; the training loop is not used."""
+
+    def __init__(self, env: VecEnv, config: AgentConfig, world: World) -> None:
+        self.world = world
+        self.config = config
+        self.steps_per_iteration = config.num_steps_per_env
+        library_config = config.to_rsl_rl()
+        if library_config["algorithm"]["class_name"] == "PPO":
+            library_config["algorithm"]["class_name"] = PPO
+        with _library_prints_to_log():
+            super().__init__(env, library_config, log_dir=None, device=world.device)
+        # Each mini-batch is progress: an update of many samples takes longer than a hang may.
+        self.alg.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
+
+    def _configure_multi_gpu(self) -> None:
+        """Set the ranks of the algorithm. The library's version requires NCCL and `cuda:<rank>`."""
+        self.is_distributed = self.world.is_distributed
+        self.gpu_world_size = self.world.size
+        self.gpu_global_rank = self.world.rank
+        self.gpu_local_rank = self.world.local_rank
+        rank, local_rank, size = self.world.rank, self.world.local_rank, self.world.size
+        ranks = {"global_rank": rank, "local_rank": local_rank, "world_size": size}
+        self.cfg["multi_gpu"] = ranks if self.world.is_distributed else None
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Collect one rollout, and update from it."""
+        self.alg.train_mode()
+        with torch.inference_mode():
+            # No collective in here, or the time of a rollout does not show which rank is slow.
+            for _ in range(self.steps_per_iteration):
+                observations, rewards, dones, extras = env.step(self.alg.act(env.observations))
+                self.alg.process_env_step(observations, rewards, dones, extras)
+                if self.alg.rnd:
+                    env.log({"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight})
+            if self.config.check_for_nan:
+                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
+                refuse_non_finite_rollout(self.alg.storage, env.observations, **where)
+            elif self.world.device != "cpu":
+                torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
+        env.end_rollout()
+        with torch.inference_mode():
+            self.alg.compute_returns(env.observations)
+        env.mark()
+        try:
+            return self.alg.update()
+        except RuntimeError:  # torch fails to sample from a policy with NaN weights, and blames the sampling.
+            self.refuse_non_finite({}, iteration=env.iteration)
+            raise
+
+    def policy(self) -> Policy:
+        """Return the actor without noise."""
+        return self.get_inference_policy(device=self.device)
+
+    def broadcast(self) -> None:
+        """Send rank 0's weights and normalisers to all ranks."""
+        self.alg.broadcast_parameters()
+
+    def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights, normalisers, optimizer moments and learning rates."""
+        alg = self.alg
+        networks: dict[str, torch.nn.Module] = {"actor": alg._raw_actor, "critic": alg._raw_critic}  # noqa: SLF001  Uncompiled handles.
+        optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": alg.optimizer}
+        if alg.rnd:
+            networks["rnd"] = alg.rnd
+            optimizers["rnd_optimizer"] = alg.rnd.optimizer
+        for owner, network in networks.items():
+            for name, tensor in network.state_dict().items():
+                yield f"{owner}.{name}", tensor
+        for owner, optimizer in optimizers.items():
+            state = optimizer.state_dict()
+            for index, moments in state["state"].items():
+                for name, value in moments.items():
+                    yield f"{owner}.{index}.{name}", torch.as_tensor(value)
+            rates = [group["lr"] for group in state["param_groups"]]
+            yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
+        # State of the adaptive schedule; the optimizer has it from the next mini-batch on.
+        yield "learning_rate", torch.tensor(alg.learning_rate, dtype=torch.float64)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state in rsl_rl's layout; what rsl_rl does not save is in `infos`, which is free for users."""
+        return {**self.alg.save(), "infos": {"rnd_updates": self.alg.rnd.update_counter if self.alg.rnd else 0}}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore a state that plain rsl_rl may have saved."""
+        networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
+        try:
+            self.alg.load(dict(state), networks | {"optimizer": not weights_only}, strict=True)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise TrainingFailedError(
+                f"The checkpoint does not fit the networks of this training ({error}). "
+                "Pass the observation groups and hidden sizes that it was trained with."
+            ) from error
+        infos = state.get("infos")
+        if self.alg.rnd and not weights_only:
+            self.alg.rnd.update_counter = infos.get("rnd_updates", 0) if isinstance(infos, dict) else 0
+
+    def env_rows(self) -> dict[str, torch.Tensor]:
+        """Return the memory of recurrent networks, and the discounted sums of RND's reward normaliser."""
+        rows = {
+            f"{name}/{index}": part.transpose(0, 1)
+            for name, model in (("actor", self.alg.actor), ("critic", self.alg.critic))
+            for index, part in enumerate(_parts(model.get_hidden_state()))
+        }
+        discounted = self._discounted_rnd_rewards
+        return rows | ({"rnd": discounted.avg} if discounted is not None and discounted.avg is not None else {})
+
+    def put_env_rows(self, rows: Mapping[str, torch.Tensor], num_envs: int) -> None:
+        """Restore the memory of the first environments."""
+        for name, model in (("actor", self.alg.actor), ("critic", self.alg.critic)):
+            parts = [row for key, row in sorted(rows.items()) if key.startswith(f"{name}/")]
+            if parts and model.is_recurrent:
+                hidden = [_with_zeros(part, num_envs, self.world.device).transpose(0, 1).contiguous() for part in parts]
+                model.reset(hidden_state=hidden[0] if len(hidden) == 1 else tuple(hidden))
+        discounted, sums = self._discounted_rnd_rewards, rows.get("rnd")
+        if discounted is not None and sums is not None:
+            discounted.avg = _with_zeros(sums, num_envs, self.world.device)
+
+    @property
+    def _discounted_rnd_rewards(self) -> Any:  # noqa: ANN401  A private class of rsl_rl.
+        """The object whose `avg` has each environment's discounted sum of RND rewards; None without.
+
+        RND's reward normaliser learns from them, and rsl_rl saves only its moments.
+        """
+        return getattr(self.alg.rnd.reward_normalizer, "disc_avg", None) if self.alg.rnd else None
+
+    def collectives(self) -> Collectives:
+        """Count gradients, pooled advantages, and moments of normalisers."""
+        networks = [self.alg.actor, self.alg.critic, *([self.alg.rnd] if self.alg.rnd else [])]
+        weights = sum(each.numel() for part in networks for each in part.parameters() if each.requires_grad)
+        normalisers = sum(isinstance(each, EmpiricalNormalization) for part in networks for each in part.modules())
+        settings = self.config.algorithm
+        return Collectives(
+            gradient_size=1 + weights,  # With the divergence, which travels with the gradients.
+            gradients=settings.num_learning_epochs * settings.num_mini_batches,
+            # For each normaliser rsl_rl sums the count, the mean and the variance.
+            small=(not settings.normalize_advantage_per_mini_batch) + 3 * normalisers,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate and exploration noise."""
+        policy = self.alg.get_policy()
+        spread = {} if policy.distribution is None else {"Policy/mean_std": float(policy.output_std.detach().mean())}
+        return {"Loss/learning_rate": float(self.alg.learning_rate), **spread}
+
+    def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
+        """Refuse weights or losses that are not finite, if the configuration wants it."""
+        if self.config.check_for_nan:
+            refuse_non_finite_update(self.alg.optimizer, losses, iteration=iteration)
+
+
+def _parts(hidden: torch.Tensor | tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...]:
+    """Return the hidden state of a recurrent network as a tuple: two parts of an LSTM, one of a GRU."""
+    if hidden is None:
+        return ()
+    return hidden if isinstance(hidden, tuple) else (hidden,)
+
+
+def _with_zeros(rows: torch.Tensor, num_envs: int, device: str) -> torch.Tensor:
+    """Return rows for `num_envs` environments on `device`, with zeros for new ones."""
+    padded = torch.zeros(num_envs, *rows.shape[1:], dtype=rows.dtype, device=device)
+    padded[: len(rows)] = rows
+    return padded
+
+
+@contextlib.contextmanager
+def _library_prints_to_log() -> Iterator[None]:
+    """Log at DEBUG what rsl_rl prints while it builds models and observation sets."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            logger.debug("%s", line)
