@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import warp as wp
 
-from shoal.config import AgentConfig, DistributionConfig, EnvConfig, ModelConfig
+from shoal.config import DistributionConfig, EnvConfig, ModelConfig, RslRlConfig
 from shoal.sim.kernel_task import KernelTask
 
 # Small networks: this task needs no more, and on a CPU they learn many times faster than the default ones.
@@ -94,7 +94,7 @@ class Pendulum(KernelTask[PendulumConfig]):
     """Swing a pendulum up and hold it there, with little torque."""
 
     config = PendulumConfig()
-    agent = AgentConfig(num_steps_per_env=32, actor=ACTOR, critic=CRITIC)
+    agent = RslRlConfig(num_steps_per_env=32, actor=ACTOR, critic=CRITIC)
     num_envs = 512
     max_iterations = 50
     observations: ClassVar = {"policy": 3}

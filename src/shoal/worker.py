@@ -126,6 +126,8 @@ def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
         world.beat.enter("compile")
         task = spec.build(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
         env = WarpVecEnv(task)
+        if job.config.agent.needs_final_observations:
+            env.keep_final_observations()
     world.beat.enter("startup")
     return env
 
@@ -153,7 +155,7 @@ def _learn(  # noqa: PLR0913  All by name.
     if world.device == "cpu":
         keep_freed_memory()
     _seed_everything(job.config.seed)  # The same first weights on every rank,
-    loop = TrainingLoop(env, build_learner(env, job.config.agent, world), job.config, world)
+    loop = TrainingLoop(env, build_learner(env, job.config, world), job.config, world)
     _begin(job, loop)
     distance = {} if job.probe is None else measure_collective_latency(loop.learner, world, job.probe)
 

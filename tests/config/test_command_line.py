@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tyro
 
-from shoal.config import AgentConfig, EnvConfig
+from shoal.config import EnvConfig, RslRlConfig
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Command:
     """Where a learner stands in the configuration of a training."""
 
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: RslRlConfig = field(default_factory=RslRlConfig)
     """The learner."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The environment."""

@@ -13,12 +13,12 @@ from rsl_rl.runners import OnPolicyRunner
 from support.tiny_env import TinyEnv
 
 from shoal.config import (
-    AgentConfig,
     DistributionConfig,
     ModelConfig,
     PpoConfig,
     RndConfig,
     RndWeightScheduleConfig,
+    RslRlConfig,
     SymmetryConfig,
 )
 
@@ -26,23 +26,23 @@ GAUSSIAN = DistributionConfig(class_name="GaussianDistribution")
 SMALL = {"hidden_dims": (8,), "distribution": GAUSSIAN}
 
 
-def agent(actor: ModelConfig, critic: ModelConfig | None = None, **changes: Any) -> AgentConfig:
+def agent(actor: ModelConfig, critic: ModelConfig | None = None, **changes: Any) -> RslRlConfig:
     """A learner with a short rollout."""
-    return AgentConfig(num_steps_per_env=4, actor=actor, critic=critic or ModelConfig(hidden_dims=(8,)), **changes)
+    return RslRlConfig(num_steps_per_env=4, actor=actor, critic=critic or ModelConfig(hidden_dims=(8,)), **changes)
 
 
-def recurrent(kind: Any) -> AgentConfig:
+def recurrent(kind: Any) -> RslRlConfig:
     """A learner whose networks remember."""
     options = {"class_name": "RNNModel", "rnn_type": kind, "rnn_hidden_dim": 6, "rnn_num_layers": 2}
     return agent(ModelConfig(**SMALL, **options), ModelConfig(hidden_dims=(8,), **options))
 
 
-def drawing(**distribution: Any) -> AgentConfig:
+def drawing(**distribution: Any) -> RslRlConfig:
     """A learner whose actions come from the given distribution."""
     return agent(ModelConfig(hidden_dims=(8,), distribution=DistributionConfig(**distribution)))
 
 
-def curious(**schedule: Any) -> AgentConfig:
+def curious(**schedule: Any) -> RslRlConfig:
     """A learner with a reward for what is new."""
     rnd = RndConfig(
         enabled=True,
@@ -57,7 +57,7 @@ def curious(**schedule: Any) -> AgentConfig:
     return agent(ModelConfig(**SMALL), obs_groups=groups, algorithm=PpoConfig(rnd=rnd))
 
 
-def mirrored(**use: Any) -> AgentConfig:
+def mirrored(**use: Any) -> RslRlConfig:
     """A learner that knows that left is like right."""
     symmetry = SymmetryConfig(enabled=True, data_augmentation_func="support.tiny_env:mirror", **use)
     return agent(ModelConfig(**SMALL), algorithm=PpoConfig(symmetry=symmetry))
@@ -65,7 +65,7 @@ def mirrored(**use: Any) -> AgentConfig:
 
 STD = {"init_std": 0.5, "std_range": (0.1, 2.0), "std_type": "log"}
 LEARNERS = {
-    "defaults": AgentConfig(num_steps_per_env=4),
+    "defaults": RslRlConfig(num_steps_per_env=4),
     "mlp": agent(ModelConfig(**SMALL, activation="tanh", obs_normalization=True)),
     "gru": recurrent("gru"),
     "lstm": recurrent("lstm"),
@@ -86,7 +86,7 @@ LEARNERS = {
 """Everything that can be switched, one learner for each switch."""
 
 
-def build(config: AgentConfig) -> OnPolicyRunner:
+def build(config: RslRlConfig) -> OnPolicyRunner:
     """Build plain rsl_rl's own runner from a configuration."""
     torch.manual_seed(0)
     return OnPolicyRunner(TinyEnv(), config.to_rsl_rl(), log_dir=None)
@@ -154,7 +154,7 @@ def spoil(made: dict[str, Any]) -> None:
 
 
 def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
-    made = AgentConfig().to_rsl_rl()
+    made = RslRlConfig().to_rsl_rl()
     assert made["algorithm"]["rnd_cfg"] is None
     assert made["algorithm"]["symmetry_cfg"] is None
     assert set(made["critic"]) == {"class_name", "hidden_dims", "activation", "obs_normalization"}
@@ -164,6 +164,6 @@ def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
 
 def test_a_class_of_ones_own_is_given_everything_that_is_not_none() -> None:
     model = ModelConfig(class_name="my_package:Model", rnn_hidden_dim=7, distribution=GAUSSIAN)
-    made = AgentConfig(actor=model).to_rsl_rl()["actor"]
+    made = RslRlConfig(actor=model).to_rsl_rl()["actor"]
     assert made["rnn_hidden_dim"] == 7
     assert "rnn_type" not in made

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.config import (
-    AgentConfig,
     DistributionConfig,
     EnvConfig,
     ModelConfig,
     PpoConfig,
     RndConfig,
+    RslRlConfig,
     TrainConfig,
     from_plain,
     to_plain,
@@ -123,7 +123,7 @@ MODELS = st.builds(
     ModelConfig, distribution=DISTRIBUTIONS, hidden_dims=st.lists(st.integers(1, 64), min_size=1).map(tuple)
 )
 AGENTS = st.builds(
-    AgentConfig,
+    RslRlConfig,
     num_steps_per_env=st.integers(1, 100),
     torch_compile_mode=st.sampled_from([None, "default"]),
     obs_groups=st.dictionaries(WORDS, st.lists(WORDS, min_size=1, max_size=2).map(tuple), max_size=3),
@@ -153,10 +153,10 @@ def test_a_configuration_comes_back_from_a_file(
 @through_a_file
 @given(agent=AGENTS, template=AGENTS)
 def test_a_learner_comes_back_from_a_file(
-    there_and_back: Callable[[Any], Any], agent: AgentConfig, template: AgentConfig
+    there_and_back: Callable[[Any], Any], agent: RslRlConfig, template: RslRlConfig
 ) -> None:
     assert from_plain(template, there_and_back(to_plain(agent))) == agent
-    assert from_plain(AgentConfig, there_and_back(to_plain(agent))).to_rsl_rl() == agent.to_rsl_rl()
+    assert from_plain(RslRlConfig, there_and_back(to_plain(agent))).to_rsl_rl() == agent.to_rsl_rl()
 
 
 def test_a_training_comes_back_with_the_sections_that_its_task_put_in() -> None:
@@ -176,14 +176,14 @@ def test_plain_values_are_plain() -> None:
 
 
 def test_what_a_file_does_not_name_stays() -> None:
-    template = AgentConfig(num_steps_per_env=7, algorithm=PpoConfig(gamma=0.5, lam=0.6))
+    template = RslRlConfig(num_steps_per_env=7, algorithm=PpoConfig(gamma=0.5, lam=0.6))
     read = from_plain(template, {"algorithm": {"gamma": 0.7}})
     assert (read.num_steps_per_env, read.algorithm.gamma, read.algorithm.lam) == (7, 0.7, 0.6)
     assert from_plain(template, {}) == template
 
 
 def test_dicts_and_tuples_are_replaced_whole() -> None:
-    read = from_plain(AgentConfig(), {"obs_groups": {"actor": ["camera"]}, "critic": {"hidden_dims": [8]}})
+    read = from_plain(RslRlConfig(), {"obs_groups": {"actor": ["camera"]}, "critic": {"hidden_dims": [8]}})
     assert read.obs_groups == {"actor": ("camera",)}
     assert read.critic.hidden_dims == (8,)
 
@@ -246,10 +246,10 @@ def test_refusal_names_the_path_the_value_and_what_is_expected(mapping: object, 
 
 def test_a_refusal_of_a_section_is_told_with_its_place() -> None:
     with pytest.raises(UsageError) as refusal:
-        from_plain(AgentConfig(), {"critic": {"rnn_type": "gru"}}, "agent")
+        from_plain(RslRlConfig(), {"critic": {"rnn_type": "gru"}}, "agent")
     assert str(refusal.value).startswith("agent.critic: a model's rnn_type is 'gru', but class_name is 'MLPModel'")
     with pytest.raises(UsageError, match=r"^agent\.algorithm\.gamma is 2\.0, but"):
-        from_plain(AgentConfig(), {"algorithm": {"gamma": 2}}, "agent")
+        from_plain(RslRlConfig(), {"algorithm": {"gamma": 2}}, "agent")
 
 
 @dataclass(frozen=True)

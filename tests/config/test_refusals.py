@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 import pytest
 
 from shoal.config import (
-    AgentConfig,
     DistributionConfig,
     EnvConfig,
     ModelConfig,
     PpoConfig,
     RndConfig,
     RndWeightScheduleConfig,
+    RslRlConfig,
     SymmetryConfig,
 )
 from shoal.config.checks import above, check
@@ -37,15 +37,15 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
         "env.episode_length_s is 0.0, but must be above 0. The default is 20.0.",
     ),
     (
-        unchecked(AgentConfig, num_steps_per_env=0),
+        unchecked(RslRlConfig, num_steps_per_env=0),
         "agent.num_steps_per_env is 0, but must be at least 1. The default is 24.",
     ),
     (
-        unchecked(AgentConfig, torch_compile_mode="max-autotune"),
+        unchecked(RslRlConfig, torch_compile_mode="max-autotune"),
         "agent.torch_compile_mode is 'max-autotune', but must be one of 'default' or 'max-autotune-no-cudagraphs'.",
     ),
     (
-        unchecked(AgentConfig, obs_groups={"actor": ()}),
+        unchecked(RslRlConfig, obs_groups={"actor": ()}),
         "agent.obs_groups is {'actor': ()}, but must name one or more observation groups for each set.",
     ),
     (
@@ -139,7 +139,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     ),
     # Parts that do not fit together.
     (
-        unchecked(AgentConfig, actor=ModelConfig()),
+        unchecked(RslRlConfig, actor=ModelConfig()),
         (
             "agent.actor.distribution.class_name is None, but rsl_rl needs a distribution of the actions: set it to"
             " 'GaussianDistribution', 'HeteroscedasticGaussianDistribution' or 'BetaDistribution', the first of which"
@@ -148,7 +148,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         unchecked(
-            AgentConfig,
+            RslRlConfig,
             critic=ModelConfig(class_name="RNNModel"),
             algorithm=PpoConfig(symmetry=SymmetryConfig(enabled=True, data_augmentation_func="a:b")),
         ),
@@ -168,7 +168,7 @@ def test_refusal_is_a_sentence_that_says_what_to_do(construct: Callable[[], Any]
 
 
 SECTIONS: list[Any] = [
-    AgentConfig(),
+    RslRlConfig(),
     PpoConfig(),
     RndConfig(),
     RndWeightScheduleConfig(mode="linear", initial_step=1, final_step=2, final_value=0.0),
@@ -239,4 +239,4 @@ def test_a_task_adds_ranges_of_its_own_and_keeps_those_of_the_base() -> None:
 
 def test_a_class_of_ones_own_is_asked_nothing() -> None:
     model = ModelConfig(class_name="my_package:Model", rnn_type="gru")
-    assert AgentConfig(actor=model, algorithm=PpoConfig(class_name="my.module.Ppo")).actor is model
+    assert RslRlConfig(actor=model, algorithm=PpoConfig(class_name="my.module.Ppo")).actor is model

@@ -19,12 +19,12 @@ from rsl_rl.modules import distribution
 from rsl_rl.utils import compile_model, resolve_nn_activation, resolve_optimizer
 
 from shoal.config import (
-    AgentConfig,
     DistributionConfig,
     ModelConfig,
     PpoConfig,
     RndConfig,
     RndWeightScheduleConfig,
+    RslRlConfig,
     SymmetryConfig,
 )
 from shoal.config.agent import RSL_RL_NAMES, CompileMode
@@ -195,7 +195,7 @@ def docstrings(config: type) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("config", [*dict.fromkeys(entry[1] for entry in COUNTERPARTS.values()), AgentConfig])
+@pytest.mark.parametrize("config", [*dict.fromkeys(entry[1] for entry in COUNTERPARTS.values()), RslRlConfig])
 def test_every_field_has_a_docstring_of_its_own(config: type) -> None:
     described = docstrings(config)
     assert described
@@ -275,7 +275,7 @@ def keys_covered() -> dict[str, set[str]]:
     """The keys that `to_rsl_rl` can make or that are left out with a reason, by what they configure."""
     rsl_names = {RSL_RL_NAMES.get(item.name, item.name) for item in fields(PpoConfig)}
     rsl_names |= {"share_cnn_encoders"}  # No environment observes images.
-    owned = {item.name for item in fields(AgentConfig)} | {"student", "teacher"}  # No teacher can be configured.
+    owned = {item.name for item in fields(RslRlConfig)} | {"student", "teacher"}  # No teacher can be configured.
     return {
         "runner": owned | set(NOT_CONFIGURED["runner"]),
         "algorithm": rsl_names,

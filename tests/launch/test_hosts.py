@@ -280,14 +280,14 @@ def test_a_machine_that_does_not_share_the_disk_sends_home_what_it_has_written(p
 
 TASK = """
 from helper import LENGTH
-from shoal.config import AgentConfig
+from shoal.config import RslRlConfig
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
 
 
 class Mine(Swingup):
     config = SwingupConfig(episode_length_s=LENGTH)
-    agent = AgentConfig(num_steps_per_env=8)
+    agent = RslRlConfig(num_steps_per_env=8)
 """
 METADATA = "Metadata-Version: 2.1\nName: rsl-rl-lib\nVersion: 5.4.2\n"
 

@@ -9,8 +9,8 @@ from support import bouncing_task
 from support.fake_devices import seen
 
 from shoal.cli.parse import parse_train
-from shoal.config import AgentConfig, ModelConfig, PpoConfig
-from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes_per_env, gpu_bytes_per_env
+from shoal.config import ModelConfig, PpoConfig, RslRlConfig
+from shoal.plan.sizes import checkpoints_to_come, experience_bytes_per_env, gpu_bytes_per_env
 from shoal.plan.training import TrainPlan, plan_training
 
 
@@ -18,8 +18,8 @@ def plan_of(*words: str) -> TrainPlan:
     return plan_training(parse_train(["Cartpole-Swingup", "--gpu-ids", "None", *words]), {}, seen(0))
 
 
-def agent_with(*hidden: int, optimizer: str = "adam") -> AgentConfig:
-    usual = AgentConfig()
+def agent_with(*hidden: int, optimizer: str = "adam") -> RslRlConfig:
+    usual = RslRlConfig()
     algorithm = PpoConfig(optimizer=optimizer)  # pyright: ignore[reportArgumentType]
     return replace(
         usual,
@@ -45,7 +45,7 @@ def agent_with(*hidden: int, optimizer: str = "adam") -> AgentConfig:
 def test_a_checkpoint_holds_weights_and_what_the_optimizer_keeps(
     hidden: tuple[int, ...], optimizer: str, numbers: int
 ) -> None:
-    assert checkpoint_bytes(agent_with(*hidden, optimizer=optimizer)) == numbers * 4
+    assert agent_with(*hidden, optimizer=optimizer).checkpoint_floats == numbers
 
 
 def test_experience_grows_with_environments_and_steps() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.config import AgentConfig
+from shoal.config import RslRlConfig
 from shoal.errors import UsageError
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
@@ -35,7 +35,7 @@ def is_faulty() -> bool:
 class _Faulty(Swingup):
     """Strikes once, after `strike_at` steps."""
 
-    agent = AgentConfig(num_steps_per_env=8)
+    agent = RslRlConfig(num_steps_per_env=8)
     num_envs = 16
     max_iterations = 200
     strike_at = int(os.environ.get("SHOAL_TEST_STRIKE_AT", "12"))

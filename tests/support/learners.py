@@ -11,7 +11,7 @@ import torch
 from support.tiny_env import TinyEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig, TrainConfig
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig, TrainConfig
 from shoal.learn.groups import World
 from shoal.learn.learners import build_learner
 from shoal.learn.loop import TrainingLoop
@@ -29,7 +29,7 @@ NUM_STEPS = 8
 NUM_ENVS = 4
 
 
-def tiny_agent(**changes: Any) -> AgentConfig:
+def tiny_agent(**changes: Any) -> RslRlConfig:
     """A learner with everything that can differ between ranks: normalisers, moments, a moving learning rate."""
     actor = ModelConfig(
         hidden_dims=(8,), obs_normalization=True, distribution=DistributionConfig(class_name="GaussianDistribution")
@@ -42,7 +42,7 @@ def tiny_agent(**changes: Any) -> AgentConfig:
         "critic": ModelConfig(hidden_dims=(8,), obs_normalization=True),
         "algorithm": PpoConfig(num_learning_epochs=2, num_mini_batches=2),
     }
-    return AgentConfig(**(defaults | changes))
+    return RslRlConfig(**(defaults | changes))
 
 
 def tiny_config(**changes: Any) -> TrainConfig:
@@ -60,7 +60,7 @@ def tiny_loop(
 def loop_on(env: VecEnv, config: TrainConfig, world: World = ALONE, *, seed: int = 0) -> TrainingLoop:
     """A training on these environments."""
     torch.manual_seed(seed)
-    return TrainingLoop(env, build_learner(env, config.agent, world), config, world)
+    return TrainingLoop(env, build_learner(env, config, world), config, world)
 
 
 @dataclass

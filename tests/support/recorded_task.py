@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.config import AgentConfig, ModelConfig
+from shoal.config import ModelConfig, RslRlConfig
 from shoal.tasks.cartpole.config import BalanceConfig
 from shoal.tasks.cartpole.task import Balance
 
@@ -24,10 +24,10 @@ class Recorded(Balance):
     """Writes the first observations and actions down."""
 
     config = BalanceConfig()
-    agent = AgentConfig(
+    agent = RslRlConfig(
         num_steps_per_env=4,
         save_interval=1,
-        actor=AgentConfig().actor,
+        actor=RslRlConfig().actor,
         critic=ModelConfig(hidden_dims=(8,)),
     )
     num_envs = 4

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shoal.cli.parse import parse_train
-from shoal.config import AgentConfig
+from shoal.config import RslRlConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.plan.training import plan_training
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from shoal.tasks.registry import TaskSpec
 
 BASES = """
-from shoal.config import AgentConfig, EnvConfig
+from shoal.config import RslRlConfig, EnvConfig
 from shoal.tasks.quadruped.task import FlatVelocity
 
 class Trotter(FlatVelocity):
     max_iterations = 7
 
 class Pacer(Trotter):
-    agent = AgentConfig(num_steps_per_env=5)
+    agent = RslRlConfig(num_steps_per_env=5)
 
 class Bounder(Pacer):
     pass
@@ -46,7 +46,7 @@ def spec_of(name: str, tmp_path: Path) -> TaskSpec:
 
 def test_a_subclass_of_a_shipped_task_has_its_tuned_learner(tmp_path: Path) -> None:
     spec = spec_of("Trotter", tmp_path)
-    assert spec.agent == FLAT.agent != AgentConfig()
+    assert spec.agent == FLAT.agent != RslRlConfig()
     assert (spec.num_envs, spec.max_iterations, spec.check) == (FLAT.num_envs, 7, FLAT.check)
 
 
@@ -56,7 +56,7 @@ def test_a_subclass_of_a_shipped_task_has_its_tuned_learner(tmp_path: Path) -> N
         ("Trotter", FLAT.agent.num_steps_per_env, "Trotter learns with the defaults of Quadruped-Velocity-Flat."),
         ("Pacer", 5, None),
         ("Bounder", 5, "Bounder learns with the defaults of Pacer."),
-        ("Kite", AgentConfig().num_steps_per_env, "Kite learns with rsl_rl's defaults, since it declares no `agent`."),
+        ("Kite", RslRlConfig().num_steps_per_env, "Kite learns with rsl_rl's defaults, since it declares no `agent`."),
     ],
 )
 def test_the_plan_says_whose_defaults_the_learner_has(name: str, steps: int, note: str | None, tmp_path: Path) -> None:

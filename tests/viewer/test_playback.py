@@ -11,7 +11,7 @@ from support.saved import write_checkpoint
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.learn.evaluation import UntrainedPolicy, load_weights, open_policy
+from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy, open_policy
 from shoal.tasks import registry
 from shoal.viewer.playback import MAX_CATCH_UP_S, Pacer, Playback
 
@@ -79,7 +79,8 @@ def test_weights_are_exchanged_while_a_policy_plays(run_dir: RunDir) -> None:
     one, other = new_model(1) / "model.pt", new_model(2) / "model.pt"
     with open_policy(config, spec, one, "cpu") as (env, policy):
         first = policy(env.get_observations()).tolist()
-        load_weights(policy, other)
+        assert isinstance(policy, TrainedPolicy)
+        policy.load(other)
         second = policy(env.get_observations()).tolist()
     with open_policy(config, spec, other, "cpu") as (env, policy):
         assert policy(env.get_observations()).tolist() == second

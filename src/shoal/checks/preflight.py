@@ -27,7 +27,7 @@ from shoal.machine import gpu_health, host
 from shoal.machine.cuda_versions import read_built_with
 from shoal.machine.gpus import Gpu, VisibleGpus
 from shoal.plan.rundir import experiment_dir
-from shoal.plan.sizes import checkpoint_bytes, checkpoints_to_come, experience_bytes_per_env
+from shoal.plan.sizes import FLOAT, checkpoints_to_come, experience_bytes_per_env
 from shoal.plan.training import TrainPlan
 
 
@@ -85,4 +85,4 @@ def _checkpoint_size(plan: TrainPlan) -> tuple[int, bool]:
             return sum(path.stat().st_size for path in files), True
         except OSError:
             pass
-    return checkpoint_bytes(plan.config.agent), False
+    return FLOAT * plan.config.agent.checkpoint_floats, False

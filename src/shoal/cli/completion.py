@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,7 @@ from shoal.config import (
     ReplayConfig,
     TrainConfig,
 )
+from shoal.config.learners import LEARNERS
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -62,7 +64,12 @@ end
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-_VALUES = {"--gpu-ids": ("all", "None"), "--checkpoint": ("latest", "best"), "--hosts": ("slurm",)}
+_VALUES = {
+    "--gpu-ids": ("all", "None"),
+    "--checkpoint": ("latest", "best"),
+    "--hosts": ("slurm",),
+    "--learner": tuple(LEARNERS),
+}
 """Values of flags that take others too."""
 _CONFIGS: dict[str, type[DataclassInstance]] = {
     **dict.fromkeys(("train", "plan"), TrainConfig),
@@ -95,7 +102,8 @@ def candidates(words: Sequence[str], commands: Collection[str]) -> list[str]:
         return _starting(current, SCRIPTS)
     tasks = registry.registered()
     task = next((word for word in before if word in tasks), None)
-    flags = _flags_of_command(command, task)
+    learner = next((word for flag, word in pairwise(before) if flag == "--learner" and word in LEARNERS), None)
+    flags = _flags_of_command(command, task, learner)
     last = before[-1] if before else ""
     if last in HELP_FLAGS:
         return _starting(current, group_names(list(flags)))
@@ -108,7 +116,7 @@ def _starting(start: str, words: Collection[str]) -> list[str]:
     return [word for word in words if word.startswith(start)]
 
 
-def _flags_of_command(command: str, task: str | None) -> dict[str, tuple[str, ...]]:
+def _flags_of_command(command: str, task: str | None, learner: str | None) -> dict[str, tuple[str, ...]]:
     """Return the flags of a command, each with the values that are known."""
     kind = _CONFIGS.get(command)
     if kind is None:
@@ -117,7 +125,7 @@ def _flags_of_command(command: str, task: str | None) -> dict[str, tuple[str, ..
     given: dict[str, Any] = {name: "" for name in ("task", "file") if name in names}
     if task is not None and "env" in names:
         spec = registry.resolve(task)
-        given |= {"env": spec.env, "agent": spec.agent}
+        given |= {"env": spec.env, "agent": spec.agent_of(learner or spec.learner)}
     flags = dict(_flags_of(kind(**given), "--"))
     if "--agent-kind" in flags:
         flags["--agent"] = flags.pop("--agent-kind")

@@ -28,6 +28,7 @@ from shoal.config import (
     TrainConfig,
 )
 from shoal.config.checks import foreign_code
+from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
@@ -35,6 +36,7 @@ from shoal.plan.ranks import joined_rank
 from shoal.plan.resume import find_model, run_to_continue
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
+from shoal.user_code import absolute
 
 T = TypeVar("T")
 EnvT = TypeVar("EnvT", bound=EnvConfig)
@@ -135,18 +137,19 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     """Parse the arguments of `train`."""
     task, words = split_task(arguments)
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
+    learner, words = _take_learner(words)
     words = [
         _ALIASES.get(flag, flag) + equals + value for flag, equals, value in (word.partition("=") for word in words)
     ]
     saved = [Path(file) for file in files]
-    default = _defaults(task, saved)
+    default = _defaults(task, learner, saved)
     config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
     if config.resume is not None and not saved and not _is_follower(config):
         # A resumed run keeps its configuration, unless flags override it.
         run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
-            default = _of_run(task, run, config.log_root, trust=f"--config {train_yaml}")
+            default = _of_run(task, learner, run, config.log_root, trust=f"--config {train_yaml}")
             config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
     return _only_one_number_of_envs(config, words)
 
@@ -173,18 +176,20 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
     if task is None:
         message = f"No task was named: pass one, such as `{program} Cartpole-Swingup`. `shoal tasks` lists them all."
         raise UsageError(message)
+    learner, words = _take_learner(words)
     spec = registry.resolve(task)
-    default = kind(task=task, env=spec.env.in_play().undisturbed(), agent=spec.agent)
+    trained = spec.defaults(task, learner)
+    env = spec.env.in_play().undisturbed()
+    default = kind(task=task, env=env, learner=trained.learner, agent=trained.agent)
     config = parse_flags(default, words, program=f"{program} {task}", about=about)
-    trained = spec.defaults(task)
     if not isinstance(config, PlayConfig) or config.agent_kind == "trained":
         run = run_of(find_model(config.log_root, spec, config.checkpoint))
         if run is not None:
-            trained = _of_run(task, run, config.log_root, trust=None if config.trust_run else "--trust-run")
+            trained = _of_run(task, learner, run, config.log_root, trust=None if config.trust_run else "--trust-run")
     env = trained.env.in_play()
     if not (isinstance(config, PlayConfig) and config.disturbances):
         env = env.undisturbed()
-    default = replace(default, env=env, agent=trained.agent)
+    default = replace(default, env=env, learner=trained.learner, agent=trained.agent)
     return parse_flags(default, words, program=f"{program} {task}", about=about)
 
 
@@ -227,16 +232,19 @@ def _with_video_path(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def _defaults(task: str | None, files: Sequence[Path]) -> TrainConfig:
-    """Return the training without any flag."""
+def _defaults(task: str | None, learner: str | None, files: Sequence[Path]) -> TrainConfig:
+    """Return the training without any flag, of a learner or of the one that the files name."""
     layers = {file: _read_yaml(file) for file in files}
     named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
     if named is None:
         raise UsageError("No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all.")
-    config = registry.resolve(named).defaults(named)
+    learner = learner or next((str(layer["learner"]) for layer in layers.values() if "learner" in layer), None)
+    config = registry.resolve(named).defaults(named, learner)
     for file, layer in layers.items():
+        of_another = layer.get("learner", config.learner) != config.learner
+        kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
         try:
-            config = from_plain(config, _without_encoders(layer) | {"task": named})
+            config = from_plain(config, _without_encoders(kept) | {"task": named, "learner": config.learner})
         except UsageError as error:
             raise UsageError(f"In {file}: {error}") from error
         config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
@@ -262,24 +270,38 @@ def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
     return replace(env, **found)
 
 
-def _of_run(task: str | None, run: RunDir, log_root: str, *, trust: str | None) -> TrainConfig:
+def _of_run(task: str | None, learner: str | None, run: RunDir, log_root: str, *, trust: str | None) -> TrainConfig:
     """Return the configuration of a run.
 
     Args:
         task: The task of this command.
+        learner: The learner of this command; None for that of the run.
         run: The run.
         log_root: Directory of this user's own runs.
         trust: Flag that trusts a run outside of it; None if it was passed.
     """
-    config = _defaults(task, [run.train_yaml])
+    config = _defaults(task, None, [run.train_yaml])
+    if learner not in (None, config.learner):
+        raise UsageError(
+            f"--learner {learner} was asked for, but the learner of the run {run.path} is {config.learner}: leave the "
+            "flag out, or start a new run."
+        )
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
-        found = foreign_code(to_plain(_defaults(task, [])), to_plain(config))
+        found = foreign_code(to_plain(_defaults(task, None, [])), to_plain(config))
         if found is not None:
             raise UsageError(
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
                 f"read that code, and pass {trust} if you trust it."
             )
     return config
+
+
+def _take_learner(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the value of `--learner`, by which the flags of the learner are chosen, and all other arguments."""
+    named, words = _take("--learner", arguments, example=f"--learner {next(iter(LEARNERS))}")
+    if len(named) > 1:
+        raise UsageError(f"One training has one learner, but {' and '.join(named)} were named: pass one of them.")
+    return (absolute(named[0]) if named else None), words
 
 
 def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[str], list[str]]:

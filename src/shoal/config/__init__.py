@@ -1,6 +1,6 @@
 """Configurations of the commands, as frozen dataclasses: the environment, the learner, and the run.
 
-Standard library only. Nothing here looks at the machine, and nothing knows rsl_rl but `to_rsl_rl`.
+Standard library only. Nothing here looks at the machine, and nothing imports a learner.
 """
 
 from shoal.config.agent import AgentConfig
@@ -16,8 +16,12 @@ from shoal.config.commands import (
     ReplayConfig,
 )
 from shoal.config.env import EnvConfig, MujocoConfig
+from shoal.config.fast_sac import FastSacConfig
+from shoal.config.grpo import GrpoConfig
 from shoal.config.models import DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
+from shoal.config.rsl_rl import RslRlConfig
+from shoal.config.skrl import SkrlConfig
 from shoal.config.train import TrainConfig
 
 __all__ = [
@@ -30,6 +34,8 @@ __all__ = [
     "DoctorConfig",
     "EnvConfig",
     "ExportConfig",
+    "FastSacConfig",
+    "GrpoConfig",
     "ModelConfig",
     "MujocoConfig",
     "PlayConfig",
@@ -37,6 +43,8 @@ __all__ = [
     "ReplayConfig",
     "RndConfig",
     "RndWeightScheduleConfig",
+    "RslRlConfig",
+    "SkrlConfig",
     "SymmetryConfig",
     "TrainConfig",
     "from_plain",

@@ -169,7 +169,7 @@ def foreign_code(own: Mapping[str, object], other: Mapping[str, object]) -> tupl
 
 
 def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield field and value of each name that is imported: the task, and names that contain a module."""
+    """Yield field and value of each name that is imported: the task, and other names that contain a module."""
     if isinstance(value, Mapping):
         for name, each in cast("Mapping[str, object]", value).items():
             yield from _names_of_code(each, f"{path}.{name}" if path else name)
@@ -178,7 +178,11 @@ def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
             yield from _names_of_code(each, path)
     elif isinstance(value, str):
         section = path.partition(".")[0]
-        if section == "task" or (section == "agent" and is_custom(value)) or (section == "env" and ":" in value):
+        if (
+            section == "task"
+            or (section in ("agent", "learner") and is_custom(value))
+            or (section == "env" and ":" in value)
+        ):
             yield path, value
 
 

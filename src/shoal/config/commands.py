@@ -20,6 +20,8 @@ class PlayConfig(Config):
 
     task: str
     """Task of the policy: a registered name, or `path/to/file.py:Class`."""
+    learner: str = "rsl_rl"
+    """Learner that trained it; by default that of the policy's training."""
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
     agent_kind: AgentKind = "trained"
@@ -74,6 +76,8 @@ class ExportConfig(Config):
 
     task: str
     """Task of the policy: a registered name, or `path/to/file.py:Class`."""
+    learner: str = "rsl_rl"
+    """Learner that trained it; by default that of the policy's training."""
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
     out: str | None = None

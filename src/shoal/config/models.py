@@ -4,6 +4,7 @@ One flat `ModelConfig` serves rsl_rl's MLP and recurrent models, so that the com
 `class_name`. A field that only some of the classes take is None unless it is given, and is refused for the others.
 """
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -114,3 +115,10 @@ class ModelConfig(Config):
         """Refuse values out of range, and fields that the class does not take."""
         Config.__post_init__(self)
         check_class(self, self.class_name, self.prefix, MODEL_FIELDS)
+
+    @property
+    def least_weights(self) -> int:
+        """Number of weights and biases of a perceptron with one input and one output."""
+        # A width of -1 is that of the input, at least 1.
+        widths = (1, *(max(width, 1) for width in self.hidden_dims), 1)
+        return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))

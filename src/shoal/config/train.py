@@ -22,6 +22,8 @@ class TrainConfig(MachinesConfig):
 
     task: str
     """Task to train: a registered name, or `path/to/file.py:Class`."""
+    learner: str = "rsl_rl"
+    """Learner that trains it: its name, or `path/to/file.py:Class`. `--agent.*` are its settings."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """Indices of visible GPUs (`0 1`, `0,1` or `[0,1]`), `all`, or `None` for the CPU.
     `auto` is GPU 0 if there is one, else the CPU."""

@@ -36,8 +36,8 @@ class Capabilities:
     def put_rows(self, rows: Mapping[str, torch.Tensor]) -> None:
         """Restore rows of the first environments; the others keep theirs."""
 
-    def restart(self, seed: int) -> None:
-        """Begin a new episode in every environment, with new random numbers."""
+    def restart(self, seed: int | None = None) -> None:
+        """Begin a new episode in every environment; `seed` None continues the present random numbers."""
 
 
 def capabilities_of(env: object) -> Capabilities:

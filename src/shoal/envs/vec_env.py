@@ -10,6 +10,8 @@ The contract, beyond the library's own:
   `dones`.
 - `extras["episode_sums"]` holds, where `dones` is set, the contribution of each reward term to the return of the
   episode that ended, in the order of `episode_terms`. They add up to the return.
+- ``extras["final_observation"]``, after `keep_final_observations`, holds where `dones` is set the last observations of
+  the episode that ended.
 - The same seed and actions give the same episodes, bit for bit, on the CPU, and on a GPU for tasks without MuJoCo.
   MuJoCo Warp on a GPU orders contacts and sums by threads: two runs differ by rounding first, and soon by whole
   trajectories. With `--env.deterministic` they are equal on an emulated GPU; no real one has shown it yet.
@@ -73,6 +75,11 @@ class WarpVecEnv(Capabilities, VecEnv):
             for _ in range(2)
         ]
         """Copies of the observations, written in turn: rsl_rl stores those it acted on only after the next step."""
+
+    def keep_final_observations(self) -> None:
+        """Give ``extras["final_observation"]``, a tensor for each group, from now on."""
+        self.task.keep_final_observations()
+        self._extras["final_observation"] = {group: to_torch(array) for group, array in self.task.final_obs.items()}
 
     @property
     def episode_length_buf(self) -> torch.Tensor:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import torch
 from tensordict import TensorDict
@@ -14,7 +13,7 @@ from shoal.config import ExportConfig, PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.learner import Policy
+from shoal.learn.learner import Learner, Policy
 from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
@@ -37,9 +36,9 @@ def open_policy(
             spread = float(config.agent_kind == "random")
             yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
         else:
-            learner = build_learner(env, config.agent, World(device=str(env.device)))
-            learner.restore(read_checkpoint(model), weights_only=True)
-            yield env, learner.policy()
+            policy = TrainedPolicy(build_learner(env, config, World(device=str(env.device))))
+            policy.load(model)
+            yield env, policy
 
 
 def build_env(
@@ -49,12 +48,6 @@ def build_env(
     torch.manual_seed(seed)
     with exclusive_kernel_cache():
         return WarpVecEnv(spec.build(config.env, num_envs=num_envs, device=device, seed=seed))
-
-
-def load_weights(policy: Policy, model: Path) -> None:
-    """Load the weights and normalisers of another checkpoint of the run into a trained policy."""
-    # The policy stays the same object, with the memory of its episodes.
-    cast("torch.nn.Module", policy).load_state_dict(read_checkpoint(model)["actor_state_dict"])
 
 
 def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> tuple[list[float], list[int]]:
@@ -93,6 +86,26 @@ def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -
             if reel is not None and not reel.is_full:
                 reel.take()
     return returns.tolist(), lengths.tolist()
+
+
+class TrainedPolicy:
+    """The policy of a learner, whose weights may be exchanged for those of another checkpoint."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner, self._policy = learner, learner.policy()
+
+    def load(self, model: Path) -> None:
+        """Load the weights and normalisers of a checkpoint. Episodes go on, with their memory."""
+        self._learner.restore(read_checkpoint(model), weights_only=True)
+        self._policy = self._learner.policy()
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return actions of shape (num_envs, num_actions)."""
+        return self._policy(observations)
+
+    def reset(self, dones: torch.Tensor) -> None:
+        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+        self._policy.reset(dones)
 
 
 class UntrainedPolicy:

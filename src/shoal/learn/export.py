@@ -63,7 +63,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
     with isolated("cpu"):
         state = read_checkpoint(model)
         env = build_env(config, spec, "cpu", num_envs=1, seed=0)
-        learner = build_learner(env, config.agent, World(device="cpu"))
+        learner = build_learner(env, config, World(device="cpu"))
         learner.restore(state, weights_only=True)
         iteration = int(state["iter"]) + 1
         return exportable_policy(learner, env, env.task, name=spec.name, checkpoint=checkpoint, iteration=iteration)

@@ -6,11 +6,15 @@ rollout, because several libraries do.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
 from tensordict import TensorDict
 
+from shoal.errors import TrainingFailedError
+from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
 
 
@@ -96,3 +100,71 @@ class Learner(ABC):
             TrainingFailedError: On all ranks alike, as gradients are averaged and losses pooled.
         """
         del losses, iteration
+
+
+class TorchLearner(Learner):
+    """A learner of torch modules and optimizers, which are its whole state unless a subclass adds to it."""
+
+    check_for_nan: bool
+    """Whether weights and losses are checked after each iteration."""
+
+    @property
+    @abstractmethod
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """Networks and normalisers by name."""
+
+    @property
+    @abstractmethod
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Optimizers by name."""
+
+    def broadcast(self) -> None:
+        """Send rank 0's weights and normalisers to all ranks."""
+        for module in self.modules.values():
+            for tensor in module.state_dict().values():
+                dist.broadcast(tensor, src=0)
+
+    def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights, normalisers, optimizer moments and learning rates."""
+        for owner, module in self.modules.items():
+            for name, tensor in module.state_dict().items():
+                yield f"{owner}.{name}", tensor
+        for owner, optimizer in self.optimizers.items():
+            state = optimizer.state_dict()
+            for index, moments in state["state"].items():
+                for name, value in moments.items():
+                    yield f"{owner}.{index}.{name}", torch.as_tensor(value)
+            rates = [float(group["lr"]) for group in state["param_groups"]]
+            yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state dict of each module and optimizer."""
+        parts = self.modules | self.optimizers
+        return {name: part.state_dict() for name, part in parts.items()}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore modules, and unless `weights_only` optimizers."""
+        parts = self.modules if weights_only else self.modules | self.optimizers
+        with does_not_fit():
+            for name, part in parts.items():
+                part.load_state_dict(state[name])
+
+    def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
+        """Refuse weights or losses that are not finite, if the configuration wants it."""
+        if self.check_for_nan:
+            for optimizer in self.optimizers.values():
+                refuse_non_finite_update(optimizer, losses, iteration=iteration)
+
+
+@contextmanager
+def does_not_fit() -> Iterator[None]:
+    """Turn errors of loading a state into the sentence that it does not fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise TrainingFailedError(
+            f"The checkpoint does not fit the networks of this training ({error}). "
+            "Pass the observation groups and hidden sizes that it was trained with."
+        ) from error

@@ -1,13 +1,19 @@
-"""The learners by name, each imported only when it is built."""
+"""Building a learner by its name. Its library is imported only then."""
 
 from rsl_rl.env import VecEnv
 
-from shoal.config import AgentConfig
+from shoal.config import ExportConfig, PlayConfig, TrainConfig
+from shoal.config.learners import resolve_learner
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner
-from shoal.learn.rsl_rl.learner import RslRlLearner
 
 
-def build_learner(env: VecEnv, config: AgentConfig, world: World) -> Learner:
-    """Return the learner that a configuration asks for, with new weights drawn from torch's random state."""
-    return RslRlLearner(env, config, world)
+def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, world: World) -> Learner:
+    """Return the learner that a configuration names, with new weights drawn from torch's random state.
+
+    Raises:
+        UsageError: A package that it needs is not installed.
+    """
+    spec = resolve_learner(config.learner)
+    spec.require()
+    return spec.load_builder()(env, config.agent, world)

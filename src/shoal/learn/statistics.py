@@ -106,6 +106,11 @@ class Statistics:
         """Set the ages of the running episodes, (num_envs,). One whose age `running` does not have is not whole."""
         self._is_whole = ages == self.running[1]
 
+    def begin_episodes(self) -> None:
+        """Begin a new episode in every environment; the running ones count nowhere."""
+        self.running.zero_()
+        self._is_whole = torch.ones_like(self._is_whole)
+
     @property
     def _size(self) -> int:
         """Length of the episode sums of an iteration."""

@@ -8,6 +8,7 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
+from shoal.envs.capabilities import capabilities_of
 from shoal.learn.groups import World
 from shoal.learn.statistics import Statistics
 
@@ -48,6 +49,15 @@ class TrainingEnv:
             self.on_step(self.num_steps)
         self.num_steps += 1
         return self.observations, rewards, dones, extras
+
+    def begin_episodes(self, group_size: int) -> None:
+        """Begin new episodes everywhere, the same in each `group_size` neighbours, random numbers included."""
+        environments = capabilities_of(self.env)
+        leaders = {name: row[::group_size] for name, row in environments.rows().items()}
+        environments.put_rows({name: row.repeat_interleave(group_size, dim=0) for name, row in leaders.items()})
+        environments.restart()
+        self.statistics.begin_episodes()
+        self.observations = self.env.get_observations()
 
     def log(self, values: Mapping[str, torch.Tensor | float]) -> None:
         """Pool further values of this step over all environments and ranks."""

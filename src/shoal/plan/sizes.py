@@ -3,10 +3,6 @@
 A task may declare the memory of an environment with default settings (`TaskSpec`).
 """
 
-import itertools
-
-from shoal.config import AgentConfig
-from shoal.config.models import ModelConfig
 from shoal.plan.training import TrainPlan
 
 MIB = 2**20
@@ -21,24 +17,9 @@ CONTEXT_BYTES = 200 * MIB
 """Least GPU memory of a worker, before its first environment [bytes]: a CUDA context with torch's and Warp's kernels,
 usually 250 MiB and more."""
 
-_STATES_OF_OPTIMIZER = {"adam": 2, "adamw": 2, "rmsprop": 1}  # numbers for each weight
-
 _EXPERIENCE_FLOATS = 7
 """Least numbers in rsl_rl's storage for each environment step, besides the observation: an action with mean and
 deviation, of one number each; reward, value, return, and advantage."""
-
-
-def checkpoint_bytes(agent: AgentConfig) -> int:
-    """Return the least size of a checkpoint [bytes]: weights, and the optimizer's state."""
-    weights = _weights(agent.actor) + _weights(agent.critic)
-    return FLOAT * weights * (1 + _STATES_OF_OPTIMIZER.get(agent.algorithm.optimizer or "adam", 0))
-
-
-def _weights(model: ModelConfig) -> int:
-    """Return the number of weights and biases of a perceptron with one input and one output."""
-    # A width of -1 is that of the input, at least 1.
-    widths = (1, *(max(width, 1) for width in model.hidden_dims or ()), 1)
-    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
 
 
 def experience_bytes_per_env(plan: TrainPlan) -> int:

@@ -101,6 +101,6 @@ class WorkerSpec(NodeSpec):
                     f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
                     "command for every rank, with the task and the classes of the run that goes on."
                 )
-        task: str = data["config"]["task"]
-        data["config"] = from_plain(own or registry.resolve(task).defaults(task), data["config"])
+        task, learner = data["config"]["task"], data["config"]["learner"]
+        data["config"] = from_plain(own or registry.resolve(task).defaults(task, learner), data["config"])
         return cls.from_plain(data)

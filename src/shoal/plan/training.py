@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from shoal.config import TrainConfig
 from shoal.config.env import MujocoConfig
+from shoal.config.learners import resolve_learner
 from shoal.config.machines import number_of_nodes
-from shoal.errors import UsageError, counted
+from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
 from shoal.machine.network import through
@@ -25,6 +26,7 @@ from shoal.plan.slurm import has_own_gpus
 from shoal.plan.spec import Start, WorkerSpec
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
+from shoal.user_code import absolute
 
 LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
 
@@ -106,6 +108,7 @@ class TrainPlan:
         samples = self.num_envs * agent.num_steps_per_env
         return {
             "task": config.task,
+            "learner": config.learner,
             "launch_mode": self.launch_mode,
             "devices": list(self.devices),
             **(remote if self.is_remote else {}),
@@ -115,7 +118,7 @@ class TrainPlan:
             "num_envs": self.num_envs,
             "num_envs_total": self.num_envs * self.world_size,
             "samples_per_iteration": samples * self.world_size,
-            "mini_batch_size": samples // agent.algorithm.num_mini_batches,  # rsl_rl drops the rest.
+            **agent.plan_entries(self.num_envs),
             "seeds": [config.seed + rank for rank in range(self.world_size)],
             "max_iterations": config.max_iterations,
             "start": self.start.model if self.start else None,
@@ -141,7 +144,8 @@ def plan_training(
     world_size = rank.world_size if rank else num_nodes * sum(len(node.devices) for node in found.nodes)
     _refuse_useless_restarts(config, launcher, world_size)
     num_envs = _envs_per_worker(config, world_size)
-    _refuse_empty_mini_batches(config, num_envs)
+    resolve_learner(config.learner).require()
+    config.agent.check_samples(num_envs)
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(found.nodes[0].devices[0])
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
@@ -151,8 +155,8 @@ def plan_training(
     notes = (*found.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
     spawned = world_size > 1 or config.max_restarts or config.hosts
     plan = TrainPlan(
-        # From here on the task is named so that it is found from any working directory.
-        config=replace(config, task=_absolute(config.task)),
+        # From here on files are named so that they are found from any working directory.
+        config=replace(config, task=absolute(config.task), learner=absolute(config.learner)),
         spec=spec,
         launch_mode="joined" if rank else "elastic" if num_nodes > 1 else "spawned" if spawned else "in process",
         nodes=found.nodes,
@@ -243,21 +247,6 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
     return total // world_size
 
 
-def _refuse_empty_mini_batches(config: TrainConfig, num_envs: int) -> None:
-    """Refuse more mini-batches than samples, or sequences of a recurrent network: rsl_rl rounds their size down."""
-    agent = config.agent
-    requested = agent.algorithm.num_mini_batches
-    envs = counted(num_envs, "environment")
-    samples, why = num_envs * agent.num_steps_per_env, f"{agent.num_steps_per_env} steps of {envs}"
-    if "RNNModel" in (agent.actor.class_name, agent.critic.class_name):
-        samples, why = num_envs, f"{envs}, whose sequences a recurrent network learns from as wholes"
-    if requested > samples:
-        raise UsageError(
-            f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
-            f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
-        )
-
-
 def _refuse_unwritable_directories(plan: TrainPlan, environ: Mapping[str, str]) -> None:
     if plan.continued is None:
         refuse_unwritable("--log-root", experiment_dir(plan.config.log_root, plan.spec.experiment))
@@ -276,8 +265,3 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
     if found is not None:
         nearest, why = found
         raise UsageError(f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to.")
-
-
-def _absolute(task: str) -> str:
-    path, dot_py, attribute = task.partition(".py:")
-    return f"{Path(path).expanduser().absolute()}{dot_py}{attribute}" if dot_py else task

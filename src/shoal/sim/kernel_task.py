@@ -158,6 +158,8 @@ class KernelTask(ABC, Generic[ConfigT]):
             group: self.array(f"observations/{group}", size) for group, size in self.observations.items()
         }
         """Observations by group, written by `observe`."""
+        self.final_obs: Mapping[str, wp.array] = {}
+        """Observations before the reset, by group, valid where `done`; empty unless `keep_final_observations`."""
         per_step = 1.0 if self.reward_per_step else self.step_dt
         weights = [getattr(self.config, f"{term}_weight") * per_step for term in self.reward_terms]
         self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
@@ -328,7 +330,23 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order."""
-        return [self.simulate, self.close, self.reset, self.observe]
+        return [self.simulate, self.close, *self.final_stages(), self.reset, self.observe]
+
+    def final_stages(self) -> list[Stage]:
+        """Return the stages that keep the last observations of episodes, between `close` and the reset, if any."""
+        return [self.observe, self._keep_observations] if self.final_obs else []
+
+    def _keep_observations(self) -> None:
+        for group, array in self.obs.items():
+            wp.copy(self.final_obs[group], array)
+
+    def keep_final_observations(self) -> None:
+        """Observe before the reset, too, in every step from now on: the step is captured anew.
+
+        `observe` then runs twice in a step, and draws twice as many random numbers.
+        """
+        self.final_obs = {group: wp.zeros_like(array) for group, array in self.obs.items()}
+        self.graph = self.capture()
 
     def run_stages(self) -> None:
         """Run one step stage by stage and kernel by kernel."""

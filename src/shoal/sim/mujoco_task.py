@@ -153,6 +153,7 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         return [
             *self._physics(),
             self.close,
+            *self.final_stages(),
             self._by_engine(partial(self.engine.reset, self.done)),
             self.reset_state,
             self.interval_events,

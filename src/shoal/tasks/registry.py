@@ -4,24 +4,22 @@ A lookup imports no simulator, except for a task in a user's own file, which is 
 through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values.
 """
 
-import importlib
 import importlib.util
 import inspect
 import re
-import sys
 import textwrap
 import traceback
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from shoal.config import AgentConfig, EnvConfig, TrainConfig
+from shoal.config import AgentConfig, EnvConfig, RslRlConfig, TrainConfig
+from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.user_code import find_class, load
 
 ENTRY_POINT_GROUP = "shoal.tasks"
 
@@ -50,7 +48,11 @@ class TaskSpec:
     env: EnvConfig
     """Defaults of the environment."""
     agent: AgentConfig
-    """Defaults of the learner."""
+    """Defaults of `learner`."""
+    learner: str = "rsl_rl"
+    """The learner that trains this task by default."""
+    other_agents: tuple[AgentConfig, ...] = ()
+    """Defaults of further learners."""
     num_envs: int = 1024
     """Default number of environments on each worker."""
     max_iterations: int = 300
@@ -79,19 +81,30 @@ class TaskSpec:
         """Name of the directory that holds this task's runs."""
         return re.sub(r"[^A-Za-z0-9._-]+", "_", self.name)
 
-    def defaults(self, task: str | None = None) -> TrainConfig:
-        """Return the configuration of `train <task>` without flags."""
+    def agent_of(self, learner: str) -> AgentConfig:
+        """Return the defaults of a learner for this task, or else its own.
+
+        Raises:
+            UsageError: There is no such learner.
+        """
+        default = resolve_learner(learner).config
+        tuned = (agent for agent in (self.agent, *self.other_agents) if type(agent) is type(default))
+        return self.agent if learner == self.learner else next(tuned, default)
+
+    def defaults(self, task: str | None = None, learner: str | None = None) -> TrainConfig:
+        """Return the configuration of `train <task> --learner <learner>` without other flags."""
         return TrainConfig(
             task=task or self.name,
+            learner=learner or self.learner,
             num_envs=self.num_envs,
             max_iterations=self.max_iterations,
             env=self.env,
-            agent=self.agent,
+            agent=self.agent_of(learner or self.learner),
         )
 
     def load_builder(self) -> Callable[..., Any]:
         """Import the task's module and return its builder."""
-        return _load(self.builder)
+        return load(self.builder)
 
     def build(self, config: EnvConfig, *, num_envs: int, device: str, seed: int) -> Any:  # noqa: ANN401  The task.
         """Build the task's environments.
@@ -118,11 +131,11 @@ class TaskSpec:
         """
         if self.extra is not None:
             require_extra(self.extra)
-        return _load(self.check)(config) or () if self.check else ()
+        return load(self.check)(config) or () if self.check else ()
 
     def load_reference(self) -> Callable[..., float] | None:
         """Import the reference of `shoal bench`, if the task has one."""
-        return None if self.reference is None else _load(self.reference)
+        return None if self.reference is None else load(self.reference)
 
 
 def require_extra(extra: str) -> Path:
@@ -166,24 +179,8 @@ def registered() -> dict[str, TaskSpec]:
 
 def _from_file(task: str) -> TaskSpec:
     """Return the task of a user's own file: a class with `config` and `agent`, see docs/guide/your_own_task.md."""
-    stem, _, attribute = task.partition(".py:")
-    stem = stem.removesuffix(".py")
-    path = Path(f"{stem}.py").expanduser().resolve()
-    if not path.is_file():
-        message = f"The task '{task}' asks for the file {path}, which does not exist: pass path/to/file.py:Class."
-        raise UsageError(message)
-    module = _load_file(path)
-    candidates = [name for name, value in vars(module).items() if name[0] != "_" and _is_task(value, module)]
-    if not attribute and len(candidates) == 1:
-        attribute = candidates[0]
-    if attribute not in candidates:
-        found = ", ".join(candidates) or "none"
-        wanted = f"task '{attribute}'" if attribute else "one task that is meant without a name"
-        raise UsageError(
-            f"The file {path} has no {wanted} (tasks in it: {found}).{did_you_mean(attribute, candidates)} "
-            f"Pass {stem}.py:{candidates[0] if candidates else 'Class'}."
-        )
-    author = getattr(module, attribute)
+    author, path = find_class("task", task, lambda value: isinstance(getattr(value, "config", None), EnvConfig))
+    attribute = author.__name__
     builders = {spec.builder: spec for spec in registered().values()}
     bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in author.__mro__]
     base = next((spec for _, spec in bases if spec), None)  # A registered task of which this one is a subclass.
@@ -195,7 +192,9 @@ def _from_file(task: str) -> TaskSpec:
         name=attribute,
         summary=(author.__doc__ or "").strip().partition("\n")[0],
         env=author.config,
-        agent=getattr(author, "agent", base.agent if base else AgentConfig()),
+        agent=getattr(author, "agent", base.agent if base else RslRlConfig()),
+        learner=getattr(author, "learner", base.learner if base else "rsl_rl"),
+        other_agents=getattr(author, "other_agents", base.other_agents if base else ()),
         num_envs=getattr(author, "num_envs", base.num_envs if base else 1024),
         max_iterations=getattr(author, "max_iterations", base.max_iterations if base else 300),
         builder=f"{path}:{attribute}",
@@ -226,44 +225,3 @@ def _description(error: Exception) -> str:
         file = Path(name)
         hint = did_you_mean(name, known) or did_you_mean(file.name, (path.name for path in file.parent.glob("*")))
     return f"{type(error).__name__}: {textwrap.shorten(text, _LONGEST, placeholder=' ...').rstrip('.')}.{hint}"
-
-
-def _is_task(value: object, module: ModuleType) -> bool:
-    """Whether `value` is a task class defined in `module`: one with a `config`."""
-    is_local = isinstance(value, type) and value.__module__ == module.__name__
-    return is_local and isinstance(getattr(value, "config", None), EnvConfig)
-
-
-def _load(reference: str) -> Any:  # noqa: ANN401  Any attribute.
-    """Import what `module:attribute` or `/path/to/file.py:attribute` names."""
-    where, _, attribute = reference.rpartition(":")
-    module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    return getattr(module, attribute)
-
-
-def _load_file(path: Path) -> ModuleType:
-    """Import a user's file under a name made from its path, so that it is imported once in each process.
-
-    Raises:
-        UsageError: The file raised while it was imported.
-    """
-    # The same name in every process: Warp names its compiled kernels after the module.
-    name = f"shoal_user_task_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"The file {path} cannot be imported as Python: pass path/to/file.py:Class.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    # The file may import its neighbours, but none of them replaces a library.
-    sys.path.append(str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(
-            f"The file {path} failed when it was imported ({type(error).__name__}: {error}): "
-            "run it with python to see where."
-        ) from error
-    return module

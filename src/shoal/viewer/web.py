@@ -14,7 +14,7 @@ import viser
 
 from shoal.config import PlayConfig
 from shoal.errors import ShoalError
-from shoal.learn.evaluation import load_weights, open_policy
+from shoal.learn.evaluation import TrainedPolicy, open_policy
 from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.rundir import RunDir
 from shoal.sim.render.shapes import SceneGeometry
@@ -163,10 +163,11 @@ class WebViewer:
     def _load_newer(self) -> None:
         """Load the weights of the newest checkpoint, if there is a newer one."""
         newer = self._loaded.newer() if self._loaded else None
-        if self._loaded is None or newer is None:
+        policy = self._playback.policy
+        if self._loaded is None or newer is None or not isinstance(policy, TrainedPolicy):
             return
         try:
-            load_weights(self._playback.policy, newer.model)
+            policy.load(newer.model)
         except ShoalError as error:  # The training may have removed it just now.
             self._panel.set_checkpoint(self._loaded.name, problem=str(error))
         else:

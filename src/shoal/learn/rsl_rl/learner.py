@@ -11,23 +11,23 @@ from rsl_rl.env import VecEnv
 from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.runners import OnPolicyRunner
 
-from shoal.config import AgentConfig
-from shoal.errors import TrainingFailedError
+from shoal.config import RslRlConfig
 from shoal.learn.groups import World
-from shoal.learn.health import refuse_non_finite_rollout, refuse_non_finite_update
-from shoal.learn.learner import Collectives, Learner, Policy
+from shoal.learn.health import refuse_non_finite_rollout
+from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit
 from shoal.learn.rsl_rl.ppo import PPO
 from shoal.learn.training_env import TrainingEnv
 
 logger = logging.getLogger(__name__)
 
 
-class RslRlLearner(OnPolicyRunner, Learner):
+class RslRlLearner(OnPolicyRunner, TorchLearner):
     """PPO, models and storage are the library's, and its runner builds them; the training loop is not used."""
 
-    def __init__(self, env: VecEnv, config: AgentConfig, world: World) -> None:
+    def __init__(self, env: VecEnv, config: RslRlConfig, world: World) -> None:
         self.world = world
         self.config = config
+        self.check_for_nan = config.check_for_nan
         self.steps_per_iteration = config.num_steps_per_env
         library_config = config.to_rsl_rl()
         if library_config["algorithm"]["class_name"] == "PPO":
@@ -57,7 +57,7 @@ class RslRlLearner(OnPolicyRunner, Learner):
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 if self.alg.rnd:
                     env.log({"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight})
-            if self.config.check_for_nan:
+            if self.check_for_nan:
                 where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
                 refuse_non_finite_rollout(self.alg.storage, env.observations, **where)
             elif self.world.device != "cpu":
@@ -76,30 +76,27 @@ class RslRlLearner(OnPolicyRunner, Learner):
         """Return the actor without noise."""
         return self.get_inference_policy(device=self.device)
 
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """Actor, critic and RND; the first two as they were before they were compiled."""
+        networks = {"actor": self.alg._raw_actor, "critic": self.alg._raw_critic}  # noqa: SLF001
+        return networks | ({"rnd": self.alg.rnd} if self.alg.rnd else {})
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizer of actor and critic, and that of RND."""
+        rnd = {"rnd_optimizer": self.alg.rnd.optimizer} if self.alg.rnd else {}
+        return {"optimizer": self.alg.optimizer, **rnd}
+
     def broadcast(self) -> None:
         """Send rank 0's weights and normalisers to all ranks."""
         self.alg.broadcast_parameters()
 
     def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, normalisers, optimizer moments and learning rates."""
-        alg = self.alg
-        networks: dict[str, torch.nn.Module] = {"actor": alg._raw_actor, "critic": alg._raw_critic}  # noqa: SLF001  Uncompiled handles.
-        optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": alg.optimizer}
-        if alg.rnd:
-            networks["rnd"] = alg.rnd
-            optimizers["rnd_optimizer"] = alg.rnd.optimizer
-        for owner, network in networks.items():
-            for name, tensor in network.state_dict().items():
-                yield f"{owner}.{name}", tensor
-        for owner, optimizer in optimizers.items():
-            state = optimizer.state_dict()
-            for index, moments in state["state"].items():
-                for name, value in moments.items():
-                    yield f"{owner}.{index}.{name}", torch.as_tensor(value)
-            rates = [group["lr"] for group in state["param_groups"]]
-            yield f"{owner}.learning_rate", torch.tensor(rates, dtype=torch.float64)
+        yield from super().replicated()
         # State of the adaptive schedule; the optimizer has it from the next mini-batch on.
-        yield "learning_rate", torch.tensor(alg.learning_rate, dtype=torch.float64)
+        yield "learning_rate", torch.tensor(self.alg.learning_rate, dtype=torch.float64)
 
     def state(self) -> dict[str, Any]:
         """Return the state in rsl_rl's layout; what rsl_rl does not save is in `infos`, which is free for users."""
@@ -108,15 +105,8 @@ class RslRlLearner(OnPolicyRunner, Learner):
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore a state that plain rsl_rl may have saved."""
         networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
-        try:
+        with does_not_fit():
             self.alg.load(dict(state), networks | {"optimizer": not weights_only}, strict=True)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise TrainingFailedError(
-                f"The checkpoint does not fit the networks of this training ({error}). "
-                "Pass the observation groups and hidden sizes that it was trained with."
-            ) from error
         infos = state.get("infos")
         if self.alg.rnd and not weights_only:
             self.alg.rnd.update_counter = infos.get("rnd_updates", 0) if isinstance(infos, dict) else 0
@@ -168,11 +158,6 @@ class RslRlLearner(OnPolicyRunner, Learner):
         policy = self.alg.get_policy()
         spread = {} if policy.distribution is None else {"Policy/mean_std": float(policy.output_std.detach().mean())}
         return {"Loss/learning_rate": float(self.alg.learning_rate), **spread}
-
-    def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
-        """Refuse weights or losses that are not finite, if the configuration wants it."""
-        if self.config.check_for_nan:
-            refuse_non_finite_update(self.alg.optimizer, losses, iteration=iteration)
 
 
 def _parts(hidden: torch.Tensor | tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,7 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
 from shoal.tasks.registry import TaskSpec
 
@@ -15,7 +15,7 @@ _ACTOR = ModelConfig(
 )
 _CRITIC = ModelConfig(hidden_dims=(64, 64), activation="elu", obs_normalization=True)
 
-_SWINGUP = AgentConfig(
+_SWINGUP = RslRlConfig(
     num_steps_per_env=64,
     actor=_ACTOR,
     critic=_CRITIC,
@@ -27,7 +27,7 @@ SPECS = (
         name="Cartpole-Balance",
         summary="Keep a pole upright on a cart that is pushed left and right.",
         env=BalanceConfig(),
-        agent=AgentConfig(num_steps_per_env=32, actor=_ACTOR, critic=_CRITIC, algorithm=PpoConfig(entropy_coef=0.0)),
+        agent=RslRlConfig(num_steps_per_env=32, actor=_ACTOR, critic=_CRITIC, algorithm=PpoConfig(entropy_coef=0.0)),
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",

@@ -5,7 +5,7 @@ Importable without Warp, MuJoCo and Gymnasium. Results are in docs/tasks/gymnasi
 
 from dataclasses import dataclass, replace
 
-from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.config.algorithm import Schedule
 from shoal.tasks.gymnasium_v5 import config
 from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
@@ -39,12 +39,12 @@ class _Training:
     schedule: Schedule = "adaptive"
     """Whether it follows the divergence, or stays. With many actions, one that follows is mostly at its least."""
 
-    def agent(self) -> AgentConfig:
+    def agent(self) -> RslRlConfig:
         """Return the learner."""
         std_range = (self.least_std, _GREATEST_STD)
         gaussian = DistributionConfig(class_name="GaussianDistribution", init_std=self.init_std, std_range=std_range)
         layers = (self.width, self.width)
-        return AgentConfig(
+        return RslRlConfig(
             num_steps_per_env=self.steps,
             actor=ModelConfig(hidden_dims=layers, activation="elu", obs_normalization=True, distribution=gaussian),
             critic=ModelConfig(hidden_dims=layers, activation="elu", obs_normalization=True),

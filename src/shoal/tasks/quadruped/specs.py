@@ -3,7 +3,7 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from shoal.config import AgentConfig, DistributionConfig, ModelConfig, PpoConfig
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
 from shoal.tasks.registry import TaskSpec
 
@@ -32,9 +32,9 @@ def check_robot(config: VelocityConfig) -> tuple[str, ...]:
     return (note,)
 
 
-def _agent(hidden: tuple[int, ...]) -> AgentConfig:
+def _agent(hidden: tuple[int, ...]) -> RslRlConfig:
     """Return the learner; other settings are rsl_rl's defaults."""
-    return AgentConfig(
+    return RslRlConfig(
         num_steps_per_env=24,
         obs_groups={"actor": ("policy",), "critic": ("critic",)},
         actor=ModelConfig(

@@ -1,0 +1,79 @@
+"""The learners by name: configuration, class, and the packages that each needs."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.config.agent import AgentConfig
+from shoal.config.fast_sac import FastSacConfig
+from shoal.config.grpo import GrpoConfig
+from shoal.config.rsl_rl import RslRlConfig
+from shoal.config.skrl import SkrlConfig
+from shoal.errors import UsageError, did_you_mean
+from shoal.user_code import find_class, load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSpec:
+    """One learner: its defaults, and where it is built."""
+
+    name: str
+    """Name on the command line."""
+    config: AgentConfig
+    """Defaults where a task has none for this learner."""
+    builder: str
+    """A `shoal.learn.learner.Learner`, as `module:Class` or `/path/to/file.py:Class`; called as
+    `builder(env, config, world)`."""
+    extra: str | None = None
+    """Extra of Shoal that installs `packages`."""
+    packages: tuple[str, ...] = ()
+    """Import names of the packages that the learner needs."""
+
+    def require(self) -> None:
+        """Refuse a learner whose packages are not installed, without importing them."""
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            raise UsageError(
+                f"The learner {self.name} needs the package {missing[0]}, which is not installed: run "
+                f"`uv add 'shoal[{self.extra}]'`."
+            )
+
+    def load_builder(self) -> Callable[..., Any]:
+        """Import the learner."""
+        return load(self.builder)
+
+
+LEARNERS = {
+    spec.name: spec
+    for spec in (
+        LearnerSpec(name="rsl_rl", config=RslRlConfig(), builder="shoal.learn.rsl_rl.learner:RslRlLearner"),
+        LearnerSpec(name="grpo", config=GrpoConfig(), builder="shoal.learn.grpo:GrpoLearner"),
+        LearnerSpec(name="fast_sac", config=FastSacConfig(), builder="shoal.learn.fast_sac:FastSacLearner"),
+        LearnerSpec(
+            name="skrl",
+            config=SkrlConfig(),
+            builder="shoal.learn.skrl.library:build",
+            extra="skrl",
+            packages=("skrl", "gymnasium"),
+        ),
+    )
+}
+"""Shoal's own; the first is the default."""
+
+
+def resolve_learner(name: str) -> LearnerSpec:
+    """Return the learner of a name, or of `path/to/file.py:Class`.
+
+    Raises:
+        UsageError: There is none of that name, or the file has no such learner.
+    """
+    if ".py:" in name or name.endswith(".py"):
+        found, path = find_class("learner", name, lambda value: isinstance(getattr(value, "config", None), AgentConfig))
+        return LearnerSpec(name=name, config=getattr(found, "config"), builder=f"{path}:{found.__name__}")  # noqa: B009
+    if name not in LEARNERS:
+        raise UsageError(
+            f"There is no learner '{name}'.{did_you_mean(name, LEARNERS)} Pass one of {', '.join(LEARNERS)}, or "
+            "path/to/file.py:Class."
+        )
+    return LEARNERS[name]

@@ -1,0 +1,112 @@
+"""Configuration of rsl_rl's PPO: algorithm and networks. `to_rsl_rl` alone makes the nested dicts that rsl_rl reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from shoal.config.agent import AgentConfig
+from shoal.config.algorithm import PpoConfig
+from shoal.config.checks import Config, is_custom, is_given, listed
+from shoal.config.models import DISTRIBUTION_FIELDS, DistributionConfig, ModelConfig
+from shoal.errors import UsageError, counted
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
+"""Modes of `torch.compile` that rsl_rl allows: those without CUDA graphs."""
+
+RSL_RL_NAMES = {"distribution": "distribution_cfg", "rnd": "rnd_cfg", "symmetry": "symmetry_cfg"}
+"""Fields that have another name in rsl_rl."""
+
+_MOMENTS = {"adam": 2, "adamw": 2, "rmsprop": 1}
+"""Numbers that an optimizer keeps for each weight."""
+
+
+def gaussian() -> ModelConfig:
+    """Return rsl_rl's default model with a Gaussian distribution, without which a policy cannot explore."""
+    return ModelConfig(distribution=DistributionConfig(class_name="GaussianDistribution"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RslRlConfig(AgentConfig):
+    """An actor and a critic, trained by PPO."""
+
+    torch_compile_mode: CompileMode | None = None
+    """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
+    algorithm: PpoConfig = field(default_factory=PpoConfig)
+    """PPO: learning rate, epochs, clipping, discount, entropy."""
+    actor: ModelConfig = field(default_factory=gaussian)
+    """The policy network. Unlike in rsl_rl it has a distribution by default: PPO samples actions from it."""
+    critic: ModelConfig = field(default_factory=ModelConfig)
+    """The value network."""
+
+    def to_rsl_rl(self) -> dict[str, Any]:
+        """Return the configuration that rsl_rl's runner reads, in new dicts and lists, which the runner edits.
+
+        Names are rsl_rl's. What is None is left out, so that rsl_rl's default holds, except that `rnd_cfg` and
+        `symmetry_cfg` are None while they are off.
+        """
+        return section(self)
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and parts that do not fit together."""
+        Config.__post_init__(self)
+        if not self.actor.distribution.enabled and not is_custom(self.actor.class_name):
+            raise UsageError(
+                "agent.actor.distribution.class_name is None, but rsl_rl needs a distribution of the actions:"
+                f" set it to {listed(DISTRIBUTION_FIELDS)}, the first of which is the usual one."
+            )
+        for name, model in (("actor", self.actor), ("critic", self.critic)):
+            if self.algorithm.symmetry.enabled and model.class_name == "RNNModel":
+                raise UsageError(
+                    f"agent.{name}.class_name is 'RNNModel', but agent.algorithm.symmetry.enabled is True, and rsl_rl"
+                    " mirrors no recurrence: change one of them."
+                )
+
+    def check_samples(self, num_envs: int) -> None:
+        """Refuse more mini-batches than samples, or sequences of a recurrent network: rsl_rl rounds their size down."""
+        requested = self.algorithm.num_mini_batches
+        envs = counted(num_envs, "environment")
+        samples, why = num_envs * self.num_steps_per_env, f"{self.num_steps_per_env} steps of {envs}"
+        if "RNNModel" in (self.actor.class_name, self.critic.class_name):
+            samples, why = num_envs, f"{envs}, whose sequences a recurrent network learns from as wholes"
+        if requested > samples:
+            raise UsageError(
+                f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
+                f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
+            )
+
+    @property
+    def checkpoint_floats(self) -> int:
+        """Weights of both networks, and their moments."""
+        moments = _MOMENTS.get(self.algorithm.optimizer or "adam", 0)
+        return (1 + moments) * (self.actor.least_weights + self.critic.least_weights)
+
+    def plan_entries(self, num_envs: int) -> dict[str, Any]:
+        """Return the size of a mini-batch; rsl_rl drops the rest."""
+        return {"mini_batch_size": num_envs * self.num_steps_per_env // self.algorithm.num_mini_batches}
+
+
+def section(config: DataclassInstance) -> dict[str, Any]:
+    """Return a configuration under rsl_rl's names, without what is not given."""
+    made: dict[str, Any] = {}
+    for name in (item.name for item in fields(config) if item.name != "enabled"):
+        value = getattr(config, name)
+        if is_given(value):
+            made[RSL_RL_NAMES.get(name, name)] = _value(value)
+        elif isinstance(config, PpoConfig) and is_dataclass(value):
+            made[RSL_RL_NAMES.get(name, name)] = None
+    return made
+
+
+def _value(value: Any) -> Any:  # noqa: ANN401 - a field of any configuration.
+    """Return a field's value in new dicts and lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return section(value)
+    if isinstance(value, dict):
+        return {name: _value(item) for name, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (tuple, list)):
+        return [_value(item) for item in cast("tuple[Any, ...]", value)]
+    return value

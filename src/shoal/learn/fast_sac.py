@@ -1,0 +1,424 @@
+"""FastSAC: soft actor-critic with distributional critics, for thousands of environments and several ranks.
+
+The algorithm is that of Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, with what
+made it fast in Seo et al., arXiv:2512.01996: large batches, layer normalisation, the mean of two critics, categorical
+returns (Bellemare et al., arXiv:1707.06887). Each rank has a replay buffer of its own environments; gradients are
+averaged.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from rsl_rl.env import VecEnv
+from rsl_rl.modules import EmpiricalNormalization
+from rsl_rl.utils import reduce_gradients_in_buckets, resolve_obs_groups
+from torch import nn
+
+from shoal.config.fast_sac import FastSacConfig
+from shoal.learn.groups import World
+from shoal.learn.health import refuse_non_finite_rollout
+from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.training_env import TrainingEnv
+
+_LOG_STD_RANGE = (-5.0, 0.0)
+"""Logarithm of the standard deviation before tanh, of which FastSAC's actor cannot leave the range."""
+_BETAS = (0.9, 0.95)
+"""Of the optimizers, FastSAC's."""
+_BUCKET_MB = 25
+
+
+class FastSacLearner(TorchLearner):
+    """One replica of FastSAC."""
+
+    def __init__(self, env: VecEnv, config: FastSacConfig, world: World) -> None:
+        self.world, self.config = world, config
+        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
+        observations = env.get_observations()
+        names = {name: list(groups) for name, groups in config.obs_groups.items()}
+        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        sizes = {name: concatenated(observations, self._groups[name]).shape[1] for name in ("actor", "critic")}
+        self._num_actions, device = env.num_actions, world.device
+        self.actor = _Actor(sizes["actor"], env.num_actions, config).to(device)
+        self.critics = _Critics(sizes["critic"], env.num_actions, config).to(device)
+        self.targets = _Critics(sizes["critic"], env.num_actions, config).to(device).requires_grad_(requires_grad=False)
+        self.targets.load_state_dict(self.critics.state_dict())
+        self.targets.normaliser = self.critics.normaliser
+        self.scale = _RewardScale(config).to(device)
+        self.temperature = _Temperature(config.initial_temperature).to(device)
+        self._optimizers = {
+            name: torch.optim.AdamW(
+                module.parameters(),
+                lr=config.learning_rate,
+                betas=_BETAS,
+                weight_decay=0.0 if module is self.temperature else config.weight_decay,
+                fused=True,
+            )
+            for name, module in {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}.items()
+        }
+        self._optimizers["critics"].register_step_post_hook(lambda *_: world.beat.mark())
+        self._replay: _Replay | None = None
+        """Made for the first step: play and export need none."""
+        self._sizes, self._num_envs = sizes, env.num_envs
+        self._discounted = torch.zeros(env.num_envs, device=device)
+        """Discounted sum of each environment's rewards, for the scale."""
+        self.updates = 0
+        """Updates of the critics so far; 0 means that the networks know nothing, and actions are random."""
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks, with their normalisers, the reward scale and the temperature."""
+        networks: dict[str, nn.Module] = {"actor": self.actor, "critics": self.critics, "targets": self.targets}
+        return networks | {"reward_scale": self.scale, "temperature": self.temperature}
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers of actor, critics and temperature."""
+        return {f"{name}_optimizer": optimizer for name, optimizer in self._optimizers.items()}
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Step all environments, and update from the replay buffer."""
+        if self._replay is None:
+            self._replay = _Replay(self.config.replay_steps, self._num_envs, self._num_actions, self._sizes, env.device)
+        for module in self.modules.values():
+            module.train()  # Normalisers learn.
+        with torch.inference_mode():
+            first = self._replay.steps
+            for _ in range(self.steps_per_iteration):
+                self._step(env, self._replay)
+            new = self._replay.since(first)
+            if self.check_for_nan:
+                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
+                rollout = SimpleNamespace(
+                    observations={"actor": new["actor"], "critic": new["critic"]}, rewards=new["rewards"]
+                )
+                newest = {name: concatenated(env.observations, self._groups[name]) for name in ("actor", "critic")}
+                refuse_non_finite_rollout(rollout, newest, **where)  # pyright: ignore[reportArgumentType]
+        env.end_rollout()
+        self.actor.normaliser.update(new["actor"].flatten(0, 1))
+        self.critics.normaliser.update(new["critic"].flatten(0, 1))
+        self._update_scale(new["rewards"], new["ended"])
+        if self._replay.steps < self.config.warmup_steps:
+            return {}
+        return self._update(self._replay)
+
+    def _step(self, env: TrainingEnv, replay: "_Replay") -> None:
+        """Step all environments once, and store the transition."""
+        before = {name: concatenated(env.observations, self._groups[name]) for name in ("actor", "critic")}
+        if self.updates:
+            actions, _ = self.actor.sample(before["actor"])
+        else:
+            actions = torch.empty(self._num_envs, self._num_actions, device=env.device).uniform_(-1, 1)
+        observations, rewards, dones, extras = env.step(actions * self.config.action_limit)
+        ended = dones.to(torch.bool)
+        # An episode that was cut off goes on beyond its last observation; one that failed does not.
+        terminated = ended & ~extras["time_outs"].to(torch.bool) if "time_outs" in extras else ended
+        final: Mapping[str, torch.Tensor] = extras.get("final_observation", observations)
+        transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": terminated}
+        for name in before:
+            groups = self._groups[name]
+            last = torch.where(ended.unsqueeze(1), concatenated(final, groups), concatenated(observations, groups))
+            transition[f"next_{name}"] = last
+        replay.add(transition)
+
+    def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:
+        """Update the scale of rewards from the discounted sums of new steps, pooled over ranks."""
+        sums = torch.empty_like(rewards)
+        for step in range(len(rewards)):
+            self._discounted = self._discounted * self.config.gamma + rewards[step]
+            sums[step] = self._discounted
+            self._discounted = torch.where(ended[step], 0.0, self._discounted)
+        self.scale.update(sums.view(-1, 1), self.world)
+
+    def _update(self, replay: "_Replay") -> dict[str, float]:
+        """Take all updates of an iteration; return mean losses of this rank."""
+        config = self.config
+        totals: dict[str, list[torch.Tensor]] = {}
+        size = max(1, config.batch_size // self.world.size)
+        for _ in range(config.num_steps_per_env * config.updates_per_step):
+            batch = replay.sample(size, config.num_step_returns, config.gamma)
+            losses = {"critic": self._update_critics(batch)}
+            if self.updates % config.policy_delay == 0:
+                losses |= self._update_actor(batch)
+            self.targets.follow(self.critics, config.tau)
+            self.updates += 1
+            for name, loss in losses.items():
+                totals.setdefault(name, []).append(loss)
+        return {name: float(torch.stack(values).mean()) for name, values in totals.items()}
+
+    def _update_critics(self, batch: "_Batch") -> torch.Tensor:
+        """Take one step of the critics towards the target distribution; return their cross-entropy."""
+        with torch.no_grad():
+            actions, log_probs = self.actor.sample(batch.next_actor)
+            # The mixture of both critics, whose mean is the mean of theirs.
+            mixture = self.targets(batch.next_critic, actions).softmax(dim=-1).mean(dim=0)
+            discounts = (batch.discounts * ~batch.terminated).unsqueeze(1)
+            atoms = self.targets.atoms - self.temperature() * log_probs.unsqueeze(1)
+            target = self.targets.projected(mixture, self.scale(batch.rewards).unsqueeze(1) + discounts * atoms)
+        logits = self.critics(batch.critic, batch.actions)
+        loss = -(target * logits.log_softmax(dim=-1)).sum(dim=-1).mean(dim=1).sum()
+        self._descend(loss, ["critics"])
+        return loss.detach()
+
+    def _update_actor(self, batch: "_Batch") -> dict[str, torch.Tensor]:
+        """Take one step of actor and temperature; return their losses, and the entropy."""
+        actions, log_probs = self.actor.sample(batch.actor)
+        values = self.critics.values(self.critics(batch.critic, actions)).mean(dim=0)
+        actor_loss = (self.temperature().detach() * log_probs - values).mean()
+        entropy = -log_probs.detach().mean()
+        temperature_loss = self.temperature() * (entropy - self.config.target_entropy * self._num_actions)
+        self._descend(actor_loss + temperature_loss, ["actor", "temperature"])
+        return {"actor": actor_loss.detach(), "entropy": entropy}
+
+    def _descend(self, loss: torch.Tensor, names: Sequence[str]) -> None:
+        """Take one step of the named optimizers, with gradients averaged over ranks."""
+        optimizers = [self._optimizers[name] for name in names]
+        weights = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
+        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+            weight.grad = gradient
+        if self.world.is_distributed:
+            reduce_gradients_in_buckets(weights, self.world.size, _BUCKET_MB)
+        torch.nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def policy(self) -> Policy:
+        """Return the actor without noise."""
+        network = _Deterministic(self.actor, self.config.action_limit).eval()
+        return InferencePolicy(network, self._groups["actor"], self._sizes["actor"])
+
+    def state(self) -> dict[str, Any]:
+        """Return networks and optimizers; the replay buffer is not saved."""
+        return {**super().state(), "updates": self.updates}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore networks, and unless `weights_only` optimizers. The replay buffer is filled anew."""
+        super().restore(state, weights_only=weights_only)
+        self.updates = int(state.get("updates", 0))
+
+    def env_rows(self) -> dict[str, torch.Tensor]:
+        """Return the discounted sums of rewards."""
+        return {"discounted": self._discounted}
+
+    def put_env_rows(self, rows: Mapping[str, torch.Tensor], num_envs: int) -> None:
+        """Restore the sums of the first environments."""
+        del num_envs
+        sums = rows["discounted"]
+        self._discounted[: len(sums)] = sums
+
+    def collectives(self) -> Collectives:
+        """Count gradients of critics and actor, and moments of the normalisers and the scale."""
+        config = self.config
+        updates = config.num_steps_per_env * config.updates_per_step
+        size = sum(each.numel() for each in itertools.chain(self.critics.parameters(), self.actor.parameters()))
+        return Collectives(gradient_size=size // 2, gradients=updates + updates // config.policy_delay, small=13)
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate, temperature and the scale of rewards."""
+        rate, temperature = self.config.learning_rate, float(self.temperature().detach())
+        return {"Loss/learning_rate": rate, "Policy/temperature": temperature, "Policy/reward_scale": self.scale.factor}
+
+
+def _perceptron(sizes: Sequence[int]) -> nn.Sequential:
+    """Return layers with layer normalisation and SiLU, the last of them linear."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes[:-1]):
+        layers += [nn.Linear(inputs, outputs), nn.LayerNorm(outputs), nn.SiLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+class _Actor(nn.Module):
+    """A Gaussian, squashed by tanh."""
+
+    def __init__(self, num_observations: int, num_actions: int, config: FastSacConfig) -> None:
+        super().__init__()
+        self.normaliser = EmpiricalNormalization(num_observations)
+        self.network = _perceptron([num_observations, *config.actor_hidden_dims, 2 * num_actions])
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and log standard deviation before tanh. Shapes (num, num_actions)."""
+        mean, raw = self.network(self.normaliser(observations)).chunk(2, dim=-1)
+        low, high = _LOG_STD_RANGE
+        return mean, low + 0.5 * (high - low) * (torch.tanh(raw) + 1)
+
+    def sample(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return actions in [-1, 1], shape (num, num_actions), and their log-probabilities, shape (num,)."""
+        mean, log_std = self(observations)
+        noise = torch.randn_like(mean)
+        raw = mean + log_std.exp() * noise
+        gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        # The logarithm of tanh's derivative, which does not underflow (appendix C of arXiv:1812.05905, rearranged).
+        slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
+        return torch.tanh(raw), (gaussian - slope).sum(dim=-1)
+
+
+class _Deterministic(nn.Module):
+    """The actor's most likely action."""
+
+    def __init__(self, actor: _Actor, limit: float) -> None:
+        super().__init__()
+        self.actor, self.limit = actor, limit
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return actions of shape (num, num_actions)."""
+        mean, _ = self.actor(observations)
+        return torch.tanh(mean) * self.limit
+
+
+class _Critics(nn.Module):
+    """Two critics with categorical returns."""
+
+    def __init__(self, num_observations: int, num_actions: int, config: FastSacConfig) -> None:
+        super().__init__()
+        self.normaliser = EmpiricalNormalization(num_observations)
+        sizes = [num_observations + num_actions, *config.critic_hidden_dims, config.num_atoms]
+        self.networks = nn.ModuleList(_perceptron(sizes) for _ in range(2))
+        self.register_buffer("atoms", torch.linspace(-config.max_return, config.max_return, config.num_atoms))
+        self.atoms: torch.Tensor
+
+    def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Return logits of shape (2, num, num_atoms)."""
+        inputs = torch.cat([self.normaliser(observations), actions], dim=-1)
+        return torch.stack([network(inputs) for network in self.networks])
+
+    def values(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return expected returns. Shape (2, num)."""
+        return logits.softmax(dim=-1) @ self.atoms
+
+    def projected(self, probabilities: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+        """Return probabilities of the atoms from those of `returns`, each shared by its two neighbours.
+
+        Both have the shape (num, num_atoms).
+        """
+        low, last = self.atoms[0], len(self.atoms) - 1
+        places = ((returns.clamp(low, -low) - low) / (-2 * low) * last).clamp(0, last)
+        lower = places.floor()
+        upper_part = probabilities * (places - lower)
+        target = torch.zeros_like(probabilities)
+        target.scatter_add_(1, lower.long(), probabilities - upper_part)
+        return target.scatter_add_(1, places.ceil().long(), upper_part)
+
+    @torch.no_grad()
+    def follow(self, critics: "_Critics", tau: float) -> None:
+        """Move the weights towards those of `critics`."""
+        torch._foreach_lerp_(list(self.networks.parameters()), list(critics.networks.parameters()), tau)
+
+
+class _Temperature(nn.Module):
+    """The factor on the entropy."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log_value = nn.Parameter(torch.tensor(math.log(initial)))
+
+    def forward(self) -> torch.Tensor:
+        """Return the factor."""
+        return self.log_value.exp()
+
+
+class _RewardScale(nn.Module):
+    """Divides rewards so that discounted returns have the deviation 1, and none is beyond the critics' support."""
+
+    def __init__(self, config: FastSacConfig) -> None:
+        super().__init__()
+        self.returns = EmpiricalNormalization(1)
+        self.register_buffer("largest", torch.zeros(1))
+        self.largest: torch.Tensor
+        self.max_return = config.max_return
+
+    def update(self, returns: torch.Tensor, world: World) -> None:
+        """Add discounted returns of this rank. Shape (num, 1)."""
+        self.returns.update(returns)
+        self.largest = torch.maximum(self.largest, world.max_(returns.abs().amax(dim=0)))
+
+    @property
+    def divisor(self) -> torch.Tensor:
+        """What rewards are divided by. Shape (1,)."""
+        return torch.maximum(self.returns.std, self.largest / self.max_return).clamp(min=1e-6)
+
+    @property
+    def factor(self) -> float:
+        """What rewards are multiplied with."""
+        return 1 / float(self.divisor)
+
+    def forward(self, rewards: torch.Tensor) -> torch.Tensor:
+        """Return scaled rewards."""
+        return rewards / self.divisor
+
+
+class _Batch(SimpleNamespace):
+    """Sampled transitions; the first dimension of each tensor is their number."""
+
+    actor: torch.Tensor
+    critic: torch.Tensor
+    next_actor: torch.Tensor
+    next_critic: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    """Discounted sum of the rewards up to the next observation."""
+    discounts: torch.Tensor
+    """Discount of what follows the next observation."""
+    terminated: torch.Tensor
+
+
+class _Replay:
+    """The newest steps of all environments, on the device. Shapes (num_steps, num_envs, ...)."""
+
+    def __init__(
+        self, capacity: int, num_envs: int, num_actions: int, sizes: Mapping[str, int], device: torch.device | str
+    ) -> None:
+        self.capacity, self.num_envs = capacity, num_envs
+        self.steps = 0
+        """Steps that were added so far."""
+
+        def zeros(*columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(capacity, num_envs, *columns, dtype=dtype, device=device)
+
+        self._data = {name: zeros(size) for name, size in sizes.items()}
+        self._data |= {f"next_{name}": zeros(size) for name, size in sizes.items()}
+        self._data |= {"actions": zeros(num_actions), "rewards": zeros()}
+        self._data |= {"ended": zeros(dtype=torch.bool), "terminated": zeros(dtype=torch.bool)}
+
+    def add(self, transition: Mapping[str, torch.Tensor]) -> None:
+        """Store one step of all environments, in the place of the oldest."""
+        for name, values in transition.items():
+            self._data[name][self.steps % self.capacity].copy_(values)
+        self.steps += 1
+
+    def since(self, step: int) -> dict[str, torch.Tensor]:
+        """Return copies of the steps from `step` on."""
+        rows = [each % self.capacity for each in range(step, self.steps)]
+        return {name: values[rows] for name, values in self._data.items()}
+
+    def sample(self, size: int, num_steps: int, gamma: float) -> _Batch:
+        """Return `size` transitions over up to `num_steps` steps, drawn uniformly."""
+        device = self._data["rewards"].device
+        stored = min(self.steps, self.capacity)
+        oldest = self.steps - stored
+        starts = oldest + torch.randint(max(1, stored - num_steps + 1), (size,), device=device)
+        envs = torch.randint(self.num_envs, (size,), device=device)
+
+        def rows(name: str, steps: torch.Tensor) -> torch.Tensor:
+            return self._data[name].flatten(0, 1)[steps % self.capacity * self.num_envs + envs]
+
+        rewards, discounts = rows("rewards", starts), torch.full((size,), gamma, device=device)
+        last = starts
+        for _ in range(1, min(num_steps, stored)):
+            goes_on = ~rows("ended", last)
+            last = last + goes_on
+            rewards = rewards + torch.where(goes_on, discounts * rows("rewards", last), 0.0)
+            discounts = torch.where(goes_on, discounts * gamma, discounts)
+        return _Batch(
+            actor=rows("actor", starts),
+            critic=rows("critic", starts),
+            next_actor=rows("next_actor", last),
+            next_critic=rows("next_critic", last),
+            actions=rows("actions", starts),
+            rewards=rewards,
+            discounts=discounts,
+            terminated=rows("terminated", last),
+        )

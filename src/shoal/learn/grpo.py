@@ -1,0 +1,229 @@
+"""GRPO over rsl_rl's models: advantages relative to a group of environments with the same episode, and no critic.
+
+Each iteration begins new episodes everywhere, the same in each environment of a group, down to its random numbers. The
+advantage of an action is its discounted return-to-go, normalised over the group's members that are still in their
+episode at that step: what an expected return of a critic would be is the mean of the group.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from rsl_rl.env import VecEnv
+from rsl_rl.models import MLPModel
+from rsl_rl.modules import EmpiricalNormalization
+from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class, resolve_obs_groups
+from tensordict import TensorDict
+
+from shoal.config.grpo import GrpoConfig
+from shoal.config.rsl_rl import section
+from shoal.envs.capabilities import capabilities_of
+from shoal.errors import UsageError
+from shoal.learn.groups import World
+from shoal.learn.health import refuse_non_finite_rollout
+from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.training_env import TrainingEnv
+
+_EPSILON = 1e-6
+"""Added to the deviation of a group's returns: a group that agrees teaches nothing."""
+_BUCKET_MB = 25
+
+
+class GrpoLearner(TorchLearner):
+    """One replica of GRPO."""
+
+    def __init__(self, env: VecEnv, config: GrpoConfig, world: World) -> None:
+        if not capabilities_of(env).rows():
+            raise UsageError(
+                "GRPO begins the same episode in several environments, but these do not give their state: pass another "
+                "--learner."
+            )
+        self.world, self.config = world, config
+        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
+        observations = env.get_observations()
+        groups = resolve_obs_groups(observations, section(config)["obs_groups"], ["actor"])
+        model, settings = resolve_class(section(config)["actor"])
+        self.actor: MLPModel = model(observations, groups, "actor", env.num_actions, **settings).to(world.device)
+        self.reference: MLPModel | None = copy.deepcopy(self.actor) if config.reference == "start" else None
+        self.is_new = True
+        """Whether nothing was learned yet: then the reference is the present policy."""
+        self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.learning_rate)
+        self.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
+        self._rollout = _Rollout(observations.select(*self.actor.obs_groups), env.num_actions, self.steps_per_iteration)
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """The actor, and the reference if there is one."""
+        return {"actor": self.actor} | ({"reference": self.reference} if self.reference else {})
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The actor's optimizer."""
+        return {"optimizer": self.optimizer}
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Live through one episode in each environment, and learn from it."""
+        if self.reference is not None and self.is_new:
+            self.reference.load_state_dict(self.actor.state_dict())
+        self.is_new = False
+        self.actor.train()
+        rollout = self._rollout
+        with torch.inference_mode():
+            env.begin_episodes(self.config.group_size)
+            for step in range(self.steps_per_iteration):
+                observations = env.observations
+                actions = self.actor(observations, stochastic_output=True)
+                log_probs = self.actor.get_output_log_prob(actions)
+                _, rewards, dones, _ = env.step(actions)
+                rollout.add(step, observations, dones, actions=actions, log_probs=log_probs, rewards=rewards)
+            if self.check_for_nan:
+                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
+                refuse_non_finite_rollout(rollout, env.observations.select(*self.actor.obs_groups), **where)
+        env.end_rollout()
+        advantages = group_advantages(rollout.rewards, rollout.is_running, self.config.gamma, self.config.group_size)
+        return self._update(advantages)
+
+    def _update(self, advantages: torch.Tensor) -> dict[str, float]:
+        """Take all optimizer steps of an iteration; return mean losses of this rank."""
+        config, rollout = self.config, self._rollout
+        weights = rollout.is_running.flatten().to(torch.float32)
+        # Ranks may have different numbers of samples, of which each counts the same.
+        samples = self.world.sum_(weights.sum(dtype=torch.float64)) / self.world.size
+        weights = weights * (len(weights) / samples).to(torch.float32)
+        observations, actions, log_probs = rollout.flat()
+        advantages = advantages.flatten()
+        totals: dict[str, torch.Tensor] = {}
+        size = len(weights) // config.num_mini_batches
+        for _ in range(config.num_learning_epochs):
+            order = torch.randperm(len(weights), device=weights.device)
+            for batch in order[: size * config.num_mini_batches].view(config.num_mini_batches, size):
+                losses = self._losses(
+                    observations[batch], actions[batch], log_probs[batch], advantages[batch], weights[batch]
+                )
+                self.optimizer.zero_grad()
+                loss = losses["surrogate"] - config.entropy_coef * losses["entropy"]
+                (loss + config.kl_coef * losses["reference_kl"] if "reference_kl" in losses else loss).backward()
+                if self.world.is_distributed:
+                    reduce_gradients_in_buckets(self.actor.parameters(), self.world.size, _BUCKET_MB)
+                torch.nn.utils.clip_grad_norm_(self.actor.parameters(), config.max_grad_norm)
+                self.optimizer.step()
+                for name, value in losses.items():
+                    totals[name] = totals.get(name, 0) + value.detach()
+        self.actor.update_normalization(observations)
+        updates = config.num_learning_epochs * config.num_mini_batches
+        return dict(zip(totals, (torch.stack(list(totals.values())) / updates).tolist(), strict=True))
+
+    def _losses(
+        self,
+        observations: TensorDict,
+        actions: torch.Tensor,
+        old_log_probs: torch.Tensor,
+        advantages: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Return the weighted means of clipped surrogate, entropy and divergence from the reference."""
+        self.actor(observations, stochastic_output=True)
+        log_probs = self.actor.get_output_log_prob(actions)
+        ratio = torch.exp(log_probs - old_log_probs)
+        clipped = ratio.clamp(1 - self.config.clip_param, 1 + self.config.clip_param)
+        losses = {
+            "surrogate": -(weights * torch.min(ratio * advantages, clipped * advantages)).mean(),
+            "entropy": (weights * self.actor.output_entropy).mean(),
+        }
+        if self.reference is not None:
+            with torch.no_grad():
+                self.reference(observations, stochastic_output=True)
+                difference = self.reference.get_output_log_prob(actions)
+            difference = difference - log_probs
+            # The estimator k3 of Schulman, "Approximating KL divergence" (2020): unbiased, and never negative.
+            losses["reference_kl"] = (weights * (difference.exp() - 1 - difference)).mean()
+        return losses
+
+    def policy(self) -> Policy:
+        """Return the actor without noise."""
+        return self.actor.eval()
+
+    def state(self) -> dict[str, Any]:
+        """Return networks and optimizer."""
+        return {**super().state(), "is_new": self.is_new}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore networks and optimizer; with `weights_only` the reference is the restored policy."""
+        if weights_only:
+            state = {**state, "reference": state.get("actor")}
+        super().restore(state, weights_only=weights_only)
+        self.is_new = weights_only or bool(state.get("is_new", False))
+
+    def collectives(self) -> Collectives:
+        """Count gradients, the number of samples, and moments of the normaliser."""
+        normalisers = sum(isinstance(each, EmpiricalNormalization) for each in self.actor.modules())
+        return Collectives(
+            gradient_size=sum(each.numel() for each in self.actor.parameters() if each.requires_grad),
+            gradients=self.config.num_learning_epochs * self.config.num_mini_batches,
+            small=1 + 3 * normalisers,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate and exploration noise."""
+        spread = float(self.actor.output_std.detach().mean())
+        return {"Loss/learning_rate": self.config.learning_rate, "Policy/mean_std": spread}
+
+
+class _Rollout:
+    """Experience of one iteration. Shapes (num_steps, num_envs, ...)."""
+
+    def __init__(self, observations: TensorDict, num_actions: int, num_steps: int) -> None:
+        num_envs, device = observations.batch_size[0], observations.device
+        self.observations = TensorDict(
+            {
+                name: torch.zeros(num_steps, *group.shape, dtype=group.dtype, device=device)
+                for name, group in observations.items()
+            },
+            batch_size=[num_steps, num_envs],
+            device=device,
+        )
+        self.actions = torch.zeros(num_steps, num_envs, num_actions, device=device)
+        self.log_probs = torch.zeros(num_steps, num_envs, device=device)
+        self.rewards = torch.zeros(num_steps, num_envs, device=device)
+        self.is_running = torch.zeros(num_steps, num_envs, dtype=torch.bool, device=device)
+        """Whether a step belongs to the environment's first episode."""
+        self._running = torch.zeros(num_envs, dtype=torch.bool, device=device)
+
+    def add(self, step: int, observations: TensorDict, dones: torch.Tensor, **values: torch.Tensor) -> None:
+        """Store one step of all environments: observations, whether it ended the episode, and what `values` name."""
+        if step == 0:
+            self._running.fill_(value=True)
+        for name, group in self.observations.items():
+            group[step].copy_(observations[name])
+        for name, each in values.items():
+            getattr(self, name)[step].copy_(each)
+        self.is_running[step].copy_(self._running)
+        self._running &= dones == 0
+
+    def flat(self) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
+        """Return observations, actions and log-probabilities of all steps. Shapes (num_steps * num_envs, ...)."""
+        return self.observations.flatten(0, 1), self.actions.flatten(0, 1), self.log_probs.flatten(0, 1)
+
+
+def group_advantages(rewards: torch.Tensor, is_running: torch.Tensor, gamma: float, group_size: int) -> torch.Tensor:
+    """Return the return-to-go of each step, normalised over the group's members that are in their episode.
+
+    Args:
+        rewards: Shape (num_steps, num_envs); the environments of a group are neighbours.
+        is_running: Whether a step counts. Shape (num_steps, num_envs).
+        gamma: Discount for each step.
+        group_size: Members of a group.
+
+    Returns:
+        Shape (num_steps, num_envs); 0 where a step does not count.
+    """
+    returns = torch.where(is_running, rewards, 0.0)
+    for step in reversed(range(len(rewards) - 1)):
+        returns[step] += gamma * returns[step + 1]
+    members = returns.view(len(returns), -1, group_size)
+    counts = is_running.view_as(members)
+    number = counts.sum(dim=2, keepdim=True).clamp(min=1)
+    centred = torch.where(counts, members - torch.where(counts, members, 0.0).sum(dim=2, keepdim=True) / number, 0.0)
+    deviation = (centred.square().sum(dim=2, keepdim=True) / number).sqrt()
+    return (centred / (deviation + _EPSILON)).view_as(returns)

@@ -1,0 +1,1 @@
+"""skrl's agents as learners."""

@@ -1,0 +1,330 @@
+"""skrl's PPO, SAC and TD3 for torch."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import gymnasium
+import numpy as np
+import skrl.agents.torch.ppo as skrl_ppo
+import skrl.agents.torch.sac as skrl_sac
+import skrl.agents.torch.td3 as skrl_td3
+import torch
+import torch.distributed as dist
+from rsl_rl.env import VecEnv
+from rsl_rl.utils import resolve_obs_groups
+from skrl.agents.torch import Agent
+from skrl.memories.torch import RandomMemory
+from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
+from skrl.resources.noises.torch import GaussianNoise
+from skrl.resources.preprocessors.torch import RunningStandardScaler
+from skrl.resources.schedulers.torch import KLAdaptiveLR
+from torch import nn
+
+from shoal.config.skrl import SkrlConfig
+from shoal.learn.groups import World
+from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.training_env import TrainingEnv
+
+_LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
+_LOSSES |= {"Loss / Entropy loss": "entropy"}
+"""skrl's names of losses, and those of Shoal's metrics."""
+
+
+class SkrlLearner(TorchLearner):
+    """One replica of an agent of skrl. Its rollout is written here, as its trainers step a fixed number of times."""
+
+    def __init__(self, env: VecEnv, config: SkrlConfig, world: World) -> None:
+        self.world, self.config = world, config
+        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
+        observations = env.get_observations()
+        names = {name: list(groups) for name, groups in config.obs_groups.items()}
+        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
+        spaces = {
+            "observation_space": _box(self._num_observations, np.inf),
+            "state_space": _box(concatenated(observations, self._groups["critic"]).shape[1], np.inf),
+            "action_space": _box(env.num_actions, np.inf if config.class_name == "PPO" else config.action_limit),
+            "device": world.device,
+        }
+        make = {"PPO": _make_ppo, "SAC": _make_sac, "TD3": _make_td3}[config.class_name]
+        self.agent: Any = make(config, env.num_envs, spaces, world)
+        self.agent.init()
+        self.agent.enable_training_mode(enabled=True)
+        for optimizer in self.optimizers.values():
+            optimizer.register_step_post_hook(lambda *_: world.beat.mark())
+        if config.class_name == "SAC" and config.sac.learn_entropy:
+            self.agent.entropy_optimizer.register_step_pre_hook(lambda *_: self._average_entropy_gradient())
+        self.steps = 0
+        """Steps of each environment so far; skrl's own count begins anew with each process."""
+
+    def _average_entropy_gradient(self) -> None:
+        """Average the gradient that skrl leaves different on each rank."""
+        gradient = self.agent.log_entropy_coefficient.grad
+        self.world.sum_(gradient).div_(self.world.size)
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """Networks and normalisers, under skrl's names."""
+        parts = self.agent.checkpoint_modules
+        modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+        if hasattr(self.agent, "log_entropy_coefficient"):
+            modules["entropy"] = _Entropy(self.agent)
+        return modules
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Optimizers, under skrl's names."""
+        parts = self.agent.checkpoint_modules
+        return {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Step and learn as skrl's trainers do: PPO learns at the end of the rollout, SAC and TD3 after each step."""
+        agent = self.agent
+        agent.tracking_data.clear()
+        for step in range(self.steps_per_iteration):
+            times = {"timestep": self.steps, "timesteps": self.steps + 1}
+            agent.pre_interaction(**times)
+            with torch.no_grad():
+                before = env.observations
+                inputs = self._inputs(before)
+                actions, _ = agent.act(inputs["observations"], inputs["states"], **times)
+                observations, rewards, dones, extras = env.step(actions)
+                ended = dones.to(torch.bool)
+                cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
+                following = self._inputs(observations)
+                if "final_observation" in extras:
+                    final = self._inputs(extras["final_observation"])
+                    following = {
+                        name: torch.where(ended.unsqueeze(1), final[name], value) for name, value in following.items()
+                    }
+                agent.record_transition(
+                    **inputs,
+                    **{f"next_{name}": value for name, value in following.items()},
+                    actions=actions,
+                    rewards=rewards.unsqueeze(1).clone(),
+                    terminated=(ended & ~cut).unsqueeze(1),
+                    truncated=(ended & cut).unsqueeze(1),
+                    infos={},
+                    **times,
+                )
+            if step + 1 == self.steps_per_iteration:
+                env.end_rollout()
+            agent.post_interaction(**times)
+            self.steps += 1
+        tracked: dict[str, list[float]] = agent.tracking_data
+        return {ours: float(np.mean(tracked[name])) for name, ours in _LOSSES.items() if name in tracked}
+
+    def _inputs(self, observations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
+            "observations": concatenated(observations, self._groups["actor"]),
+            "states": concatenated(observations, self._groups["critic"]),
+        }
+
+    def broadcast(self) -> None:
+        """Send rank 0's weights and normalisers to all ranks."""
+        for module in self.modules.values():
+            for tensor in module.state_dict().values():
+                dist.broadcast(tensor, src=0)
+
+    def policy(self) -> Policy:
+        """Return the policy without noise."""
+        scaler = self.modules.get("observation_preprocessor")
+        network = _Deterministic(self.agent.policy, scaler, self.config).eval()
+        return InferencePolicy(network, self._groups["actor"], self._num_observations)
+
+    def state(self) -> dict[str, Any]:
+        """Return the parts that skrl saves, the steps so far, and what skrl leaves out."""
+        return {**super().state(), "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore the parts. The replay buffer of SAC and TD3 is filled anew."""
+        super().restore(state, weights_only=weights_only)
+        if not weights_only:
+            self.steps = int(state.get("steps", 0))
+
+    def collectives(self) -> Collectives:
+        """Count gradients, of which policy and critic have one each, and moments of normalisers."""
+        updates = self.config.ppo.learning_epochs * self.config.ppo.mini_batches
+        if self.config.class_name != "PPO":
+            updates = self.steps_per_iteration * self.config.off_policy.gradient_steps
+        weights = [each.numel() for each in itertools.chain(*(part.parameters() for part in self.modules.values()))]
+        return Collectives(gradient_size=sum(weights) // 2, gradients=2 * updates, small=2 * updates)
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate and exploration noise."""
+        rate = next(iter(self.optimizers.values())).param_groups[0]["lr"]
+        spread = self.agent.tracking_data.get("Policy / Standard deviation")
+        return {"Loss/learning_rate": float(rate)} | ({"Policy/mean_std": float(spread[-1])} if spread else {})
+
+
+def _box(size: int, limit: float) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-limit, limit, (size,), np.float32)
+
+
+def _network(inputs: int, outputs: int, config: SkrlConfig) -> nn.Sequential:
+    sizes = [inputs, *config.hidden_dims]
+    hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ELU())]
+    return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))
+
+
+class _GaussianPolicy(GaussianMixin, Model):
+    """PPO's policy: one standard deviation for each action."""
+
+    def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
+        Model.__init__(self, **spaces)
+        GaussianMixin.__init__(self)
+        self.network = _network(self.num_observations, self.num_actions, config)
+        self.log_std = nn.Parameter(torch.full((self.num_actions,), config.initial_log_std))
+
+    def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        del role
+        return self.network(inputs["observations"]), {"log_std": self.log_std}
+
+
+class _SquashedPolicy(GaussianMixin, Model):
+    """SAC's policy: mean and standard deviation depend on the observation."""
+
+    def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
+        Model.__init__(self, **spaces)
+        GaussianMixin.__init__(self, clip_actions=True, min_log_std=-5)
+        self.network = _network(self.num_observations, 2 * self.num_actions, config)
+        self.limit = config.action_limit
+
+    def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        del role
+        mean, log_std = self.network(inputs["observations"]).chunk(2, dim=-1)
+        return torch.tanh(mean) * self.limit, {"log_std": log_std}
+
+
+class _DeterministicPolicy(DeterministicMixin, Model):
+    """TD3's policy."""
+
+    def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
+        Model.__init__(self, **spaces)
+        DeterministicMixin.__init__(self, clip_actions=True)
+        self.network = _network(self.num_observations, self.num_actions, config)
+        self.limit = config.action_limit
+
+    def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        del role
+        return torch.tanh(self.network(inputs["observations"])) * self.limit, {}
+
+
+class _Critic(DeterministicMixin, Model):
+    """A value of states, or of states with actions."""
+
+    def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any], *, of_actions: bool) -> None:
+        Model.__init__(self, **spaces)
+        DeterministicMixin.__init__(self)
+        self.of_actions = of_actions
+        self.network = _network(self.num_states + of_actions * self.num_actions, 1, config)
+
+    def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        del role
+        states = inputs["states"]
+        return self.network(torch.cat([states, inputs["taken_actions"]], dim=-1) if self.of_actions else states), {}
+
+
+class _PooledScaler(RunningStandardScaler):
+    """skrl's normaliser with moments over all ranks; its own differ between them."""
+
+    def __init__(self, world: World, **settings: Any) -> None:  # noqa: ANN401  skrl's settings.
+        super().__init__(**settings)
+        self._world = world
+
+    def _parallel_variance(self, input_mean: torch.Tensor, input_var: torch.Tensor, input_count: int) -> None:
+        mean, square = input_mean.double(), input_var.double() + input_mean.double().square()
+        count = torch.full_like(mean, input_count)
+        count, total, squares = self._world.sum_(torch.stack([count, count * mean, count * square]))
+        mean = total / count
+        super()._parallel_variance(mean, squares / count - mean.square(), count[0])  # pyright: ignore[reportArgumentType]
+
+
+class _Entropy(nn.Module):
+    """SAC's factor on the entropy, which skrl does not save."""
+
+    def __init__(self, agent: Any) -> None:  # noqa: ANN401  skrl's SAC.
+        super().__init__()
+        self.agent = [agent]  # Not a module of this one.
+        self.register_buffer("log_value", agent.log_entropy_coefficient.detach())
+
+    def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  torch's signature.
+        super()._load_from_state_dict(*arguments, **named)
+        (agent,) = self.agent
+        agent._entropy_coefficient = agent.log_entropy_coefficient.detach().exp()  # noqa: SLF001
+
+
+class _Deterministic(nn.Module):
+    """Normaliser and policy without noise."""
+
+    def __init__(self, policy: Any, scaler: nn.Module | None, config: SkrlConfig) -> None:  # noqa: ANN401
+        super().__init__()
+        self.network, self.scaler = policy.network, scaler
+        self.limit = None if config.class_name == "PPO" else config.action_limit
+        self.halves = config.class_name == "SAC"
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return actions of shape (num, num_actions)."""
+        actions = self.network(observations if self.scaler is None else self.scaler(observations))
+        if self.halves:
+            actions = actions.chunk(2, dim=-1)[0]
+        return actions if self.limit is None else torch.tanh(actions) * self.limit
+
+
+def _settings(config: SkrlConfig, spaces: Mapping[str, Any], world: World) -> dict[str, Any]:
+    """Return what all agents are configured with."""
+    settings: dict[str, Any] = {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
+    if config.normalize_observations:
+        for name, space in (("observation", "observation_space"), ("state", "state_space")):
+            settings[f"{name}_preprocessor"] = _PooledScaler
+            settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": spaces[space], "device": world.device}
+    return settings
+
+
+def _make_ppo(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
+    ppo = config.ppo
+    own = {name: value for name, value in asdict(ppo).items() if name != "adaptive_kl"}
+    settings = _settings(config, spaces, world) | own | {"rollouts": config.num_steps_per_env}
+    if config.normalize_values:
+        settings["value_preprocessor"] = _PooledScaler
+        settings["value_preprocessor_kwargs"] = {"world": world, "size": 1, "device": world.device}
+    if ppo.adaptive_kl is not None:
+        settings["learning_rate_scheduler"] = KLAdaptiveLR
+        settings["learning_rate_scheduler_kwargs"] = {"kl_threshold": ppo.adaptive_kl}
+    models = {"policy": _GaussianPolicy(config, spaces), "value": _Critic(config, spaces, of_actions=False)}
+    memory = RandomMemory(memory_size=config.num_steps_per_env, num_envs=num_envs, device=world.device)
+    return skrl_ppo.PPO(models=models, memory=memory, cfg=settings, **spaces)
+
+
+def _off_policy(
+    config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World
+) -> tuple[dict[str, Any], RandomMemory, dict[str, Model]]:
+    """Return settings, memory and critics of SAC and TD3."""
+    own = config.off_policy
+    names = ("gradient_steps", "batch_size", "discount_factor", "polyak", "learning_rate", "random_timesteps")
+    settings = _settings(config, spaces, world)
+    settings |= {name: getattr(own, name) for name in (*names, "learning_starts", "grad_norm_clip")}
+    memory = RandomMemory(memory_size=own.memory_size, num_envs=num_envs, device=world.device, replacement=True)
+    names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
+    return settings, memory, {name: _Critic(config, spaces, of_actions=True) for name in names}
+
+
+def _make_sac(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
+    settings, memory, critics = _off_policy(config, num_envs, spaces, world)
+    settings |= {name: getattr(config.sac, name) for name in ("learn_entropy", "initial_entropy_value")}
+    models = {"policy": _SquashedPolicy(config, spaces), **critics}
+    return skrl_sac.SAC(models=models, memory=memory, cfg=settings, **spaces)
+
+
+def _make_td3(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
+    settings, memory, critics = _off_policy(config, num_envs, spaces, world)
+    td3 = config.td3
+    for name in ("exploration_noise", "smooth_regularization_noise"):
+        settings[name] = GaussianNoise
+        settings[f"{name}_kwargs"] = {"mean": 0.0, "std": getattr(td3, name), "device": world.device}
+    settings |= {name: getattr(td3, name) for name in ("policy_delay", "smooth_regularization_clip")}
+    policies = {name: _DeterministicPolicy(config, spaces) for name in ("policy", "target_policy")}
+    return skrl_td3.TD3(models=policies | critics, memory=memory, cfg=settings, **spaces)

@@ -1,0 +1,38 @@
+"""Import of skrl without its side effects."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rsl_rl.env import VecEnv
+
+from shoal.config.skrl import SkrlConfig
+from shoal.learn.groups import World
+from shoal.learn.learner import Learner
+
+_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "JAX_RANK", "JAX_LOCAL_RANK", "JAX_WORLD_SIZE")
+
+
+@contextmanager
+def _hidden() -> Iterator[None]:
+    """Hide the variables of the ranks: skrl opens a process group over NCCL where it finds them."""
+    kept = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def build(env: VecEnv, config: SkrlConfig, world: World) -> Learner:
+    """Return an agent of skrl as a learner."""
+    with _hidden():
+        import skrl
+    logging.getLogger("skrl").handlers.clear()  # It prints in colours of its own.
+    settings = skrl.config.torch
+    settings._rank, settings._local_rank = world.rank, world.local_rank  # noqa: SLF001  It has no other way.
+    settings._world_size, settings._is_distributed = world.size, world.is_distributed  # noqa: SLF001
+    settings.device = world.device
+    from shoal.learn.skrl.learner import SkrlLearner
+
+    return SkrlLearner(env, config, world)
