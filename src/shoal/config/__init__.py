@@ -20,6 +20,7 @@ from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
 from shoal.config.models import DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
+from shoal.config.rl_games import RlGamesConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.config.skrl import SkrlConfig
 from shoal.config.train import TrainConfig
@@ -41,6 +42,7 @@ __all__ = [
     "PlayConfig",
     "PpoConfig",
     "ReplayConfig",
+    "RlGamesConfig",
     "RndConfig",
     "RndWeightScheduleConfig",
     "RslRlConfig",

@@ -8,6 +8,7 @@ from typing import Any
 from shoal.config.agent import AgentConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
+from shoal.config.rl_games import RlGamesConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.config.skrl import SkrlConfig
 from shoal.errors import UsageError, did_you_mean
@@ -56,6 +57,13 @@ LEARNERS = {
             builder="shoal.learn.skrl.library:build",
             extra="skrl",
             packages=("skrl", "gymnasium"),
+        ),
+        LearnerSpec(
+            name="rl_games",
+            config=RlGamesConfig(),
+            builder="shoal.learn.rl_games.learner:RlGamesLearner",
+            extra="rl-games",
+            packages=("rl_games",),
         ),
     )
 }

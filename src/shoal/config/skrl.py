@@ -13,7 +13,9 @@ _FRACTION = within(0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkrlPpoConfig(Config):
-    """skrl's PPO. The length of a rollout is `num_steps_per_env`; `kl_threshold`, which stops ranks apart, is left out."""
+    """skrl's PPO. A rollout's length is `num_steps_per_env`; `kl_threshold`, at which each rank would stop by itself, is
+    left out.
+    """
 
     prefix = "agent.ppo."
 

@@ -4,9 +4,11 @@
 rollout, because several libraries do.
 """
 
+import io
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +18,8 @@ from tensordict import TensorDict
 from shoal.errors import TrainingFailedError
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
+
+logger = logging.getLogger(__name__)
 
 
 class Policy(Protocol):
@@ -168,3 +172,15 @@ def does_not_fit() -> Iterator[None]:
             f"The checkpoint does not fit the networks of this training ({error}). "
             "Pass the observation groups and hidden sizes that it was trained with."
         ) from error
+
+
+@contextmanager
+def prints_to_log() -> Iterator[None]:
+    """Log at DEBUG what a library prints in the body."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            logger.debug("%s", line)

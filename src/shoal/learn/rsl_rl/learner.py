@@ -1,8 +1,5 @@
 """rsl_rl's PPO, or an algorithm of the user's own in its frame, as a learner."""
 
-import contextlib
-import io
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,11 +11,9 @@ from rsl_rl.runners import OnPolicyRunner
 from shoal.config import RslRlConfig
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
-from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit
+from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit, prints_to_log
 from shoal.learn.rsl_rl.ppo import PPO
 from shoal.learn.training_env import TrainingEnv
-
-logger = logging.getLogger(__name__)
 
 
 class RslRlLearner(OnPolicyRunner, TorchLearner):
@@ -32,7 +27,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         library_config = config.to_rsl_rl()
         if library_config["algorithm"]["class_name"] == "PPO":
             library_config["algorithm"]["class_name"] = PPO
-        with _library_prints_to_log():
+        with prints_to_log():
             super().__init__(env, library_config, log_dir=None, device=world.device)
         # Each mini-batch is progress: an update of many samples takes longer than a hang may.
         self.alg.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
@@ -172,15 +167,3 @@ def _with_zeros(rows: torch.Tensor, num_envs: int, device: str) -> torch.Tensor:
     padded = torch.zeros(num_envs, *rows.shape[1:], dtype=rows.dtype, device=device)
     padded[: len(rows)] = rows
     return padded
-
-
-@contextlib.contextmanager
-def _library_prints_to_log() -> Iterator[None]:
-    """Log at DEBUG what rsl_rl prints while it builds models and observation sets."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed):
-            yield
-    finally:
-        for line in printed.getvalue().splitlines():
-            logger.debug("%s", line)

@@ -1,0 +1,220 @@
+"""rl_games' continuous PPO as a learner: its agent collects and updates, and all else is Shoal's."""
+
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import yaml
+from rl_games.algos_torch.a2c_continuous import A2CAgent
+from rl_games.common.algo_observer import AlgoObserver
+from rl_games.common.tr_helpers import DefaultRewardsShaper
+from rl_games.common.vecenv import IVecEnv
+from rsl_rl.env import VecEnv
+from rsl_rl.utils import resolve_obs_groups
+from torch import nn
+
+from shoal.config.rl_games import RlGamesConfig
+from shoal.errors import UsageError
+from shoal.learn.groups import World
+from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
+from shoal.learn.training_env import TrainingEnv
+
+
+class RlGamesLearner(TorchLearner):
+    """One replica of rl_games' agent."""
+
+    def __init__(self, env: VecEnv, config: RlGamesConfig, world: World) -> None:
+        self.world, self.config = world, config
+        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
+        observations = env.get_observations()
+        names = {name: list(groups) for name, groups in config.obs_groups.items()}
+        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
+        params = _params(config)
+        self._has_states = params["config"].get("central_value_config") is not None
+        info = {
+            "observation_space": _box(self._num_observations),
+            "action_space": gymnasium.spaces.Box(-1.0, 1.0, (env.num_actions,), np.float32),
+        }
+        if self._has_states:
+            info["state_space"] = _box(concatenated(observations, self._groups["critic"]).shape[1])
+        self._env = _Environments(self._groups, has_states=self._has_states)
+        samples = env.num_envs * config.num_steps_per_env
+        with tempfile.TemporaryDirectory() as scratch, prints_to_log():
+            params["config"] |= {
+                "name": "shoal",
+                "env_name": "shoal",
+                "env_info": info,
+                "vec_env": self._env,
+                "num_actors": env.num_envs,
+                "horizon_length": config.num_steps_per_env,
+                "minibatch_size": samples // config.num_mini_batches,
+                "device": world.device,
+                "multi_gpu": False,  # With True it opens a process group of its own, over NCCL.
+                "torch_compile": False,
+                "print_stats": False,
+                "train_dir": scratch,
+                "reward_shaper": _rewards_shaper(params["config"].get("reward_shaper")),
+                "features": {"observer": self._env},
+            }
+            self.agent: Any = A2CAgent("shoal", params)
+            self.agent.writer.close()
+            self.agent.init_tensors()
+        self.agent.multi_gpu, self.agent.world_size = world.is_distributed, world.size
+        self.agent.global_rank, self.agent.local_rank = world.rank, world.local_rank
+        self.agent.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
+        self._is_started = False
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The network with its normalisers, and the central critic if there is one."""
+        central = {"central_value": self.agent.central_value_net} if self._has_states else {}
+        return {"model": self.agent.model, **central}
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers."""
+        central = {"central_value_optimizer": self.agent.central_value_net.optimizer} if self._has_states else {}
+        return {"optimizer": self.agent.optimizer, **central}
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Run one of rl_games' epochs."""
+        agent = self.agent
+        self._env.env = env
+        if not self._is_started:
+            agent.obs = agent.env_reset()
+            self._is_started = True
+        agent.update_epoch()
+        before = {name: _moments(part) for name, part in self._normalisers()}
+        with prints_to_log():
+            _, _, _, _, actor, critic, bounds, entropies, kls, *_ = agent.train_epoch()
+        agent.dataset.update_values_dict(None)
+        for name, part in self._normalisers():
+            self._merge(part, before[name])
+        losses = {"surrogate": actor, "value": critic, "entropy": entropies, "kl": kls}
+        if bounds:
+            losses["bounds"] = bounds
+        return {name: float(torch.stack([each.mean() for each in values]).mean()) for name, values in losses.items()}
+
+    def _normalisers(self) -> Iterator[tuple[str, Any]]:
+        for owner, module in self.modules.items():
+            for name, part in module.named_modules():
+                if hasattr(part, "running_mean"):
+                    yield f"{owner}.{name}", part
+
+    def _merge(self, part: Any, before: torch.Tensor) -> None:  # noqa: ANN401  A scripted module.
+        """Replace the moments of a normaliser by those of the samples of all ranks."""
+        new = _moments(part) - before
+        count, total, squares = before + self.world.sum_(new)
+        part.running_mean.copy_(total / count)
+        part.running_var.copy_(squares / count - part.running_mean.square())
+        part.count.copy_(count.flatten()[0])
+
+    def policy(self) -> Policy:
+        """Return the means of the actor."""
+        network = _Deterministic(self.agent.model, clips=self.agent.clip_actions).eval()
+        return InferencePolicy(network, self._groups["actor"], self._num_observations)
+
+    def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights, normalisers, moments, and the state of the schedule."""
+        yield from super().replicated()
+        yield "last_lr", torch.tensor(float(self.agent.last_lr), dtype=torch.float64)
+
+    def state(self) -> dict[str, Any]:
+        """Return networks, optimizers, and the state of the schedule."""
+        agent = self.agent
+        return {**super().state(), "last_lr": float(agent.last_lr), "epoch": agent.epoch_num}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore networks, and unless `weights_only` optimizers and schedule."""
+        super().restore(state, weights_only=weights_only)
+        if not weights_only:
+            self.agent.last_lr, self.agent.epoch_num = state["last_lr"], state["epoch"]
+
+    def collectives(self) -> Collectives:
+        """Count gradients, divergences and rates, and moments of normalisers."""
+        updates = self.agent.mini_epochs_num * self.agent.num_minibatches
+        size = sum(each.numel() for each in self.agent.model.parameters())
+        return Collectives(gradient_size=size, gradients=updates, small=2 * updates + len(list(self._normalisers())))
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate and exploration noise."""
+        sigma = self.agent.experience_buffer.tensor_dict["sigmas"]
+        return {"Loss/learning_rate": float(self.agent.last_lr), "Policy/mean_std": float(sigma.mean())}
+
+
+def _params(config: RlGamesConfig) -> dict[str, Any]:
+    """Return the settings of the file, or those of the configuration."""
+    if config.yaml is None:
+        return config.to_params()
+    try:
+        params = yaml.safe_load(Path(config.yaml).read_text(encoding="utf-8"))["params"]
+        algorithm = params["algo"]["name"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--agent.yaml {config.yaml} is no configuration of rl_games ({type(error).__name__}: {error}): pass a "
+            "file with `params` at its top."
+        ) from error
+    if algorithm != "a2c_continuous":
+        raise UsageError(f"--agent.yaml {config.yaml} asks for {algorithm}, but a2c_continuous alone is supported.")
+    return copy.deepcopy(params)
+
+
+def _rewards_shaper(settings: Mapping[str, Any] | None) -> DefaultRewardsShaper:
+    return DefaultRewardsShaper(**(settings or {}))
+
+
+def _box(size: int) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _moments(part: Any) -> torch.Tensor:  # noqa: ANN401  A scripted module.
+    """Return count, sum and sum of squares of a normaliser. Shape (3, ...)."""
+    mean, variance = part.running_mean.double(), part.running_var.double()
+    return torch.stack([part.count.expand_as(mean), part.count * mean, part.count * (variance + mean.square())])
+
+
+class _Environments(IVecEnv, AlgoObserver):
+    """The environments as rl_games steps them; as its observer it learns when a rollout has ended."""
+
+    env: TrainingEnv
+    """Set before the first step."""
+
+    def __init__(self, groups: Mapping[str, list[str]], *, has_states: bool) -> None:
+        self._groups, self._has_states = groups, has_states
+
+    def after_steps(self) -> None:
+        """Mark the end of the rollout."""
+        self.env.end_rollout()
+
+    def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Step all environments."""
+        _, rewards, dones, extras = self.env.step(actions)
+        infos = {"time_outs": extras["time_outs"]} if "time_outs" in extras else {}
+        return self.reset(), rewards.clone(), dones.to(torch.uint8), infos
+
+    def reset(self) -> Any:  # noqa: ANN401  A tensor, or a dictionary of them.
+        """Return the present observations: the episodes go on."""
+        observations = concatenated(self.env.observations, self._groups["actor"])
+        if not self._has_states:
+            return observations
+        return {"obs": observations, "states": concatenated(self.env.observations, self._groups["critic"])}
+
+
+class _Deterministic(nn.Module):
+    """The means of the actor, with its normaliser."""
+
+    def __init__(self, model: Any, *, clips: bool) -> None:  # noqa: ANN401
+        super().__init__()
+        self.model, self.clips = copy.deepcopy(model), clips
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return actions of shape (num, num_actions)."""
+        actions = self.model.a2c_network({"obs": self.model.norm_obs(observations), "is_train": False})[0]
+        return actions.clamp(-1.0, 1.0) if self.clips else actions
