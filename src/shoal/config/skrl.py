@@ -13,9 +13,7 @@ _FRACTION = within(0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkrlPpoConfig(Config):
-    """skrl's PPO. A rollout's length is `num_steps_per_env`; `kl_threshold`, at which each rank would stop by itself, is
-    left out.
-    """
+    """skrl's PPO, without `kl_threshold`, at which each rank would stop by itself."""
 
     prefix = "agent.ppo."
 
