@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, Config, above, at_least, each, refuse_no_mp4, within
 from shoal.config.env import EnvConfig
+from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
 AgentKind = Literal["trained", "zero", "random"]
@@ -54,7 +55,7 @@ class PlayConfig(Config):
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment; by default as in the policy's training."""
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner, whose networks are rebuilt; by default as in the policy's training."""
 
     def __post_init__(self) -> None:
@@ -89,7 +90,7 @@ class ExportConfig(Config):
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment; by default as in the policy's training."""
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner, whose networks are rebuilt; by default as in the policy's training."""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, at_least
 from shoal.config.env import EnvConfig
 from shoal.config.machines import MachinesConfig, number_of_nodes
+from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
 NOT_REPEATED = ("resume", "checkpoint", "dry_run", *(item.name for item in fields(MachinesConfig)))
@@ -87,7 +88,7 @@ class TrainConfig(MachinesConfig):
     """Print the plan and stop."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The task's environment."""
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner."""
 
     def __post_init__(self) -> None:
