@@ -46,7 +46,7 @@ def test_every_contract_is_kept() -> None:
         ("logs.py", "def f():\n    from rsl_rl.env import VecEnv", "Fence: rsl_rl"),
         ("errors.py", "import warp", "Fence: warp and mujoco"),
         ("plan/spec.py", "import torchrunx", "Fence: torchrunx"),
-        ("learn/ppo.py", "import viser", "Fence: viser"),
+        ("learn/rsl_rl/ppo.py", "import viser", "Fence: viser"),
         ("plan/ranks.py", "import pynvml", "Fence: pynvml"),
     ],
 )

@@ -29,7 +29,7 @@ WAITS = {
     "learn/groups.py:gather_strings",
     "learn/health.py:refuse_non_finite_rollout",
     "learn/health.py:refuse_non_finite_update",
-    "learn/ppo.py:reduce_parameters",
+    "learn/rsl_rl/ppo.py:reduce_parameters",
     "learn/replicas.py:compare_replicas",
     "learn/replicas.py:fingerprints",
     "learn/loop.py:_row",

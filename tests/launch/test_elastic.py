@@ -247,7 +247,7 @@ def test_other_code_on_one_machine_ends_all_and_names_the_file(pair: Machines) -
     there = typed_with(pair["beta"], "1", {"PYTHONPATH": str(copy)})
     for ended in both(here, there):
         assert ended.code == 2, ended.stderr
-        assert "1 file of shoal differs: learn/ppo.py" in ended.stderr
+        assert "1 file of shoal differs: learn/rsl_rl/ppo.py" in ended.stderr
     assert_nothing_is_left(pair)
 
 

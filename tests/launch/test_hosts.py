@@ -302,7 +302,7 @@ def test_machines_that_differ_are_refused_key_by_key(pair: Machines) -> None:
     site = pair["b"].outside(own / "site")
     package = site / "shoal"
     shutil.copytree(Path(shoal.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "learn/ppo.py").write_text("# changed", encoding="utf-8")
+    (package / "learn/rsl_rl/ppo.py").write_text("# changed", encoding="utf-8")
     (site / "rsl_rl_lib-5.4.2.dist-info").mkdir()
     (site / "rsl_rl_lib-5.4.2.dist-info/METADATA").write_text(METADATA, encoding="utf-8")
     words = (*TRAIN, f"{own}/mine.py:Mine", *SMALL, *AB)
@@ -310,7 +310,7 @@ def test_machines_that_differ_are_refused_key_by_key(pair: Machines) -> None:
     assert ended.code == 2, ended.stdout + ended.stderr
     assert ended.stderr.splitlines() == [
         f"Host b: rsl-rl-lib is 5.4.2 there and {version('rsl-rl-lib')} here.",
-        "Host b: 1 file of shoal differs: learn/ppo.py.",
+        "Host b: 1 file of shoal differs: learn/rsl_rl/ppo.py.",
         f"Host b: 1 file of the task differs: {own}/helper.py.",
         (
             "Error: Host b differs from launcher, where this was started, in what is listed above: install the same "

@@ -164,7 +164,8 @@ def _run_agent(*, forks: bool) -> None:
 
     if forks:  # What every worker needs is imported once, here.
         import shoal.envs.vec_env
-        import shoal.learn.runner  # noqa: F401
+        import shoal.learn.loop
+        import shoal.learn.rsl_rl.learner  # noqa: F401
     start = partial(torchrunx.agent.dist_mp.start_processes, start_method="fork" if forks else "spawn")
     descriptor = int(os.environ.pop(_SOCKET))
     os.set_inheritable(descriptor, False)  # noqa: FBT003  No worker must hold it: its closing signals this process's end.

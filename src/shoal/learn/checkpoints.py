@@ -174,10 +174,10 @@ def read_checkpoint(model: Path) -> dict[str, Any]:
             "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one, or make it "
             f"plain with `shoal convert {model} --trust` if you trust the people it is from."
         ) from error
-    if not isinstance(state, dict) or "actor_state_dict" not in state:
-        is_older = isinstance(state, dict) and "model_state_dict" in state
-        remedy = f"It is of an older rsl_rl: run `shoal convert {model}`." if is_older else "Pass another one."
-        raise UsageError(f"The file {model} is no checkpoint of a PPO policy: it has no 'actor_state_dict'. {remedy}")
+    if isinstance(state, dict) and "model_state_dict" in state:
+        raise UsageError(f"The file {model} is a checkpoint of an older rsl_rl: run `shoal convert {model}`.")
+    if not isinstance(state, dict) or not {"iter", "actor_state_dict"} & state.keys():
+        raise UsageError(f"The file {model} is no checkpoint of a learner: it has no 'iter'. Pass another one.")
     return state
 
 

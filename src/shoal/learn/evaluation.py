@@ -13,7 +13,7 @@ from shoal.config import ExportConfig, PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner, Policy
+from shoal.learn.learner import Learner, Policy, check_learner
 from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
@@ -36,7 +36,7 @@ def open_policy(
             spread = float(config.agent_kind == "random")
             yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
         else:
-            policy = TrainedPolicy(build_learner(env, config, World(device=str(env.device))))
+            policy = TrainedPolicy(build_learner(env, config, World(device=str(env.device))), config.learner)
             policy.load(model)
             yield env, policy
 
@@ -91,12 +91,14 @@ def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -
 class TrainedPolicy:
     """The policy of a learner, whose weights may be exchanged for those of another checkpoint."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner, self._policy = learner, learner.policy()
+    def __init__(self, learner: Learner, name: str) -> None:
+        self._learner, self._policy, self._name = learner, learner.policy(), name
 
     def load(self, model: Path) -> None:
         """Load the weights and normalisers of a checkpoint. Episodes go on, with their memory."""
-        self._learner.restore(read_checkpoint(model), weights_only=True)
+        state = read_checkpoint(model)
+        check_learner(state, self._name)
+        self._learner.restore(state, weights_only=True)
         self._policy = self._learner.policy()
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:

@@ -26,7 +26,7 @@ from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import build_env
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner
+from shoal.learn.learner import Learner, check_learner
 from shoal.learn.learners import build_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_task import KernelTask
@@ -64,6 +64,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         state = read_checkpoint(model)
         env = build_env(config, spec, "cpu", num_envs=1, seed=0)
         learner = build_learner(env, config, World(device="cpu"))
+        check_learner(state, config.learner)
         learner.restore(state, weights_only=True)
         iteration = int(state["iter"]) + 1
         return exportable_policy(learner, env, env.task, name=spec.name, checkpoint=checkpoint, iteration=iteration)

@@ -20,7 +20,7 @@ from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged
-from shoal.learn.learner import Learner
+from shoal.learn.learner import Learner, check_learner
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
@@ -217,10 +217,12 @@ class TrainingLoop:
             "statistics": self.statistics.history(),
             "curriculum": dict(curriculum or {}),
         }
-        return {**state, "iter": self.iteration - 1, "infos": {**state.get("infos", {}), **ours}}
+        own = {"iter": self.iteration - 1, "learner": self.config.learner}
+        return {**state, **own, "infos": {**state.get("infos", {}), **ours}}
 
     def restore(self, state: dict[str, Any], *, weights_only: bool = False) -> None:
         """Restore a saved state: everything, or with `weights_only` only networks and normalisers."""
+        check_learner(state, self.config.learner)
         self.learner.restore(state, weights_only=weights_only)
         if weights_only:
             return

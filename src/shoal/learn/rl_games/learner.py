@@ -100,7 +100,10 @@ class RlGamesLearner(TorchLearner):
         losses = {"surrogate": actor, "value": critic, "entropy": entropies, "kl": kls}
         if bounds:
             losses["bounds"] = bounds
-        return {name: float(torch.stack([each.mean() for each in values]).mean()) for name, values in losses.items()}
+        return {
+            name: float(torch.stack([each.detach().mean() for each in values]).mean())
+            for name, values in losses.items()
+        }
 
     def _normalisers(self) -> Iterator[tuple[str, Any]]:
         for owner, module in self.modules.items():

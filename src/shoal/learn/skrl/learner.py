@@ -262,7 +262,10 @@ class _Deterministic(nn.Module):
 
     def __init__(self, policy: Any, scaler: nn.Module | None, config: SkrlConfig) -> None:  # noqa: ANN401
         super().__init__()
-        self.network, self.scaler = policy.network, scaler
+        self.network, self.scaler = policy.network, None
+        if scaler is not None:  # Without this rank's `World`, which cannot be copied.
+            self.scaler = RunningStandardScaler(policy.num_observations, device=policy.device)
+            self.scaler.load_state_dict(scaler.state_dict())
         self.limit = None if config.class_name == "PPO" else config.action_limit
         self.halves = config.class_name == "SAC"
 
