@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.modules import EmpiricalNormalization
-from rsl_rl.utils import reduce_gradients_in_buckets, resolve_obs_groups
+from rsl_rl.utils import reduce_gradients_in_buckets
 from torch import nn
 
 from shoal.config.fast_sac import FastSacConfig
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
-from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
@@ -39,8 +39,7 @@ class FastSacLearner(TorchLearner):
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         observations = env.get_observations()
-        names = {name: list(groups) for name, groups in config.obs_groups.items()}
-        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        self._groups = observation_sets(observations, config, "actor", "critic")
         sizes = {name: concatenated(observations, self._groups[name]).shape[1] for name in ("actor", "critic")}
         self._num_actions, device = env.num_actions, world.device
         self.actor = _Actor(sizes["actor"], env.num_actions, config).to(device)
@@ -70,13 +69,13 @@ class FastSacLearner(TorchLearner):
         """Updates of the critics so far; 0 means that the networks know nothing, and actions are random."""
 
     @property
-    def modules(self) -> dict[str, nn.Module]:
+    def modules(self) -> Mapping[str, nn.Module]:
         """Networks, with their normalisers, the reward scale and the temperature."""
         networks: dict[str, nn.Module] = {"actor": self.actor, "critics": self.critics, "targets": self.targets}
         return networks | {"reward_scale": self.scale, "temperature": self.temperature}
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizers of actor, critics and temperature."""
         return {f"{name}_optimizer": optimizer for name, optimizer in self._optimizers.items()}
 

@@ -13,7 +13,7 @@ import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.models import MLPModel
 from rsl_rl.modules import EmpiricalNormalization
-from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class, resolve_obs_groups
+from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class
 from tensordict import TensorDict
 
 from shoal.config.grpo import GrpoConfig
@@ -22,6 +22,7 @@ from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
+from shoal.learn.inference import observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
@@ -42,7 +43,7 @@ class GrpoLearner(TorchLearner):
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         observations = env.get_observations()
-        groups = resolve_obs_groups(observations, section(config)["obs_groups"], ["actor"])
+        groups = observation_sets(observations, config, "actor")
         model, settings = resolve_class(section(config)["actor"])
         self.actor: MLPModel = model(observations, groups, "actor", env.num_actions, **settings).to(world.device)
         self.reference: MLPModel | None = copy.deepcopy(self.actor) if config.reference == "start" else None
@@ -53,12 +54,12 @@ class GrpoLearner(TorchLearner):
         self._rollout = _Rollout(observations.select(*self.actor.obs_groups), env.num_actions, self.steps_per_iteration)
 
     @property
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def modules(self) -> Mapping[str, torch.nn.Module]:
         """The actor, and the reference if there is one."""
         return {"actor": self.actor} | ({"reference": self.reference} if self.reference else {})
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """The actor's optimizer."""
         return {"optimizer": self.optimizer}
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from shoal.errors import TrainingFailedError
 
 if TYPE_CHECKING:
-    from rsl_rl.storage import RolloutStorage
     from tensordict import TensorDict
 
 _NO_DUMP = "Look at that task's dynamics, or lower its time step"
@@ -25,9 +24,23 @@ ALLOWED_DIVERGED = 3
 _ENVS_SHOWN = 8  # in a message
 
 
+class Experience(Protocol):
+    """A rollout: rewards, and observations by group, of shape (num_steps, num_envs, ...)."""
+
+    @property
+    def observations(self) -> Mapping[str, torch.Tensor] | TensorDict:
+        """Observations."""
+        ...
+
+    @property
+    def rewards(self) -> torch.Tensor:
+        """Rewards."""
+        ...
+
+
 def refuse_non_finite_rollout(
-    storage: RolloutStorage,
-    newest: TensorDict,
+    storage: Experience,
+    newest: Mapping[str, torch.Tensor] | TensorDict,
     *,
     rank: int,
     iteration: int,
@@ -57,7 +70,9 @@ def refuse_non_finite_rollout(
     )
 
 
-def _first_non_finite(storage: RolloutStorage, newest: TensorDict) -> tuple[str, list[int]] | None:
+def _first_non_finite(
+    storage: Experience, newest: Mapping[str, torch.Tensor] | TensorDict
+) -> tuple[str, list[int]] | None:
     """Return the value that was the first with NaN or infinity, which is the cause, and its environments."""
     # Row r of each holds what step r-1 returned. (num_steps + 1, num_envs, ...)
     rollout: dict[str, torch.Tensor] = {**storage.observations}

@@ -1,11 +1,15 @@
 """The policy of learners whose networks are not rsl_rl's: played, evaluated and exported as rsl_rl's models are."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from rsl_rl.utils import resolve_obs_groups
 from tensordict import TensorDict
 from torch import nn
+
+from shoal.config import AgentConfig
+from shoal.learn.learner import prints_to_log
 
 
 class InferencePolicy(nn.Module):
@@ -48,6 +52,13 @@ class _Exportable(nn.Module):
         return (torch.zeros(1, self.num_observations),)
 
 
-def concatenated(observations: TensorDict, groups: Sequence[str]) -> torch.Tensor:
+def observation_sets(observations: TensorDict, config: AgentConfig, *sets: str) -> Mapping[str, list[str]]:
+    """Return the observation groups of each of `sets`, by rsl_rl's rule."""
+    names = {name: list(groups) for name, groups in config.obs_groups.items()}
+    with prints_to_log():
+        return resolve_obs_groups(observations, names, list(sets))
+
+
+def concatenated(observations: Mapping[str, torch.Tensor] | TensorDict, groups: Sequence[str]) -> torch.Tensor:
     """Return observation groups side by side. Shape (num_envs, columns)."""
     return torch.cat([observations[group] for group in groups], dim=-1)

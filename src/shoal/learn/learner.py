@@ -114,12 +114,12 @@ class TorchLearner(Learner):
 
     @property
     @abstractmethod
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def modules(self) -> Mapping[str, torch.nn.Module]:
         """Networks and normalisers by name."""
 
     @property
     @abstractmethod
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """Optimizers by name."""
 
     def broadcast(self) -> None:
@@ -143,12 +143,12 @@ class TorchLearner(Learner):
 
     def state(self) -> dict[str, Any]:
         """Return the state dict of each module and optimizer."""
-        parts = self.modules | self.optimizers
+        parts: dict[str, Any] = {**self.modules, **self.optimizers}
         return {name: part.state_dict() for name, part in parts.items()}
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore modules, and unless `weights_only` optimizers."""
-        parts = self.modules if weights_only else self.modules | self.optimizers
+        parts: dict[str, Any] = {**self.modules} if weights_only else {**self.modules, **self.optimizers}
         with does_not_fit():
             for name, part in parts.items():
                 part.load_state_dict(state[name])

@@ -2,6 +2,7 @@
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from rl_games.common.algo_observer import AlgoObserver
 from rl_games.common.tr_helpers import DefaultRewardsShaper
 from rl_games.common.vecenv import IVecEnv
 from rsl_rl.env import VecEnv
-from rsl_rl.utils import resolve_obs_groups
 from torch import nn
 
 from shoal.config.rl_games import RlGamesConfig
 from shoal.errors import UsageError
 from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
 
@@ -33,8 +33,7 @@ class RlGamesLearner(TorchLearner):
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         observations = env.get_observations()
-        names = {name: list(groups) for name, groups in config.obs_groups.items()}
-        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        self._groups = observation_sets(observations, config, "actor", "critic")
         self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
         params = _params(config)
         self._has_states = params["config"].get("central_value_config") is not None
@@ -46,7 +45,8 @@ class RlGamesLearner(TorchLearner):
             info["state_space"] = _box(concatenated(observations, self._groups["critic"]).shape[1])
         self._env = _Environments(self._groups, has_states=self._has_states)
         samples = env.num_envs * config.num_steps_per_env
-        with tempfile.TemporaryDirectory() as scratch, prints_to_log():
+        with tempfile.TemporaryDirectory() as scratch, prints_to_log(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # Of torch.jit, which it uses for normalisers.
             params["config"] |= {
                 "name": "shoal",
                 "env_name": "shoal",
@@ -72,13 +72,13 @@ class RlGamesLearner(TorchLearner):
         self._is_started = False
 
     @property
-    def modules(self) -> dict[str, nn.Module]:
+    def modules(self) -> Mapping[str, nn.Module]:
         """The network with its normalisers, and the central critic if there is one."""
         central = {"central_value": self.agent.central_value_net} if self._has_states else {}
         return {"model": self.agent.model, **central}
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizers."""
         central = {"central_value_optimizer": self.agent.central_value_net.optimizer} if self._has_states else {}
         return {"optimizer": self.agent.optimizer, **central}

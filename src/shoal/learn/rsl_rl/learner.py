@@ -72,13 +72,13 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         return self.get_inference_policy(device=self.device)
 
     @property
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def modules(self) -> Mapping[str, torch.nn.Module]:
         """Actor, critic and RND; the first two as they were before they were compiled."""
         networks = {"actor": self.alg._raw_actor, "critic": self.alg._raw_critic}  # noqa: SLF001
         return networks | ({"rnd": self.alg.rnd} if self.alg.rnd else {})
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizer of actor and critic, and that of RND."""
         rnd = {"rnd_optimizer": self.alg.rnd.optimizer} if self.alg.rnd else {}
         return {"optimizer": self.alg.optimizer, **rnd}
@@ -121,7 +121,9 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         for name, model in (("actor", self.alg.actor), ("critic", self.alg.critic)):
             parts = [row for key, row in sorted(rows.items()) if key.startswith(f"{name}/")]
             if parts and model.is_recurrent:
-                hidden = [_with_zeros(part, num_envs, self.world.device).transpose(0, 1).contiguous() for part in parts]
+                hidden: list[Any] = [
+                    _with_zeros(part, num_envs, self.world.device).transpose(0, 1).contiguous() for part in parts
+                ]
                 model.reset(hidden_state=hidden[0] if len(hidden) == 1 else tuple(hidden))
         discounted, sums = self._discounted_rnd_rewards, rows.get("rnd")
         if discounted is not None and sums is not None:

@@ -1,5 +1,8 @@
 """skrl's PPO, SAC and TD3 for torch."""
 
+# skrl declares `role` of a model's `compute` as a keyword, and passes it by position.
+# pyright: reportIncompatibleMethodOverride=false
+
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +16,6 @@ import skrl.agents.torch.td3 as skrl_td3
 import torch
 import torch.distributed as dist
 from rsl_rl.env import VecEnv
-from rsl_rl.utils import resolve_obs_groups
 from skrl.agents.torch import Agent
 from skrl.memories.torch import RandomMemory
 from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
@@ -24,7 +26,7 @@ from torch import nn
 
 from shoal.config.skrl import SkrlConfig
 from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated
+from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
@@ -40,8 +42,7 @@ class SkrlLearner(TorchLearner):
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         observations = env.get_observations()
-        names = {name: list(groups) for name, groups in config.obs_groups.items()}
-        self._groups: Mapping[str, list[str]] = resolve_obs_groups(observations, names, ["actor", "critic"])
+        self._groups = observation_sets(observations, config, "actor", "critic")
         self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
         spaces = {
             "observation_space": _box(self._num_observations, np.inf),
@@ -66,7 +67,7 @@ class SkrlLearner(TorchLearner):
         self.world.sum_(gradient).div_(self.world.size)
 
     @property
-    def modules(self) -> dict[str, nn.Module]:
+    def modules(self) -> Mapping[str, nn.Module]:
         """Networks and normalisers, under skrl's names."""
         parts = self.agent.checkpoint_modules
         modules = {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
@@ -75,7 +76,7 @@ class SkrlLearner(TorchLearner):
         return modules
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """Optimizers, under skrl's names."""
         parts = self.agent.checkpoint_modules
         return {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
