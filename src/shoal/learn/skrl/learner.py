@@ -4,6 +4,7 @@
 # pyright: reportIncompatibleMethodOverride=false
 
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -54,12 +55,19 @@ class SkrlLearner(TorchLearner):
         self.agent: Any = make(config, env.num_envs, spaces, world)
         self.agent.init()
         self.agent.enable_training_mode(enabled=True)
+        self._update, self.agent.update = self.agent.update, self._tracked_update
         for optimizer in self.optimizers.values():
             optimizer.register_step_post_hook(lambda *_: world.beat.mark())
         if config.class_name == "SAC" and config.sac.learn_entropy:
             self.agent.entropy_optimizer.register_step_pre_hook(lambda *_: self._average_entropy_gradient())
         self.steps = 0
         """Steps of each environment so far; skrl's own count begins anew with each process."""
+
+    def _tracked_update(self, **times: int) -> None:
+        """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits."""
+        self.agent.write_interval = sys.maxsize
+        self._update(**times)
+        self.agent.write_interval = 0
 
     def _average_entropy_gradient(self) -> None:
         """Average the gradient that skrl leaves different on each rank."""
@@ -171,6 +179,17 @@ def _network(inputs: int, outputs: int, config: SkrlConfig) -> nn.Sequential:
     return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))
 
 
+class _Policy(Model):
+    """A policy whose random actions come from torch's random state, as everything else does."""
+
+    def random_act(self, inputs: Mapping[str, torch.Tensor], *, role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return actions from the whole action space."""
+        del role
+        limit = float(self.action_space.high[0])
+        actions = torch.empty(len(inputs["observations"]), self.num_actions, device=self.device)
+        return actions.uniform_(-limit, limit), {}
+
+
 class _GaussianPolicy(GaussianMixin, Model):
     """PPO's policy: one standard deviation for each action."""
 
@@ -185,7 +204,7 @@ class _GaussianPolicy(GaussianMixin, Model):
         return self.network(inputs["observations"]), {"log_std": self.log_std}
 
 
-class _SquashedPolicy(GaussianMixin, Model):
+class _SquashedPolicy(GaussianMixin, _Policy):
     """SAC's policy: mean and standard deviation depend on the observation."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
@@ -200,7 +219,7 @@ class _SquashedPolicy(GaussianMixin, Model):
         return torch.tanh(mean) * self.limit, {"log_std": log_std}
 
 
-class _DeterministicPolicy(DeterministicMixin, Model):
+class _DeterministicPolicy(DeterministicMixin, _Policy):
     """TD3's policy."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:

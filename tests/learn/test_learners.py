@@ -1,0 +1,162 @@
+"""What every learner owes the training loop, on a small cart-pole. Launch modes are in `tests/launch/test_learners.py`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from support.learners import ALONE, loop_on, train
+
+from shoal.config import (
+    AgentConfig,
+    DistributionConfig,
+    FastSacConfig,
+    GrpoConfig,
+    ModelConfig,
+    RlGamesConfig,
+    SkrlConfig,
+    TrainConfig,
+)
+from shoal.config.learners import LEARNERS
+from shoal.config.skrl import SkrlSacConfig, SkrlTd3Config
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
+from shoal.learn.export import exportable_policy
+from shoal.learn.loop import TrainingLoop
+from shoal.learn.replicas import compare_replicas
+from shoal.tasks import registry
+
+NUM_ENVS = 8
+SPEC = registry.resolve("Cartpole-Swingup")
+ACTOR = ModelConfig(
+    hidden_dims=(8,), obs_normalization=True, distribution=DistributionConfig(class_name="GaussianDistribution")
+)
+OFF_POLICY: dict[str, Any] = {"batch_size": 16, "memory_size": 64, "random_timesteps": 2, "learning_starts": 2}
+AGENTS: dict[str, AgentConfig] = {
+    "grpo": GrpoConfig(num_steps_per_env=6, num_learning_epochs=2, num_mini_batches=2, actor=ACTOR, reference="start"),
+    "fast_sac": FastSacConfig(
+        num_steps_per_env=4,
+        updates_per_step=1,
+        batch_size=16,
+        replay_steps=32,
+        warmup_steps=4,
+        actor_hidden_dims=(8,),
+        critic_hidden_dims=(8,),
+        num_step_returns=2,
+    ),
+    "skrl": SkrlConfig(num_steps_per_env=6, hidden_dims=(8,)),
+    "skrl SAC": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="SAC", sac=SkrlSacConfig(**OFF_POLICY)),
+    "skrl TD3": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="TD3", td3=SkrlTd3Config(**OFF_POLICY)),
+    "rl_games": RlGamesConfig(num_steps_per_env=6, num_mini_batches=2, hidden_dims=(8,)),
+}
+OFF_POLICY_AGENTS = {"fast_sac", "skrl SAC", "skrl TD3"}
+"""Those whose replay buffer is in no checkpoint."""
+
+
+def config_of(agent: str, **changes: Any) -> TrainConfig:
+    defaults: dict[str, Any] = {
+        "task": SPEC.name,
+        "learner": agent.partition(" ")[0],
+        "env": SPEC.env,
+        "agent": AGENTS[agent],
+    }
+    return TrainConfig(**(defaults | {"num_envs": NUM_ENVS, "max_iterations": 4} | changes))
+
+
+def new_loop(agent: str, *, seed: int = 0, **changes: Any) -> TrainingLoop:
+    config = config_of(agent, **changes)
+    env = WarpVecEnv(SPEC.build(SPEC.env, num_envs=NUM_ENVS, device="cpu", seed=1))
+    if config.agent.needs_final_observations:
+        env.keep_final_observations()
+    return loop_on(env, config, ALONE, seed=seed)
+
+
+def digest_of(loop: TrainingLoop) -> str:
+    return compare_replicas(loop.learner, ALONE, when="in a test")
+
+
+def test_every_learner_is_tested_here() -> None:
+    assert {agent.partition(" ")[0] for agent in AGENTS} | {"rsl_rl"} == set(LEARNERS)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_learner_changes_all_its_networks_and_reports_finite_losses(agent: str) -> None:
+    loop = new_loop(agent)
+    before = {name: tensor.clone() for name, tensor in loop.learner.replicated()}
+    story = train(loop)
+    after = dict(loop.learner.replicated())
+    frozen = {name for name in before if name.startswith("reference.") or name.endswith(".atoms")}
+    same = {name for name, tensor in before.items() if torch.equal(tensor, after[name])} - frozen
+    assert not {name for name in same if "weight" in name}, "weights that nothing has changed"
+    last = story.rows[-1]
+    assert all(torch.isfinite(torch.tensor(value)) for value in last.values())
+    assert {"Loss/learning_rate", "Perf/total_fps", "Perf/learning_time"} <= last.keys()
+    assert last["Perf/learning_time"] > 0
+    assert any(name.startswith("Loss/") and name != "Loss/learning_rate" for name in last)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_same_seed_learns_the_same(agent: str) -> None:
+    first = new_loop(agent, seed=3)
+    train(first)
+    second = new_loop(agent, seed=3)
+    train(second)
+    assert digest_of(first) == digest_of(second)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_restored_learner_is_the_one_that_was_saved(agent: str) -> None:
+    loop = new_loop(agent)
+    train(loop)
+    saved = copy.deepcopy(loop.state())
+    other = new_loop(agent, seed=9)
+    assert digest_of(other) != digest_of(loop)
+    other.restore(saved)
+    assert digest_of(other) == digest_of(loop)
+    assert other.iteration == 4
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_weights_alone_give_the_same_policy(agent: str) -> None:
+    loop = new_loop(agent)
+    train(loop)
+    other = new_loop(agent, seed=9)
+    other.restore(copy.deepcopy(loop.state()), weights_only=True)
+    observations = loop.env.get_observations()
+    with torch.inference_mode():
+        assert torch.equal(other.learner.policy()(observations), loop.learner.policy()(observations))
+    assert other.iteration == 0
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_policy_is_exported_with_the_same_actions(agent: str) -> None:
+    loop = new_loop(agent)
+    train(loop)
+    env: Any = loop.env
+    policy = exportable_policy(loop.learner, env, env.task, name="x", checkpoint="y", iteration=1)  # Compares actions.
+    assert policy.metadata["observation_groups"] == '["policy"]'
+    # The policy is a view: exporting stops nothing from learning.
+    loop.config = config_of(agent, max_iterations=6)
+    assert train(loop).iterations == [5.0, 6.0]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_any_changed_tensor_changes_the_fingerprint(agent: str) -> None:
+    loop = new_loop(agent)
+    train(loop)
+    clean = digest_of(loop)
+    for name, module in loop.learner.modules.items():  # type: ignore[attr-defined]
+        tensor = next(each for each in module.state_dict().values() if each.is_floating_point())
+        kept = tensor.clone()
+        tensor.add_(1e-3)
+        assert digest_of(loop) != clean, name
+        tensor.copy_(kept)
+    assert digest_of(loop) == clean
+
+
+def test_the_checkpoint_of_another_learner_is_refused() -> None:
+    state = new_loop("grpo").state()
+    with pytest.raises(UsageError, match="is of the learner grpo, and not of skrl: pass --learner grpo"):
+        new_loop("skrl").restore(state)
