@@ -22,7 +22,7 @@ from shoal.config.models import DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
 from shoal.config.rl_games import RlGamesConfig
 from shoal.config.rsl_rl import RslRlConfig
-from shoal.config.skrl import SkrlConfig
+from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.config.train import TrainConfig
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "RndWeightScheduleConfig",
     "RslRlConfig",
     "SkrlConfig",
+    "SkrlJaxConfig",
     "SymmetryConfig",
     "TrainConfig",
     "from_plain",

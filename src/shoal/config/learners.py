@@ -10,7 +10,7 @@ from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
 from shoal.config.rl_games import RlGamesConfig
 from shoal.config.rsl_rl import RslRlConfig
-from shoal.config.skrl import SkrlConfig
+from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.errors import UsageError, did_you_mean
 from shoal.user_code import find_class, load
 
@@ -57,6 +57,13 @@ LEARNERS = {
             builder="shoal.learn.skrl.library:build",
             extra="skrl",
             packages=("skrl", "gymnasium"),
+        ),
+        LearnerSpec(
+            name="skrl_jax",
+            config=SkrlJaxConfig(),
+            builder="shoal.learn.skrl.library:build",
+            extra="skrl-jax",
+            packages=("skrl", "gymnasium", "jax", "flax", "optax"),
         ),
         LearnerSpec(
             name="rl_games",

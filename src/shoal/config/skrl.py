@@ -1,6 +1,6 @@
 """Configuration of skrl's agents. Names and defaults of their settings are skrl's, where no other source is given."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from shoal.config.agent import AgentConfig
@@ -41,6 +41,10 @@ class SkrlPpoConfig(Config):
     """Factor on the critic's loss."""
     time_limit_bootstrap: bool = True
     """Add the value of the last observation where an episode is cut off. skrl's default is no."""
+
+    def to_skrl(self) -> dict[str, Any]:
+        """Return the settings under skrl's names."""
+        return {name: value for name, value in asdict(self).items() if name != "adaptive_kl"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +100,54 @@ class SkrlTd3Config(_OffPolicyConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkrlConfig(AgentConfig):
-    """An agent of skrl."""
+class _SkrlBase(AgentConfig):
+    """What skrl's agents for torch and JAX share."""
 
     needs_final_observations: ClassVar[bool] = True
 
-    class_name: Literal["PPO", "SAC", "TD3"] = "PPO"
-    """The agent; `ppo`, `sac` and `td3` hold the settings of each."""
     hidden_dims: Annotated[tuple[int, ...], _WIDTHS] = (256, 128, 64)
     """Units of each hidden layer, with ELU, of every network."""
     initial_log_std: float = 0.0
     """Logarithm of PPO's exploration noise at the start."""
-    action_limit: Annotated[float, above(0)] = 1.0
-    """Largest magnitude of an action of SAC and TD3; PPO's are not limited."""
     normalize_observations: bool = True
     """Normalise observations by running mean and standard deviation, pooled over ranks."""
     normalize_values: bool = True
     """Normalise PPO's returns in the same way."""
     ppo: SkrlPpoConfig = field(default_factory=SkrlPpoConfig)
     """Settings of PPO."""
+
+    def check_samples(self, num_envs: int) -> None:
+        """Refuse more mini-batches than samples."""
+        samples = num_envs * self.num_steps_per_env
+        if self.ppo.mini_batches > samples:
+            raise UsageError(
+                f"--agent.ppo.mini-batches {self.ppo.mini_batches} was asked for, but a worker collects only {samples} "
+                "samples: pass fewer."
+            )
+
+    def plan_entries(self, num_envs: int) -> dict[str, Any]:
+        """Return the size of a mini-batch."""
+        return {"mini_batch_size": num_envs * self.num_steps_per_env // self.ppo.mini_batches}
+
+    @property
+    def checkpoint_floats(self) -> int:
+        """Least number of weights, and their moments."""
+        return 6 * sum(self.hidden_dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkrlJaxConfig(_SkrlBase):
+    """skrl's PPO for JAX."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkrlConfig(_SkrlBase):
+    """An agent of skrl for torch."""
+
+    class_name: Literal["PPO", "SAC", "TD3"] = "PPO"
+    """The agent; `ppo`, `sac` and `td3` hold the settings of each."""
+    action_limit: Annotated[float, above(0)] = 1.0
+    """Largest magnitude of an action of SAC and TD3; PPO's are not limited."""
     sac: SkrlSacConfig = field(default_factory=SkrlSacConfig)
     """Settings of SAC."""
     td3: SkrlTd3Config = field(default_factory=SkrlTd3Config)
@@ -122,18 +155,15 @@ class SkrlConfig(AgentConfig):
 
     def check_samples(self, num_envs: int) -> None:
         """Refuse more mini-batches than samples."""
-        samples = num_envs * self.num_steps_per_env
-        if self.class_name == "PPO" and self.ppo.mini_batches > samples:
-            raise UsageError(
-                f"--agent.ppo.mini-batches {self.ppo.mini_batches} was asked for, but a worker collects only {samples} "
-                "samples: pass fewer."
-            )
+        if self.class_name == "PPO":
+            _SkrlBase.check_samples(self, num_envs)
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return the agent, and the size of a mini-batch."""
-        samples = num_envs * self.num_steps_per_env
-        size = samples // self.ppo.mini_batches if self.class_name == "PPO" else self.off_policy.batch_size
-        return {"agent": f"skrl's {self.class_name}", "mini_batch_size": size}
+        size = {"mini_batch_size": self.off_policy.batch_size}
+        return {"agent": f"skrl's {self.class_name}"} | (
+            _SkrlBase.plan_entries(self, num_envs) if self.class_name == "PPO" else size
+        )
 
     @property
     def off_policy(self) -> SkrlSacConfig | SkrlTd3Config:

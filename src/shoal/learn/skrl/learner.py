@@ -5,9 +5,8 @@
 
 import itertools
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -15,7 +14,6 @@ import skrl.agents.torch.ppo as skrl_ppo
 import skrl.agents.torch.sac as skrl_sac
 import skrl.agents.torch.td3 as skrl_td3
 import torch
-import torch.distributed as dist
 from rsl_rl.env import VecEnv
 from skrl.agents.torch import Agent
 from skrl.memories.torch import RandomMemory
@@ -31,8 +29,8 @@ from shoal.learn.inference import InferencePolicy, concatenated, observation_set
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
-_LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
-_LOSSES |= {"Loss / Entropy loss": "entropy"}
+LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
+LOSSES |= {"Loss / Entropy loss": "entropy"}
 """skrl's names of losses, and those of Shoal's metrics."""
 
 
@@ -93,56 +91,25 @@ class SkrlLearner(TorchLearner):
         """Step and learn as skrl's trainers do: PPO learns at the end of the rollout, SAC and TD3 after each step."""
         agent = self.agent
         agent.tracking_data.clear()
-        for step in range(self.steps_per_iteration):
-            times = {"timestep": self.steps, "timesteps": self.steps + 1}
-            agent.pre_interaction(**times)
-            with torch.no_grad():
-                before = env.observations
-                inputs = self._inputs(before)
-                actions, _ = agent.act(inputs["observations"], inputs["states"], **times)
-                observations, rewards, dones, extras = env.step(actions)
-                ended = dones.to(torch.bool)
-                cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
-                following = self._inputs(observations)
-                if "final_observation" in extras:
-                    final = self._inputs(extras["final_observation"])
-                    following = {
-                        name: torch.where(ended.unsqueeze(1), final[name], value) for name, value in following.items()
-                    }
-                agent.record_transition(
-                    **inputs,
-                    **{f"next_{name}": value for name, value in following.items()},
-                    actions=actions,
-                    rewards=rewards.unsqueeze(1).clone(),
-                    terminated=(ended & ~cut).unsqueeze(1),
-                    truncated=(ended & cut).unsqueeze(1),
-                    infos={},
-                    **times,
-                )
-            if step + 1 == self.steps_per_iteration:
-                env.end_rollout()
-            agent.post_interaction(**times)
-            self.steps += 1
+        transitions(self, env, self._groups, lambda inputs, **times: agent.act(**inputs, **times)[0], self._record)
         tracked: dict[str, list[float]] = agent.tracking_data
-        return {ours: float(np.mean(tracked[name])) for name, ours in _LOSSES.items() if name in tracked}
+        return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
 
-    def _inputs(self, observations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            "observations": concatenated(observations, self._groups["actor"]),
-            "states": concatenated(observations, self._groups["critic"]),
-        }
-
-    def broadcast(self) -> None:
-        """Send rank 0's weights and normalisers to all ranks."""
-        for module in self.modules.values():
-            for tensor in module.state_dict().values():
-                dist.broadcast(tensor, src=0)
+    def _record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
+        self.agent.record_transition(**transition, infos={}, **times)
 
     def policy(self) -> Policy:
         """Return the policy without noise."""
-        scaler = self.modules.get("observation_preprocessor")
-        network = _Deterministic(self.agent.policy, scaler, self.config).eval()
-        return InferencePolicy(network, self._groups["actor"], self._num_observations)
+        name, actions = self.config.class_name, self.agent.policy.num_actions
+        limit = None if name == "PPO" else self.config.action_limit
+        network = Perceptron(
+            self._num_observations, actions, self.config.hidden_dims, limit=limit, halves=name == "SAC"
+        )
+        network.layers.load_state_dict(self.agent.policy.network.state_dict())
+        scaler: Any = self.modules.get("observation_preprocessor")
+        if scaler is not None:
+            network.normalise(scaler.running_mean, scaler.running_variance, scaler.epsilon, scaler.clip_threshold)
+        return InferencePolicy(network.eval(), self._groups["actor"], self._num_observations).to(self.world.device)
 
     def state(self) -> dict[str, Any]:
         """Return the parts that skrl saves, the steps so far, and what skrl leaves out."""
@@ -169,14 +136,100 @@ class SkrlLearner(TorchLearner):
         return {"Loss/learning_rate": float(rate)} | ({"Policy/mean_std": float(spread[-1])} if spread else {})
 
 
+class _SkrlLearner(Protocol):
+    """What `transitions` needs of a learner."""
+
+    agent: Any
+    steps: int
+    steps_per_iteration: int
+
+
+def transitions(
+    learner: _SkrlLearner,
+    env: TrainingEnv,
+    groups: Mapping[str, list[str]],
+    act: Callable[..., torch.Tensor],
+    record: Callable[..., None],
+) -> None:
+    """Step the environments for one iteration, as skrl's trainers do.
+
+    Args:
+        learner: Its agent learns in `post_interaction`.
+        env: The environments.
+        groups: Observation groups of actor and critic.
+        act: Returns actions; called with observations and states by name, and skrl's time steps.
+        record: Stores a transition; called with its tensors by name, and skrl's time steps.
+    """
+
+    def inputs_of(observations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
+            "observations": concatenated(observations, groups["actor"]),
+            "states": concatenated(observations, groups["critic"]),
+        }
+
+    for step in range(learner.steps_per_iteration):
+        times = {"timestep": learner.steps, "timesteps": learner.steps + 1}
+        learner.agent.pre_interaction(**times)
+        with torch.no_grad():
+            inputs = inputs_of(env.observations)
+            actions = act(inputs, **times)
+            observations, rewards, dones, extras = env.step(actions)
+            ended = dones.to(torch.bool)
+            cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
+            following = inputs_of(observations)
+            if "final_observation" in extras:
+                final = inputs_of(extras["final_observation"])
+                following = {
+                    name: torch.where(ended.unsqueeze(1), final[name], value) for name, value in following.items()
+                }
+            transition = {
+                **inputs,
+                **{f"next_{name}": value for name, value in following.items()},
+                "actions": actions,
+                "rewards": rewards.unsqueeze(1).clone(),
+                "terminated": (ended & ~cut).unsqueeze(1),
+                "truncated": (ended & cut).unsqueeze(1),
+            }
+            record(transition, **times)
+        if step + 1 == learner.steps_per_iteration:
+            env.end_rollout()
+        learner.agent.post_interaction(**times)
+        learner.steps += 1
+
+
 def _box(size: int, limit: float) -> gymnasium.spaces.Box:
     return gymnasium.spaces.Box(-limit, limit, (size,), np.float32)
 
 
+class Perceptron(nn.Module):
+    """Hidden layers with ELU, of networks and of exported policies."""
+
+    def __init__(
+        self, inputs: int, outputs: int, dims: Sequence[int], *, limit: float | None = None, halves: bool = False
+    ) -> None:
+        """Make new layers. `halves`: twice as many outputs, of which the first half counts; `limit`: that of tanh."""
+        super().__init__()
+        sizes = [inputs, *dims]
+        hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ELU())]
+        self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs * (1 + halves)))
+        self.limit, self.halves, self.clip = limit, halves, float("inf")
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("deviation", torch.ones(inputs))
+
+    def normalise(self, mean: torch.Tensor, variance: torch.Tensor, epsilon: float, clip: float) -> None:
+        """Normalise inputs as skrl's scalers do."""
+        self.mean, self.deviation, self.clip = mean.float(), variance.float().sqrt() + epsilon, clip
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return actions of shape (num, outputs)."""
+        actions = self.layers(((observations - self.mean) / self.deviation).clamp(-self.clip, self.clip))
+        if self.halves:
+            actions = actions.chunk(2, dim=-1)[0]
+        return actions if self.limit is None else torch.tanh(actions) * self.limit
+
+
 def _network(inputs: int, outputs: int, config: SkrlConfig) -> nn.Sequential:
-    sizes = [inputs, *config.hidden_dims]
-    hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ELU())]
-    return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))
+    return Perceptron(inputs, outputs, config.hidden_dims).layers
 
 
 class _Policy(Model):
@@ -277,26 +330,6 @@ class _Entropy(nn.Module):
         agent._entropy_coefficient = agent.log_entropy_coefficient.detach().exp()  # noqa: SLF001
 
 
-class _Deterministic(nn.Module):
-    """Normaliser and policy without noise."""
-
-    def __init__(self, policy: Any, scaler: nn.Module | None, config: SkrlConfig) -> None:  # noqa: ANN401
-        super().__init__()
-        self.network, self.scaler = policy.network, None
-        if scaler is not None:  # Without this rank's `World`, which cannot be copied.
-            self.scaler = RunningStandardScaler(policy.num_observations, device=policy.device)
-            self.scaler.load_state_dict(scaler.state_dict())
-        self.limit = None if config.class_name == "PPO" else config.action_limit
-        self.halves = config.class_name == "SAC"
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return actions of shape (num, num_actions)."""
-        actions = self.network(observations if self.scaler is None else self.scaler(observations))
-        if self.halves:
-            actions = actions.chunk(2, dim=-1)[0]
-        return actions if self.limit is None else torch.tanh(actions) * self.limit
-
-
 def _settings(config: SkrlConfig, spaces: Mapping[str, Any], world: World) -> dict[str, Any]:
     """Return what all agents are configured with."""
     settings: dict[str, Any] = {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
@@ -309,8 +342,7 @@ def _settings(config: SkrlConfig, spaces: Mapping[str, Any], world: World) -> di
 
 def _make_ppo(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
     ppo = config.ppo
-    own = {name: value for name, value in asdict(ppo).items() if name != "adaptive_kl"}
-    settings = _settings(config, spaces, world) | own | {"rollouts": config.num_steps_per_env}
+    settings = _settings(config, spaces, world) | ppo.to_skrl() | {"rollouts": config.num_steps_per_env}
     if config.normalize_values:
         settings["value_preprocessor"] = _PooledScaler
         settings["value_preprocessor_kwargs"] = {"world": world, "size": 1, "device": world.device}

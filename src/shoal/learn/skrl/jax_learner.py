@@ -1,0 +1,319 @@
+"""skrl's PPO for JAX. Networks, experience and optimizer are JAX's; observations and actions cross by DLPack.
+
+Gradients and moments are averaged by the process group of torch, as with every learner: JAX's own plane would need a
+second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction anew in each call.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import skrl
+import torch
+import torch.distributed as dist
+from rsl_rl.env import VecEnv
+from skrl.agents.jax.ppo import PPO
+from skrl.memories.jax import RandomMemory
+from skrl.models.jax import DeterministicMixin, GaussianMixin, Model
+from skrl.resources.preprocessors.jax import RunningStandardScaler
+from skrl.resources.schedulers.jax import KLAdaptiveLR
+
+from shoal.config.skrl import SkrlJaxConfig
+from shoal.errors import TrainingFailedError
+from shoal.learn.groups import World
+from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
+from shoal.learn.learner import Collectives, Learner, Policy, does_not_fit
+from shoal.learn.skrl.learner import LOSSES, Perceptron, transitions
+from shoal.learn.training_env import TrainingEnv
+
+
+class SkrlJaxLearner(Learner):
+    """One replica of skrl's PPO for JAX."""
+
+    def __init__(self, env: VecEnv, config: SkrlJaxConfig, world: World) -> None:
+        self.world, self.config = world, config
+        self.steps_per_iteration = config.num_steps_per_env
+        observations = env.get_observations()
+        self._groups = observation_sets(observations, config, "actor", "critic")
+        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
+        settings = skrl.config.jax
+        settings.key = _drawn()  # Equal on all ranks, as the first weights are.
+        spaces = {
+            "observation_space": _box(self._num_observations),
+            "state_space": _box(concatenated(observations, self._groups["critic"]).shape[1]),
+            "action_space": _box(env.num_actions),
+            "device": settings.device,
+        }
+        self._policy, self._value = _Policy(config, world, spaces), _Value(config, world, spaces)
+        for role, model in (("policy", self._policy), ("value", self._value)):
+            model.init_state_dict(role=role)
+        self.agent: Any = PPO(
+            models={"policy": self._policy, "value": self._value},
+            memory=RandomMemory(memory_size=config.num_steps_per_env, num_envs=env.num_envs, device=spaces["device"]),
+            cfg=_settings(config, spaces, world),
+            **spaces,
+        )
+        self.agent.init()
+        self.agent.enable_training_mode(enabled=True)
+        self.steps = 0
+        """Steps of each environment so far."""
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Step as skrl's trainers do; PPO learns at the end."""
+        agent = self.agent
+        agent.tracking_data.clear()
+        # From torch's random state, which differs between ranks and is in each rank's file.
+        self._policy._g_key, self._policy._g_i = jax.random.PRNGKey(_drawn()), 0  # noqa: SLF001
+
+        def act(inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
+            actions, _ = agent.act(*(_to_jax(value) for value in inputs.values()), **times)
+            self._actions = actions
+            return torch.from_dlpack(actions).clone()
+
+        def record(transition: Mapping[str, torch.Tensor], **times: int) -> None:
+            converted = {name: _to_jax(value) for name, value in transition.items() if name != "actions"}
+            agent.record_transition(**converted, actions=self._actions, infos={}, **times)
+            self.world.beat.mark()
+
+        transitions(self, env, self._groups, act, record)
+        tracked: dict[str, list[float]] = agent.tracking_data
+        return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
+
+    @property
+    def _trees(self) -> dict[str, Any]:
+        """Everything that is learned, as trees of arrays. skrl's own list holds the first optimizers."""
+        agent = self.agent
+        trees = {"policy": self._policy.state_dict.params, "value": self._value.state_dict.params}
+        trees |= {name: part.state_dict.params for name, part in self._scalers.items()}
+        return trees | {
+            "policy_optimizer": agent.policy_optimizer.state,
+            "value_optimizer": agent.value_optimizer.state,
+        }
+
+    @property
+    def _scalers(self) -> dict[str, RunningStandardScaler]:
+        parts = self.agent.checkpoint_modules
+        return {name: part for name, part in parts.items() if isinstance(part, RunningStandardScaler)}
+
+    def _put(self, name: str, tree: Any) -> None:  # noqa: ANN401  A tree of arrays.
+        """Replace one of `_trees`."""
+        agent = self.agent
+        if name in self._scalers:
+            self._scalers[name].state_dict = tree
+        elif name.endswith("optimizer"):
+            setattr(agent, name, getattr(agent, name).replace(state=tree))
+        else:
+            model = agent.models[name]
+            model.state_dict = model.state_dict.replace(params=tree)
+
+    def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights, normalisers, moments and learning rates."""
+        for name, tree in self._trees.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                yield f"{name}{jax.tree_util.keystr(path)}", _to_torch(leaf)
+        rates = [self.agent.policy_learning_rate, self.agent.value_learning_rate]
+        yield "learning_rate", torch.tensor([float(rate) for rate in rates], dtype=torch.float64)
+
+    def broadcast(self) -> None:
+        """Send rank 0's weights and normalisers to all ranks."""
+        for name, tree in self._trees.items():
+            leaves, structure = jax.tree_util.tree_flatten(tree)
+            tensors = [_to_torch(leaf).to(self.world.device) for leaf in leaves]
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+            self._put(name, jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in tensors]))
+
+    def state(self) -> dict[str, Any]:
+        """Return the leaves of all trees, learning rates, and the steps so far."""
+        state: dict[str, Any] = {
+            name: [_to_torch(leaf) for leaf in jax.tree_util.tree_leaves(tree)] for name, tree in self._trees.items()
+        }
+        rates = [float(self.agent.policy_learning_rate), float(self.agent.value_learning_rate)]
+        return {**state, "learning_rates": rates, "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
+        """Restore all trees, or without the optimizers."""
+        with does_not_fit():
+            for name, tree in self._trees.items():
+                if weights_only and name.endswith("optimizer"):
+                    continue
+                leaves, structure = jax.tree_util.tree_flatten(tree)
+                saved: list[torch.Tensor] = state[name]
+                if [leaf.shape for leaf in leaves] != [tuple(tensor.shape) for tensor in saved]:
+                    raise ValueError(f"{name} has other shapes")
+                self._put(name, jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in saved]))
+            if not weights_only:
+                self.agent.policy_learning_rate, self.agent.value_learning_rate = state["learning_rates"]
+                self.steps = int(state["steps"])
+
+    def policy(self) -> Policy:
+        """Return the policy without noise, as a network of torch."""
+        return InferencePolicy(_to_network(self), self._groups["actor"], self._num_observations).to(self.world.device)
+
+    def collectives(self) -> Collectives:
+        """Count gradients, of which policy and critic have one each, and moments of normalisers."""
+        updates = self.config.ppo.learning_epochs * self.config.ppo.mini_batches
+        sizes = [leaf.size for leaf in jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])]
+        return Collectives(gradient_size=sum(sizes) // 2, gradients=2 * updates, small=2 * updates)
+
+    def metrics(self) -> dict[str, float]:
+        """Return learning rate and exploration noise."""
+        spread = jnp.exp(self._policy.state_dict.params["params"]["log_std"]).mean()
+        return {"Loss/learning_rate": float(self.agent.policy_learning_rate), "Policy/mean_std": float(spread)}
+
+    def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
+        """Refuse weights or losses that are not finite, if the configuration wants it."""
+        leaves = jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
+        finite = all(map(np.isfinite, losses.values())) and all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
+        if self.config.check_for_nan and not finite:
+            raise TrainingFailedError(
+                f"Learning diverged in iteration {iteration}: weights or losses are NaN or infinite ({dict(losses)}). "
+                "Lower --agent.ppo.learning-rate, or the size of the rewards; --resume goes on from the last "
+                "checkpoint, if there is one."
+            )
+
+
+def _drawn() -> int:
+    """Return a seed from torch's random state."""
+    return int(torch.randint(2**31 - 1, ()))
+
+
+def _box(size: int) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+
+def _to_jax(tensor: torch.Tensor) -> jax.Array:
+    """Return a copy: environments write their arrays anew in each step."""
+    if tensor.dtype == torch.bool:
+        tensor = tensor.to(torch.int8)
+    return jnp.array(jnp.from_dlpack(tensor.detach().contiguous()), copy=True)
+
+
+def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or a number.
+    return torch.from_dlpack(jnp.asarray(array)).clone()
+
+
+def _mean_over_ranks(tree: Any, world: World) -> Any:  # noqa: ANN401  A tree of arrays.
+    """Return the mean of a tree over all ranks, in one all_reduce."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    vector = torch.from_dlpack(jnp.concatenate([leaf.ravel() for leaf in leaves])).clone()
+    mean = jnp.from_dlpack(world.sum_(vector).div_(world.size))
+    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
+    parts = [mean[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, parts)
+
+
+class _Replicated(Model):
+    """A model whose gradients are averaged over ranks by torch."""
+
+    def reduce_parameters(self, tree: Any) -> Any:  # noqa: ANN401  skrl's signature.
+        """Return the mean gradient."""
+        return _mean_over_ranks(tree, self.world)
+
+    def broadcast_parameters(self, *, rank: int = 0) -> None:
+        """Do nothing: the training loop has all replicas broadcast."""
+
+
+class _Policy(GaussianMixin, _Replicated):
+    """One standard deviation for each action."""
+
+    def __init__(self, config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any], **flax: Any) -> None:  # noqa: ANN401
+        Model.__init__(self, **spaces, **flax)
+        self.dims, self.log_std, self.world = config.hidden_dims, config.initial_log_std, world
+        GaussianMixin.__init__(self)
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
+        """Return means and logarithms of standard deviations."""
+        del role
+        values = inputs["observations"]
+        for width in self.dims:
+            values = nn.elu(nn.Dense(width)(values))
+        log_std = self.param("log_std", lambda _: jnp.full(self.num_actions, self.log_std))
+        return nn.Dense(self.num_actions)(values), {"log_std": log_std}
+
+
+class _Value(DeterministicMixin, _Replicated):
+    """The critic."""
+
+    def __init__(self, config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any], **flax: Any) -> None:  # noqa: ANN401
+        Model.__init__(self, **spaces, **flax)
+        self.dims, self.world = config.hidden_dims, world
+        DeterministicMixin.__init__(self)
+
+    @nn.compact
+    def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
+        """Return values."""
+        del role
+        values = inputs["states"]
+        for width in self.dims:
+            values = nn.elu(nn.Dense(width)(values))
+        return nn.Dense(1)(values), {}
+
+
+class _PooledScaler(RunningStandardScaler):
+    """skrl's normaliser with moments over all ranks; its own differ between them."""
+
+    def __init__(self, world: World, **settings: Any) -> None:  # noqa: ANN401  skrl's settings.
+        super().__init__(**settings)
+        self._world = world
+
+    def __call__(self, x: jax.Array | None, *, train: bool = False, inverse: bool = False) -> jax.Array | None:
+        """Normalise, after an update from all ranks if `train`."""
+        if x is not None and train:
+            flat = x.reshape(-1, x.shape[-1])
+            mean, square = _to_torch(flat.mean(axis=0)).double(), _to_torch(jnp.square(flat).mean(axis=0)).double()
+            count = torch.full_like(mean, len(flat))
+            count, total, squares = self._world.sum_(torch.stack([count, count * mean, count * square]))
+            mean = total / count
+            moments = (mean, squares / count - mean.square(), count[:1])
+            self._parallel_variance(*(_to_jax(each.float()) for each in moments))  # pyright: ignore[reportArgumentType]
+        return super().__call__(x, inverse=inverse)
+
+
+def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) -> dict[str, Any]:
+    """Return skrl's configuration."""
+    settings: dict[str, Any] = {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
+    settings |= config.ppo.to_skrl() | {"rollouts": config.num_steps_per_env}
+    sizes = {"observation": spaces["observation_space"], "state": spaces["state_space"], "value": 1}
+    for name, size in sizes.items():
+        if config.normalize_values if name == "value" else config.normalize_observations:
+            settings[f"{name}_preprocessor"] = _PooledScaler
+            settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": size, "device": spaces["device"]}
+    if config.ppo.adaptive_kl is not None:
+        adapt = KLAdaptiveLR(kl_threshold=config.ppo.adaptive_kl)
+
+        def pooled_kladaptive(**_: Any) -> Any:  # noqa: ANN401  By its name skrl hands it the divergence.
+            def schedule(count: int, *, lr: float, kl: float) -> float:
+                # skrl has divided by the number of ranks what it has summed over the devices of this one.
+                return adapt(count, lr=lr, kl=float(world.sum_(torch.tensor(float(kl), device=world.device))))
+
+            return schedule
+
+        settings["learning_rate_scheduler"] = pooled_kladaptive
+    return settings
+
+
+def _to_network(learner: SkrlJaxLearner) -> torch.nn.Module:
+    """Return normaliser and policy as a network of torch."""
+    config, parameters = learner.config, learner._policy.state_dict.params["params"]  # noqa: SLF001
+    network = Perceptron(learner._num_observations, len(parameters["log_std"]), config.hidden_dims)  # noqa: SLF001
+    layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
+    with torch.no_grad():
+        for index, layer in enumerate(layers):
+            layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
+            layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
+        scaler: Any = learner._scalers.get("observation_preprocessor")  # noqa: SLF001
+        if scaler is not None:
+            network.normalise(
+                _to_torch(scaler.running_mean),
+                _to_torch(scaler.running_variance),
+                scaler.epsilon,
+                scaler.clip_threshold,
+            )
+    return network.eval()
