@@ -66,7 +66,8 @@ class ActorCritic(TorchLearner):
             going_on.append(dones == 0)
         env.end_rollout()
         value = self.critic(concatenated(env.observations, self.groups)).squeeze(1).detach()
-        returns = [value := reward + self.gamma * value * goes for reward, goes in zip(rewards[::-1], going_on[::-1])]
+        backwards = zip(rewards[::-1], going_on[::-1], strict=True)
+        returns = [value := reward + self.gamma * value * goes for reward, goes in backwards]
         advantages = torch.stack(returns[::-1]) - torch.stack(values)
         critic_loss = advantages.square().mean()
         actor_loss = -(advantages.detach() * torch.stack(log_probs)).mean()

@@ -19,11 +19,14 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "grpo": ("--agent.reference", "start"),
     "fast_sac": ("--agent.batch-size", "64", "--agent.updates-per-step", "1"),
     "skrl": (),
+    "skrl SAC": ("--agent.class-name", "SAC", "--agent.sac.batch-size", "64"),
+    "skrl TD3": ("--agent.class-name", "TD3", "--agent.td3.batch-size", "64"),
+    "skrl_jax": (),
     "rl_games": (),
     OWN: (),
 }
-EXACT = FLAGS.keys() - {"fast_sac"}
-"""Learners whose whole state is in a checkpoint."""
+EXACT = FLAGS.keys() - {"fast_sac", "skrl SAC", "skrl TD3"}
+"""Learners whose whole state is in a checkpoint; the others lack the replay buffer."""
 
 
 def digests_of(ended: Ended) -> dict[str, str]:
@@ -35,9 +38,10 @@ def shoal(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "shoal", *words)
 
 
-@pytest.mark.parametrize("learner", FLAGS)
-def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(learner: str, tmp_path: Path) -> None:
-    flags = ("--learner", learner, *FLAGS[learner], "--max-iterations", "4")
+@pytest.mark.parametrize("case", FLAGS, ids=lambda case: case.rpartition("/")[2])
+def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(case: str, tmp_path: Path) -> None:
+    learner = case.partition(" ")[0]
+    flags = ("--learner", learner, *FLAGS[case], "--max-iterations", "4")
     spawned = run((*TRAIN, *BASE, *flags, "--nproc-per-node", "2"), tmp_path)
     whole = digests_of(spawned)
     assert set(whole) == {"0", "1"}
@@ -61,4 +65,4 @@ def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(learner: str, 
     resumed = run((*TRAIN, "Cartpole-Swingup", "--resume", "--nproc-per-node", "2", "--gpu-ids", "None"), tmp_path)
     ended = digests_of(resumed)
     assert len(set(ended.values())) == 1
-    assert (ended == whole) is (learner in EXACT)
+    assert (ended == whole) is (case in EXACT)

@@ -1,13 +1,17 @@
-"""What every learner owes the training loop, on a small cart-pole. Launch modes are in `tests/launch/test_learners.py`."""
+"""What every learner does for the training loop, on a small cart-pole.
+
+Launch modes are in `tests/launch/test_learners.py`.
+"""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support.learners import ALONE, loop_on, train
+from support.learners import ALONE, train
 
 from shoal.config import (
     AgentConfig,
@@ -17,6 +21,7 @@ from shoal.config import (
     ModelConfig,
     RlGamesConfig,
     SkrlConfig,
+    SkrlJaxConfig,
     TrainConfig,
 )
 from shoal.config.learners import LEARNERS
@@ -24,6 +29,7 @@ from shoal.config.skrl import SkrlSacConfig, SkrlTd3Config
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.export import exportable_policy
+from shoal.learn.learners import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
 from shoal.tasks import registry
@@ -49,6 +55,7 @@ AGENTS: dict[str, AgentConfig] = {
     "skrl": SkrlConfig(num_steps_per_env=6, hidden_dims=(8,)),
     "skrl SAC": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="SAC", sac=SkrlSacConfig(**OFF_POLICY)),
     "skrl TD3": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="TD3", td3=SkrlTd3Config(**OFF_POLICY)),
+    "skrl_jax": SkrlJaxConfig(num_steps_per_env=6, hidden_dims=(8,)),
     "rl_games": RlGamesConfig(num_steps_per_env=6, num_mini_batches=2, hidden_dims=(8,)),
 }
 OFF_POLICY_AGENTS = {"fast_sac", "skrl SAC", "skrl TD3"}
@@ -56,13 +63,9 @@ OFF_POLICY_AGENTS = {"fast_sac", "skrl SAC", "skrl TD3"}
 
 
 def config_of(agent: str, **changes: Any) -> TrainConfig:
-    defaults: dict[str, Any] = {
-        "task": SPEC.name,
-        "learner": agent.partition(" ")[0],
-        "env": SPEC.env,
-        "agent": AGENTS[agent],
-    }
-    return TrainConfig(**(defaults | {"num_envs": NUM_ENVS, "max_iterations": 4} | changes))
+    learner = agent.partition(" ")[0]
+    small = TrainConfig(task=SPEC.name, learner=learner, env=SPEC.env, agent=AGENTS[agent], num_envs=NUM_ENVS)
+    return replace(small, **({"max_iterations": 4} | changes))
 
 
 def new_loop(agent: str, *, seed: int = 0, **changes: Any) -> TrainingLoop:
@@ -70,7 +73,8 @@ def new_loop(agent: str, *, seed: int = 0, **changes: Any) -> TrainingLoop:
     env = WarpVecEnv(SPEC.build(SPEC.env, num_envs=NUM_ENVS, device="cpu", seed=1))
     if config.agent.needs_final_observations:
         env.keep_final_observations()
-    return loop_on(env, config, ALONE, seed=seed)
+    torch.manual_seed(seed)
+    return TrainingLoop(env, build_learner(env, config, ALONE), config, ALONE)
 
 
 def digest_of(loop: TrainingLoop) -> str:
@@ -142,18 +146,27 @@ def test_a_policy_is_exported_with_the_same_actions(agent: str) -> None:
     assert train(loop).iterations == [5.0, 6.0]
 
 
+def tensors_of(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_floating_point() else []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
 @pytest.mark.parametrize("agent", AGENTS)
-def test_any_changed_tensor_changes_the_fingerprint(agent: str) -> None:
+def test_each_changed_tensor_of_a_state_changes_the_fingerprint(agent: str) -> None:
     loop = new_loop(agent)
     train(loop)
-    clean = digest_of(loop)
-    for name, module in loop.learner.modules.items():  # type: ignore[attr-defined]
-        tensor = next(each for each in module.state_dict().values() if each.is_floating_point())
-        kept = tensor.clone()
-        tensor.add_(1e-3)
-        assert digest_of(loop) != clean, name
-        tensor.copy_(kept)
+    clean, state = digest_of(loop), copy.deepcopy(loop.learner.state())
+    count = len(tensors_of(state))
+    for index in range(count):
+        changed = copy.deepcopy(state)
+        tensors_of(changed)[index].add_(1e-3)
+        loop.learner.restore(changed, weights_only=False)
+        assert digest_of(loop) != clean, f"{index} of {count}: {tensors_of(state)[index]}"
+    loop.learner.restore(state, weights_only=False)
     assert digest_of(loop) == clean
+    assert count >= 6, "networks and moments"
 
 
 def test_the_checkpoint_of_another_learner_is_refused() -> None:

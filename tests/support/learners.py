@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from shoal.learn.checkpoints import Snapshot
     from shoal.learn.metrics import Row
+    from shoal.learn.rsl_rl.learner import RslRlLearner
 
 ALONE = World()
 NUM_STEPS = 8
@@ -50,17 +51,23 @@ def tiny_config(**changes: Any) -> TrainConfig:
     return TrainConfig(**({"task": "tiny", "num_envs": NUM_ENVS, "max_iterations": 3, "agent": tiny_agent()} | changes))
 
 
+class RslRlLoop(TrainingLoop):
+    """A training by rsl_rl."""
+
+    learner: RslRlLearner
+
+
 def tiny_loop(
     config: TrainConfig | None = None, *, env: VecEnv | None = None, world: World = ALONE, seed: int = 0
-) -> TrainingLoop:
+) -> RslRlLoop:
     """A training whose first weights follow from `seed`."""
     return loop_on(env or TinyEnv(num_envs=NUM_ENVS), config or tiny_config(), world, seed=seed)
 
 
-def loop_on(env: VecEnv, config: TrainConfig, world: World = ALONE, *, seed: int = 0) -> TrainingLoop:
+def loop_on(env: VecEnv, config: TrainConfig, world: World = ALONE, *, seed: int = 0) -> RslRlLoop:
     """A training on these environments."""
     torch.manual_seed(seed)
-    return TrainingLoop(env, build_learner(env, config, world), config, world)
+    return RslRlLoop(env, build_learner(env, config, world), config, world)
 
 
 @dataclass

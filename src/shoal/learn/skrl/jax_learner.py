@@ -49,12 +49,15 @@ class SkrlJaxLearner(Learner):
             "action_space": _box(env.num_actions),
             "device": settings.device,
         }
-        self._policy, self._value = _Policy(config, world, spaces), _Value(config, world, spaces)
+        self._policy: Any
+        self._value: Any
+        self._policy, self._value = _make_models(config, world, spaces)
         for role, model in (("policy", self._policy), ("value", self._value)):
             model.init_state_dict(role=role)
+        self._actions: Any = None
         self.agent: Any = PPO(
             models={"policy": self._policy, "value": self._value},
-            memory=RandomMemory(memory_size=config.num_steps_per_env, num_envs=env.num_envs, device=spaces["device"]),
+            memory=_Memory(memory_size=config.num_steps_per_env, num_envs=env.num_envs, device=spaces["device"]),
             cfg=_settings(config, spaces, world),
             **spaces,
         )
@@ -73,7 +76,7 @@ class SkrlJaxLearner(Learner):
         def act(inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
             actions, _ = agent.act(*(_to_jax(value) for value in inputs.values()), **times)
             self._actions = actions
-            return torch.from_dlpack(actions).clone()
+            return _to_torch(actions)
 
         def record(transition: Mapping[str, torch.Tensor], **times: int) -> None:
             converted = {name: _to_jax(value) for name, value in transition.items() if name != "actions"}
@@ -188,72 +191,79 @@ def _box(size: int) -> gymnasium.spaces.Box:
 
 
 def _to_jax(tensor: torch.Tensor) -> jax.Array:
-    """Return a copy: environments write their arrays anew in each step."""
+    """Return a copy, made by torch: one of JAX might be made after environments have written their arrays anew."""
     if tensor.dtype == torch.bool:
         tensor = tensor.to(torch.int8)
-    return jnp.array(jnp.from_dlpack(tensor.detach().contiguous()), copy=True)
+    return jnp.from_dlpack(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 
 def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or a number.
-    return torch.from_dlpack(jnp.asarray(array)).clone()
+    return torch.from_dlpack(jnp.asarray(array).block_until_ready()).clone()
 
 
 def _mean_over_ranks(tree: Any, world: World) -> Any:  # noqa: ANN401  A tree of arrays.
     """Return the mean of a tree over all ranks, in one all_reduce."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    vector = torch.from_dlpack(jnp.concatenate([leaf.ravel() for leaf in leaves])).clone()
+    vector = _to_torch(jnp.concatenate([leaf.ravel() for leaf in leaves]))
     mean = jnp.from_dlpack(world.sum_(vector).div_(world.size))
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))
     parts = [mean[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
     return jax.tree_util.tree_unflatten(structure, parts)
 
 
-class _Replicated(Model):
-    """A model whose gradients are averaged over ranks by torch."""
+def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return policy and critic. flax copies a module with its own fields alone, so that the classes close over ours."""
 
-    def reduce_parameters(self, tree: Any) -> Any:  # noqa: ANN401  skrl's signature.
-        """Return the mean gradient."""
-        return _mean_over_ranks(tree, self.world)
-
-    def broadcast_parameters(self, *, rank: int = 0) -> None:
-        """Do nothing: the training loop has all replicas broadcast."""
-
-
-class _Policy(GaussianMixin, _Replicated):
-    """One standard deviation for each action."""
-
-    def __init__(self, config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any], **flax: Any) -> None:  # noqa: ANN401
-        Model.__init__(self, **spaces, **flax)
-        self.dims, self.log_std, self.world = config.hidden_dims, config.initial_log_std, world
-        GaussianMixin.__init__(self)
-
-    @nn.compact
-    def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
-        """Return means and logarithms of standard deviations."""
-        del role
-        values = inputs["observations"]
-        for width in self.dims:
+    def hidden(values: jax.Array) -> jax.Array:
+        for width in config.hidden_dims:
             values = nn.elu(nn.Dense(width)(values))
-        log_std = self.param("log_std", lambda _: jnp.full(self.num_actions, self.log_std))
-        return nn.Dense(self.num_actions)(values), {"log_std": log_std}
+        return values
+
+    class Replicated(Model):
+        def reduce_parameters(self, tree: Any) -> Any:  # noqa: ANN401  skrl's signature.
+            return _mean_over_ranks(tree, world)
+
+        def broadcast_parameters(self, *, rank: int = 0) -> None:
+            """Do nothing: the training loop has all replicas broadcast."""
+
+    class Policy(GaussianMixin, Replicated):
+        """One standard deviation for each action."""
+
+        def __init__(self, **fields: Any) -> None:  # noqa: ANN401  flax's fields.
+            Model.__init__(self, **fields)
+            GaussianMixin.__init__(self)
+
+        @nn.compact
+        def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
+            del role
+            values = hidden(inputs["observations"])  # Before the last layer, which flax numbers in turn.
+            log_std = self.param("log_std", lambda _: jnp.full(self.num_actions, config.initial_log_std))
+            return nn.Dense(self.num_actions)(values), {"log_std": log_std}
+
+    class Value(DeterministicMixin, Replicated):
+        def __init__(self, **fields: Any) -> None:  # noqa: ANN401  flax's fields.
+            Model.__init__(self, **fields)
+            DeterministicMixin.__init__(self)
+
+        @nn.compact
+        def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
+            del role
+            values = hidden(inputs["states"])
+            return nn.Dense(1)(values), {}
+
+    return Policy(**spaces), Value(**spaces)
 
 
-class _Value(DeterministicMixin, _Replicated):
-    """The critic."""
+class _Memory(RandomMemory):
+    """A rollout whose mini-batches are drawn from torch's random state; skrl's come from numpy's, not saved."""
 
-    def __init__(self, config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any], **flax: Any) -> None:  # noqa: ANN401
-        Model.__init__(self, **spaces, **flax)
-        self.dims, self.world = config.hidden_dims, world
-        DeterministicMixin.__init__(self)
-
-    @nn.compact
-    def __call__(self, inputs: Mapping[str, jax.Array], role: str) -> tuple[jax.Array, dict[str, Any]]:
-        """Return values."""
-        del role
-        values = inputs["states"]
-        for width in self.dims:
-            values = nn.elu(nn.Dense(width)(values))
-        return nn.Dense(1)(values), {}
+    def sample(
+        self, names: list[str], *, batch_size: int, mini_batches: int = 1, sequence_length: int = 1
+    ) -> list[list[jax.Array]]:
+        """Return all samples in random order, in mini-batches."""
+        del sequence_length
+        indexes: Any = torch.randperm(len(self))[:batch_size].numpy()
+        return self.sample_by_index(names, indexes=indexes, mini_batches=mini_batches)
 
 
 class _PooledScaler(RunningStandardScaler):
@@ -286,7 +296,7 @@ def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) ->
             settings[f"{name}_preprocessor"] = _PooledScaler
             settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": size, "device": spaces["device"]}
     if config.ppo.adaptive_kl is not None:
-        adapt = KLAdaptiveLR(kl_threshold=config.ppo.adaptive_kl)
+        adapt: Any = KLAdaptiveLR(kl_threshold=config.ppo.adaptive_kl)
 
         def pooled_kladaptive(**_: Any) -> Any:  # noqa: ANN401  By its name skrl hands it the divergence.
             def schedule(count: int, *, lr: float, kl: float) -> float:

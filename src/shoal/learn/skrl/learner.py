@@ -238,7 +238,8 @@ class _Policy(Model):
     def random_act(self, inputs: Mapping[str, torch.Tensor], *, role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         """Return actions from the whole action space."""
         del role
-        limit = float(self.action_space.high[0])
+        space: Any = self.action_space
+        limit = float(space.high[0])
         actions = torch.empty(len(inputs["observations"]), self.num_actions, device=self.device)
         return actions.uniform_(-limit, limit), {}
 
