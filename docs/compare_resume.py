@@ -187,7 +187,8 @@ def train_with_rsl_rl(log_root: Path, iterations: int, *, resume: bool) -> None:
     spec = registry.resolve("Quadruped-Velocity-Rough")
     task: Any = replace(spec.env, episode_length_s=EPISODE_S, terrain_levels=LEVELS, forward_speed=FORWARD_SPEED)
     env = WarpVecEnv(spec.load_builder()(task, num_envs=NUM_ENVS, device="cpu", seed=SEED))
-    config = spec.agent.to_rsl_rl() | {"save_interval": 1, "num_steps_per_env": STEPS}
+    agent: Any = spec.agent
+    config = agent.to_rsl_rl() | {"save_interval": 1, "num_steps_per_env": STEPS}
     run = log_root / "script" / "run"
     runner = OnPolicyRunner(env, config, log_dir=str(run), device="cpu")
     if resume:

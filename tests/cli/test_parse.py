@@ -11,6 +11,7 @@ import pytest
 from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_bench, parse_export, parse_play, parse_train, split_task
+from shoal.config import RslRlConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
 from shoal.plan.rundir import RunDir
@@ -20,7 +21,7 @@ from shoal.tasks.registry import registered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.config import ExportConfig, PlayConfig
+    from shoal.config import ExportConfig, PlayConfig, TrainConfig
 
 TASK = "Cartpole-Swingup"
 
@@ -142,6 +143,7 @@ def test_a_run_that_saved_image_encoders_is_still_read(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     config = parse_train(["--config", str(saved)])
+    assert isinstance(config.agent, RslRlConfig)
     assert (config.seed, config.agent.actor.hidden_dims) == (3, (8,))
 
 
@@ -262,6 +264,11 @@ def another_s(tmp_path: Path) -> Path:
     return checkpoint / "model.pt"
 
 
+def actor_class(config: TrainConfig | PlayConfig | ExportConfig) -> str:
+    assert isinstance(config.agent, RslRlConfig)
+    return config.agent.actor.class_name
+
+
 @pytest.mark.parametrize("parse", [partial(parse_play, program="play"), parse_export])
 def test_a_class_of_another_s_run_is_imported_only_when_its_user_trusts_it(
     another_s: Path, tmp_path: Path, parse: Callable[[list[str]], PlayConfig | ExportConfig]
@@ -269,8 +276,8 @@ def test_a_class_of_another_s_run_is_imported_only_when_its_user_trusts_it(
     words = [TASK, "--checkpoint", str(another_s), "--log-root", str(tmp_path / "mine")]
     with pytest.raises(UsageError, match=r"would import 'evil:Model' \(agent.actor.class_name\).* pass --trust-run"):
         parse(words)
-    assert parse([*words, "--trust-run"]).agent.actor.class_name == "evil:Model"
-    assert parse([*words[:-1], str(tmp_path)]).agent.actor.class_name == "evil:Model"
+    assert actor_class(parse([*words, "--trust-run"])) == "evil:Model"
+    assert actor_class(parse([*words[:-1], str(tmp_path)])) == "evil:Model"
 
 
 def test_a_link_below_the_log_root_does_not_make_another_s_run_one_s_own(another_s: Path, tmp_path: Path) -> None:
@@ -288,7 +295,7 @@ def test_a_run_of_another_is_resumed_only_with_the_configuration_that_its_user_n
     words = [TASK, "--resume", str(run.path), "--log-root", str(tmp_path / "mine")]
     with pytest.raises(UsageError, match=r"would import 'evil:Model'.* pass --config .*train.yaml"):
         parse_train(words)
-    assert parse_train([*words, "--config", str(run.train_yaml)]).agent.actor.class_name == "evil:Model"
+    assert actor_class(parse_train([*words, "--config", str(run.train_yaml)])) == "evil:Model"
 
 
 @pytest.mark.parametrize("task", ["Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough"])

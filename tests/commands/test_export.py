@@ -61,7 +61,7 @@ def test_a_training_exports_what_its_last_checkpoint_plays(run: RunDir) -> None:
     seen = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
     with isolated("cpu"), torch.inference_mode():
         env = build_env(config, registry.resolve(TASK), "cpu", num_envs=1, seed=0)
-        learner = build_learner(env, config.agent, World())
+        learner = build_learner(env, config, World())
         learner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt"), weights_only=True)
         wanted = learner.policy()(TensorDict({"policy": seen}, batch_size=[1000]))
     assert np.abs(answers(run.policy_onnx, seen) - wanted.numpy()).max() < 1e-6

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from support import emulated_gpu
-from support.learners import loop_on
+from support.learners import RslRlLoop, loop_on
 
+from shoal.config import RslRlConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.loop import TrainingLoop
+from shoal.learn.training_env import TrainingEnv
 from shoal.plan.checkpoints import Keep
 from shoal.sim.isolation import isolated
 from shoal.tasks import registry
@@ -70,22 +71,31 @@ SAVE: Waits = {("random state", "learn/state.py:random_state"): 1}
 class Budget:
     """Counts the waits of each part of a training."""
 
-    def __init__(self, loop: TrainingLoop) -> None:
+    def __init__(self, loop: RslRlLoop) -> None:
         self.parts: dict[str, list[Waits]] = {"rollout": [], "update": [], "save": [], "between": []}
         self._counted: Counter[Any] = Counter()
-        collect, learn, save = loop._collect, loop._update, loop._save_when_due
-        self._wrap(loop, "_collect", "rollout", collect)
-        self._wrap(loop, "_update", "update", learn)
-        self._wrap(loop, "_save_when_due", "save", save)
+        iterate, save = loop.learner.iterate, loop._save_when_due
 
-    def _wrap(self, loop: TrainingLoop, name: str, part: str, function: Any) -> None:
-        def counted(*arguments: Any, **named: Any) -> Any:
+        def iterate_counted(env: TrainingEnv) -> dict[str, float]:
             self.close("between")
-            result = function(*arguments, **named)
-            self.close(part)
-            return result
+            end_rollout = env.end_rollout
 
-        setattr(loop, name, counted)
+            def end_counted() -> None:
+                end_rollout()
+                self.close("rollout")
+
+            env.end_rollout = end_counted
+            losses = iterate(env)
+            env.end_rollout = end_rollout
+            self.close("update")
+            return losses
+
+        def save_counted(*arguments: Any, **named: Any) -> None:
+            self.close("between")
+            save(*arguments, **named)
+            self.close("save")
+
+        loop.learner.iterate, loop._save_when_due = iterate_counted, save_counted
 
     def close(self, part: str) -> None:
         """Book all waits since the last call on a part."""
@@ -103,18 +113,19 @@ def on_gpu() -> Iterator[None]:
         yield
 
 
-def loop_of(name: str, max_iterations: int, **changes: Any) -> TrainingLoop:
+def loop_of(name: str, max_iterations: int, **changes: Any) -> RslRlLoop:
     """A learner of a shipped task."""
     spec = registry.resolve(name)
     config = dataclasses.replace(spec.defaults(name), num_envs=NUM_ENVS, max_iterations=max_iterations)
     # With a schedule rsl_rl compares the divergence with two limits: one to three more waits for each mini-batch.
+    assert isinstance(config.agent, RslRlConfig)
     algorithm = dataclasses.replace(config.agent.algorithm, schedule="fixed", num_learning_epochs=1, num_mini_batches=2)
     agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm, **changes)
     env = WarpVecEnv(spec.load_builder()(config.env, num_envs=NUM_ENVS, device=GPU, seed=0))
     return loop_on(env, dataclasses.replace(config, agent=agent), World(device=GPU))
 
 
-def train(loop: TrainingLoop, run_dir: RunDir) -> Budget:
+def train(loop: RslRlLoop, run_dir: RunDir) -> Budget:
     """Train to the end, with checkpoints."""
     writer = CheckpointWriter(run_dir, loop.world, Keep(last=None, every=None))
 

@@ -18,6 +18,7 @@ from support.tiny_env import TinyEnv
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoints import read_checkpoint
+from shoal.learn.rsl_rl.learner import RslRlLearner
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def test_a_file_of_an_older_rsl_rl_is_sent_to_convert(tmp_path: Path) -> None:
 # rsl_rl
 
 
-def weights(runner: OnPolicyRunner) -> dict[str, torch.Tensor]:
+def weights(runner: RslRlLearner | OnPolicyRunner) -> dict[str, torch.Tensor]:
     """Everything in both networks."""
     return {
         f"{owner}.{name}": value.clone()
@@ -162,10 +163,10 @@ def test_plain_rsl_rl_loads_our_checkpoint(run_dir: RunDir) -> None:
     path = write_checkpoint(run_dir, ours.iteration, ours.state(), world_size=1)
     theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl())
     theirs.load(str(path / "model.pt"))
-    assert same(weights(ours), weights(theirs))
+    assert same(weights(ours.learner), weights(theirs))
     # Three iterations are done, and rsl_rl counts the last of them from 0.
     assert theirs.current_learning_iteration == 2
-    assert theirs.alg.learning_rate == ours.alg.learning_rate
+    assert theirs.alg.learning_rate == ours.learner.alg.learning_rate
     theirs.learn(1)
 
 
@@ -174,7 +175,7 @@ def test_our_runner_takes_up_a_checkpoint_of_plain_rsl_rl(tmp_path: Path) -> Non
     theirs.learn(3)
     ours = tiny_loop(tiny_config(max_iterations=4), seed=9)
     ours.restore(read_checkpoint(tmp_path / "model_2.pt"))
-    assert same(weights(ours), weights(theirs))
+    assert same(weights(ours.learner), weights(theirs))
     assert ours.iteration == 3
-    assert ours.alg.learning_rate == theirs.alg.learning_rate
+    assert ours.learner.alg.learning_rate == theirs.alg.learning_rate
     assert train(ours).iterations == [4]

@@ -128,7 +128,7 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
         ours = tiny_loop(seed=9)
         ours.restore(read_checkpoint(each))
         assert ours.iteration == 2
-        states.append({**ours.alg.actor.state_dict(), **ours.alg.optimizer.state_dict()["state"][3]})
+        states.append({**ours.learner.alg.actor.state_dict(), **ours.learner.alg.optimizer.state_dict()["state"][3]})
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert torch.equal(states[0]["mlp.0.weight"], theirs.alg.actor.state_dict()["mlp.0.weight"])

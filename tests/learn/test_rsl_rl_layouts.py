@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.learn.foreign_checkpoints import RenamedCheckpoint, rename_to_current_layout
 
 if TYPE_CHECKING:
-    from shoal.learn.loop import TrainingLoop
+    from support.learners import RslRlLoop
 
 FILE = Path("model_1499.pt")
 STEPS, ENVS = 3, 7
@@ -25,7 +25,7 @@ SAME: Any = {"rtol": 0.0, "atol": 1e-6}
 LEFT_OUT = "optimizer_state_dict was left out: it belongs to the order of parameters in the older layout."
 
 
-def loop_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent: bool = False) -> TrainingLoop:
+def loop_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent: bool = False) -> RslRlLoop:
     """A learner of Shoal's with networks of the same sizes, and with weights of its own."""
     rnn: dict[str, Any] = {"class_name": "RNNModel", "rnn_hidden_dim": MEMORY} if recurrent else {}
     common = {"hidden_dims": (8,), "obs_normalization": normalised, **rnn}
@@ -38,7 +38,7 @@ def loop_with(*, std_type: Any = "scalar", normalised: bool = False, recurrent: 
     return tiny_loop(tiny_config(agent=agent), seed=9)
 
 
-def acts_as(loop: TrainingLoop, old: OldActorCritic, normalisers: dict[str, OldNormaliser] | None = None) -> bool:
+def acts_as(loop: RslRlLoop, old: OldActorCritic, normalisers: dict[str, OldNormaliser] | None = None) -> bool:
     """Whether a learner's means and values are those of the older networks, over a few steps."""
     seen = {"policy": torch.randn(STEPS, ENVS, OBSERVATIONS), "privileged": torch.randn(STEPS, ENVS, PRIVILEGED)}
     steps = [TensorDict({name: each[step] for name, each in seen.items()}, batch_size=[ENVS]) for step in range(STEPS)]
@@ -51,7 +51,7 @@ def acts_as(loop: TrainingLoop, old: OldActorCritic, normalisers: dict[str, OldN
     return True
 
 
-def take_up(loop: TrainingLoop, saved: dict[str, Any]) -> RenamedCheckpoint:
+def take_up(loop: RslRlLoop, saved: dict[str, Any]) -> RenamedCheckpoint:
     """Give a learner what an older layout holds."""
     renamed = rename_to_current_layout(saved, FILE)
     loop.restore(renamed.state, weights_only=True)

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from support.hostile import vouch_for, write_hostile
-from support.learners import loop_on, tiny_agent, tiny_config, tiny_loop
+from support.learners import RslRlLoop, loop_on, tiny_agent, tiny_config, tiny_loop
 
 from shoal.config import ModelConfig, RndConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
-from shoal.learn.loop import TrainingLoop
 from shoal.learn.state import collect_rows, random_state, resume_environments, set_random_state
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.rundir import RunDir
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 STEPS = 7
 
 
-def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> TrainingLoop:
+def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task: Any = None) -> RslRlLoop:
     """A rank's learner and environments, which nobody has stepped. It needs no group, as it learns nothing here."""
     built = task or Swingup(Swingup.config, num_envs=num_envs, device="cpu", seed=rank)
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",), "rnd_state": ("policy",)})
@@ -45,7 +44,7 @@ def on_a_rank(rank: int, size: int, num_envs: int, *, kind: str = "plain", task:
     return loop_on(WarpVecEnv(built), tiny_config(agent=agent), World(rank=rank, size=size))
 
 
-def stepped(loop: TrainingLoop) -> TrainingLoop:
+def stepped(loop: RslRlLoop) -> RslRlLoop:
     """The same after some steps with random actions."""
     observations = loop.env.get_observations()
     with torch.inference_mode():
@@ -57,12 +56,12 @@ def stepped(loop: TrainingLoop) -> TrainingLoop:
     return loop
 
 
-def copied(loop: TrainingLoop) -> dict[str, torch.Tensor]:
+def copied(loop: RslRlLoop) -> dict[str, torch.Tensor]:
     """All rows as they are now."""
     return {name: row.clone() for name, row in collect_rows(loop).items()}
 
 
-def saved(run: RunDir, loops: list[TrainingLoop]) -> Checkpoint:
+def saved(run: RunDir, loops: list[RslRlLoop]) -> Checkpoint:
     """Write the checkpoint of a job."""
     run.unfinished_dir(5).mkdir(parents=True)  # The others wait until rank 0 has made it.
     for loop in reversed(loops):  # And rank 0 waits for the others.
@@ -80,7 +79,7 @@ def run_dir(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path)
 
 
-def assert_rows(loop: TrainingLoop, expected: dict[str, torch.Tensor], count: int) -> None:
+def assert_rows(loop: RslRlLoop, expected: dict[str, torch.Tensor], count: int) -> None:
     """See that the first environments have these rows."""
     rows = collect_rows(loop)
     assert rows.keys() == expected.keys()
@@ -88,7 +87,7 @@ def assert_rows(loop: TrainingLoop, expected: dict[str, torch.Tensor], count: in
         assert torch.equal(row[:count], expected[name][:count]), name
 
 
-def joined(loops: list[TrainingLoop]) -> dict[str, torch.Tensor]:
+def joined(loops: list[RslRlLoop]) -> dict[str, torch.Tensor]:
     """The rows of all ranks, one after the other."""
     parts = [copied(loop) for loop in loops]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -145,7 +144,7 @@ def test_as_many_ranks_and_environments_go_on_with_their_random_states_too(run_d
 
 
 def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir) -> None:
-    def begun(rank: int, size: int, each: int) -> TrainingLoop:
+    def begun(rank: int, size: int, each: int) -> RslRlLoop:
         seed = tiny_config().seed + rank  # As `shoal.worker` seeds them.
         task = FlatVelocity(VelocityConfig(), num_envs=each, device="cpu", seed=seed)
         return on_a_rank(rank, size, each, task=task)

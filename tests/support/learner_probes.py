@@ -38,7 +38,8 @@ from shoal.worker import run_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shoal.learn.loop import TrainingLoop
+    from support.learners import RslRlLoop
+
 
 NAN = float("nan")
 SEED = 5
@@ -177,14 +178,14 @@ def replicas(world: World) -> dict[str, Any]:
     }
 
 
-def _told_of(fault: Callable[[TrainingLoop], Any], loop: TrainingLoop, world: World) -> str:
+def _told_of(fault: Callable[[RslRlLoop], Any], loop: RslRlLoop, world: World) -> str:
     """Return what a comparison says while rank 1 has a fault, and repair it."""
     algorithm = loop.learner.alg
     state, rate = copy.deepcopy(algorithm.save()), algorithm.learning_rate
     if world.rank == 1:
         fault(loop)
     try:
-        compare_replicas(algorithm, world, when="after iteration 7")
+        compare_replicas(loop.learner, world, when="after iteration 7")
     except ShoalError as error:
         return f"{type(error).__name__}: {error}"
     else:
@@ -206,11 +207,11 @@ def _swap(tensor: torch.Tensor) -> None:
     flat[[0, 1]] = flat[[1, 0]]
 
 
-def _moment(loop: TrainingLoop) -> torch.Tensor:
+def _moment(loop: RslRlLoop) -> torch.Tensor:
     return loop.learner.alg.optimizer.state_dict()["state"][0]["exp_avg"]
 
 
-FAULTS: dict[str, Callable[[TrainingLoop], Any]] = {
+FAULTS: dict[str, Callable[[RslRlLoop], Any]] = {
     "one unit in the last place": lambda loop: _nudge(loop.learner.alg.actor.get_parameter("mlp.0.weight")),
     "two weights exchanged": lambda loop: _swap(loop.learner.alg.critic.get_parameter("mlp.0.weight")),
     "a normaliser": lambda loop: _nudge(loop.learner.alg.actor.obs_normalizer.get_buffer("_mean")),
@@ -244,7 +245,7 @@ def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
         "normaliser": algorithm.actor.obs_normalizer.get_buffer("_mean").flatten().tolist(),
         "normaliser_count": int(algorithm.actor.obs_normalizer.get_buffer("count")),
         "learning_rate": algorithm.learning_rate,
-        "digest": compare_replicas(algorithm, world, when="at the end"),
+        "digest": compare_replicas(loop.learner, world, when="at the end"),
         "pool_collectives": counts,
         "collectives": operations.collectives,
         "samples": NUM_STEPS * NUM_ENVS,
@@ -290,7 +291,7 @@ def invariance(world: World) -> dict[str, Any]:
     }
 
 
-def _roll_out(loop: TrainingLoop) -> Any:
+def _roll_out(loop: RslRlLoop) -> Any:
     """Fill a learner's storage, and return the observations behind it."""
     observations = loop.env.get_observations()
     with torch.inference_mode():
@@ -335,7 +336,7 @@ def distance(world: World) -> dict[str, Any]:
 
 
 @contextmanager
-def _pooling_counted(loop: TrainingLoop) -> Iterator[list[int]]:
+def _pooling_counted(loop: RslRlLoop) -> Iterator[list[int]]:
     """Keep how many collectives each iteration's statistics cost."""
     counts: list[int] = []
     pool = loop.statistics.pool

@@ -105,7 +105,7 @@ class TrainedPolicy:
         """Return actions of shape (num_envs, num_actions)."""
         return self._policy(observations)
 
-    def reset(self, dones: torch.Tensor) -> None:
+    def reset(self, dones: torch.Tensor | None = None) -> None:
         """Reset the memory of the episodes that ended. Shape (num_envs,)."""
         self._policy.reset(dones)
 
@@ -122,5 +122,5 @@ class UntrainedPolicy:
         del observations
         return self._actions.uniform_(-self._spread, self._spread)
 
-    def reset(self, dones: torch.Tensor) -> None:
+    def reset(self, dones: torch.Tensor | None = None) -> None:
         """Do nothing: there is no memory."""

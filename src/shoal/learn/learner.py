@@ -29,8 +29,8 @@ class Policy(Protocol):
         """Return actions of shape (num_envs, num_actions)."""
         ...
 
-    def reset(self, dones: torch.Tensor) -> None:
-        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+    def reset(self, dones: torch.Tensor | None = None) -> None:
+        """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
         ...
 
 

@@ -32,11 +32,15 @@ class Loop(Protocol):
     """The parts of a training loop whose state is saved for each rank."""
 
     env: Any
-    learner: Learner
     capabilities: Capabilities
     statistics: Statistics
     world: World
     num_resumed: int
+
+    @property
+    def learner(self) -> Learner:
+        """What is trained."""
+        ...
 
 
 def collect_rows(loop: Loop) -> dict[str, torch.Tensor]:

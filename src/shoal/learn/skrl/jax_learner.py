@@ -99,7 +99,7 @@ class SkrlJaxLearner(Learner):
         }
 
     @property
-    def _scalers(self) -> dict[str, RunningStandardScaler]:
+    def _scalers(self) -> dict[str, Any]:
         parts = self.agent.checkpoint_modules
         return {name: part for name, part in parts.items() if isinstance(part, RunningStandardScaler)}
 
@@ -318,7 +318,7 @@ def _to_network(learner: SkrlJaxLearner) -> torch.nn.Module:
         for index, layer in enumerate(layers):
             layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
             layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
-        scaler: Any = learner._scalers.get("observation_preprocessor")  # noqa: SLF001
+        scaler = learner._scalers.get("observation_preprocessor")  # noqa: SLF001
         if scaler is not None:
             network.normalise(
                 _to_torch(scaler.running_mean),
