@@ -75,7 +75,7 @@ def test_the_help_of_train_is_short_and_names_every_group(
 
 def test_the_help_of_train_begins_with_what_is_changed_first(capsys: pytest.CaptureFixture[str]) -> None:
     flags = flags_in(help_of(capsys, *COMMANDS["train"], group=())).split()
-    assert flags[:5] == ["--task", "--gpu-ids", "--nproc-per-node", "--num-envs", "--num-envs-total"]
+    assert flags[:5] == ["--task", "--learner", "--gpu-ids", "--nproc-per-node", "--num-envs"]
     assert {"--max-iterations", "--resume", "--checkpoint", "--run-name", "--log-root"} <= set(flags)
 
 

@@ -129,7 +129,7 @@ def test_a_damaged_file_is_refused(data: bytes, tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(state: Any, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     torch.save(state, model)
-    with pytest.raises(UsageError, match="is no checkpoint of a PPO policy: it has no 'actor_state_dict'"):
+    with pytest.raises(UsageError, match="is no checkpoint of a learner: it has no 'iter'"):
         read_checkpoint(model)
 
 

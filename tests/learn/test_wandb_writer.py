@@ -87,6 +87,6 @@ def test_a_broken_wandb_costs_a_warning(
 
 
 def test_a_training_without_wandb_does_not_import_it() -> None:
-    look = "import sys, shoal.learn.loop; print('rsl_rl.loops' in sys.modules, 'wandb' in sys.modules)"
+    look = "import sys, shoal.learn.rsl_rl.learner; print('rsl_rl.runners' in sys.modules, 'wandb' in sys.modules)"
     seen = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert seen.stdout == "True False\n"

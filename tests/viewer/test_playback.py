@@ -74,7 +74,8 @@ def test_weights_are_exchanged_while_a_policy_plays(run_dir: RunDir) -> None:
 
     def new_model(iteration: int) -> Path:
         task = spec.load_builder()(spec.env, num_envs=1, device="cpu", seed=0)
-        return write_checkpoint(run_dir, iteration, loop_on(WarpVecEnv(task), spec.defaults(), ALONE).state(), 1)
+        loop = loop_on(WarpVecEnv(task), spec.defaults(), ALONE, seed=iteration)
+        return write_checkpoint(run_dir, iteration, loop.state(), 1)
 
     one, other = new_model(1) / "model.pt", new_model(2) / "model.pt"
     with open_policy(config, spec, one, "cpu") as (env, policy):

@@ -14,7 +14,8 @@ class RlGamesConfig(AgentConfig):
 
     yaml: str | None = None
     """A configuration file of rl_games, with `params` at its top, which replaces all settings below but
-    `num_mini_batches`. The environments, their number, the rollout's length, the seed and the devices are Shoal's."""
+    `num_mini_batches`. The environments, their number, the rollout's length, the seed and the devices are Shoal's.
+    A run keeps the text of the file in its place."""
     num_mini_batches: Annotated[int, at_least(1)] = 4
     """Mini-batches, and so optimizer steps, of each epoch; samples must divide evenly."""
     mini_epochs: Annotated[int, at_least(1)] = 5

@@ -23,6 +23,7 @@ from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.replay import Batch, Replay
 from shoal.learn.training_env import TrainingEnv
 
 _LOG_STD_RANGE = (-5.0, 0.0)
@@ -60,7 +61,7 @@ class FastSacLearner(TorchLearner):
             for name, module in {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}.items()
         }
         self._optimizers["critics"].register_step_post_hook(lambda *_: world.beat.mark())
-        self._replay: _Replay | None = None
+        self._replay: Replay | None = None
         """Made for the first step: play and export need none."""
         self._sizes, self._num_envs = sizes, env.num_envs
         self._discounted = torch.zeros(env.num_envs, device=device)
@@ -82,7 +83,7 @@ class FastSacLearner(TorchLearner):
     def iterate(self, env: TrainingEnv) -> dict[str, float]:
         """Step all environments, and update from the replay buffer."""
         if self._replay is None:
-            self._replay = _Replay(self.config.replay_steps, self._num_envs, self._num_actions, self._sizes, env.device)
+            self._replay = Replay(self.config.replay_steps, self._num_envs, self._num_actions, self._sizes, env.device)
         for module in self.modules.values():
             module.train()  # Normalisers learn.
         with torch.inference_mode():
@@ -105,7 +106,7 @@ class FastSacLearner(TorchLearner):
             return {}
         return self._update(self._replay)
 
-    def _step(self, env: TrainingEnv, replay: "_Replay") -> None:
+    def _step(self, env: TrainingEnv, replay: Replay) -> None:
         """Step all environments once, and store the transition."""
         before = {name: concatenated(env.observations, self._groups[name]) for name in ("actor", "critic")}
         if self.updates:
@@ -133,7 +134,7 @@ class FastSacLearner(TorchLearner):
             self._discounted = torch.where(ended[step], 0.0, self._discounted)
         self.scale.update(sums.view(-1, 1), self.world)
 
-    def _update(self, replay: "_Replay") -> dict[str, float]:
+    def _update(self, replay: Replay) -> dict[str, float]:
         """Take all updates of an iteration; return mean losses of this rank."""
         config = self.config
         totals: dict[str, list[torch.Tensor]] = {}
@@ -149,7 +150,7 @@ class FastSacLearner(TorchLearner):
                 totals.setdefault(name, []).append(loss)
         return {name: float(torch.stack(values).mean()) for name, values in totals.items()}
 
-    def _update_critics(self, batch: "_Batch") -> torch.Tensor:
+    def _update_critics(self, batch: Batch) -> torch.Tensor:
         """Take one step of the critics towards the target distribution; return their cross-entropy."""
         with torch.no_grad():
             actions, log_probs = self.actor.sample(batch.next_actor)
@@ -163,7 +164,7 @@ class FastSacLearner(TorchLearner):
         self._descend(loss, ["critics"])
         return loss.detach()
 
-    def _update_actor(self, batch: "_Batch") -> dict[str, torch.Tensor]:
+    def _update_actor(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Take one step of actor and temperature; return their losses, and the entropy."""
         actions, log_probs = self.actor.sample(batch.actor)
         values = self.critics.values(self.critics(batch.critic, actions)).mean(dim=0)
@@ -347,77 +348,3 @@ class _RewardScale(nn.Module):
     def forward(self, rewards: torch.Tensor) -> torch.Tensor:
         """Return scaled rewards."""
         return rewards / self.divisor
-
-
-class _Batch(SimpleNamespace):
-    """Sampled transitions; the first dimension of each tensor is their number."""
-
-    actor: torch.Tensor
-    critic: torch.Tensor
-    next_actor: torch.Tensor
-    next_critic: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    """Discounted sum of the rewards up to the next observation."""
-    discounts: torch.Tensor
-    """Discount of what follows the next observation."""
-    terminated: torch.Tensor
-
-
-class _Replay:
-    """The newest steps of all environments, on the device. Shapes (num_steps, num_envs, ...)."""
-
-    def __init__(
-        self, capacity: int, num_envs: int, num_actions: int, sizes: Mapping[str, int], device: torch.device | str
-    ) -> None:
-        self.capacity, self.num_envs = capacity, num_envs
-        self.steps = 0
-        """Steps that were added so far."""
-
-        def zeros(*columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.zeros(capacity, num_envs, *columns, dtype=dtype, device=device)
-
-        self._data = {name: zeros(size) for name, size in sizes.items()}
-        self._data |= {f"next_{name}": zeros(size) for name, size in sizes.items()}
-        self._data |= {"actions": zeros(num_actions), "rewards": zeros()}
-        self._data |= {"ended": zeros(dtype=torch.bool), "terminated": zeros(dtype=torch.bool)}
-
-    def add(self, transition: Mapping[str, torch.Tensor]) -> None:
-        """Store one step of all environments, in the place of the oldest."""
-        for name, values in transition.items():
-            self._data[name][self.steps % self.capacity].copy_(values)
-        self.steps += 1
-
-    def since(self, step: int) -> dict[str, torch.Tensor]:
-        """Return copies of the steps from `step` on."""
-        rows = [each % self.capacity for each in range(step, self.steps)]
-        return {name: values[rows] for name, values in self._data.items()}
-
-    def sample(self, size: int, num_steps: int, gamma: float) -> _Batch:
-        """Return `size` transitions over up to `num_steps` steps, drawn uniformly."""
-        device = self._data["rewards"].device
-        stored = min(self.steps, self.capacity)
-        oldest = self.steps - stored
-        starts = oldest + torch.randint(max(1, stored - num_steps + 1), (size,), device=device)
-        envs = torch.randint(self.num_envs, (size,), device=device)
-
-        def rows(name: str, steps: torch.Tensor) -> torch.Tensor:
-            return self._data[name].flatten(0, 1)[steps % self.capacity * self.num_envs + envs]
-
-        rewards, discounts = rows("rewards", starts), torch.full((size,), gamma, device=device)
-        last = starts
-        for _ in range(1, min(num_steps, stored)):
-            goes_on = ~rows("ended", last)
-            last = last + goes_on
-            rewards = rewards + torch.where(goes_on, discounts * rows("rewards", last), 0.0)
-            discounts = torch.where(goes_on, discounts * gamma, discounts)
-        return _Batch(
-            actor=rows("actor", starts),
-            critic=rows("critic", starts),
-            next_actor=rows("next_actor", last),
-            next_critic=rows("next_critic", last),
-            actions=rows("actions", starts),
-            rewards=rewards,
-            discounts=discounts,
-            terminated=rows("terminated", last),
-        )

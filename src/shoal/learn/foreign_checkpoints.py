@@ -43,7 +43,7 @@ _NORMALISERS = {
     "critic_obs_norm_state_dict": "critic",
 }
 """Network of each normaliser beside a `model_state_dict`. The last is the oldest name."""
-_KEPT = ("iter", "infos")
+_KEPT = ("iter", "infos", "learner")
 _KEPT_FROM_5 = ("optimizer_state_dict", "rnd_state_dict", "rnd_optimizer_state_dict")
 
 _ASSUMED_COUNT = 1_000_000

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.config import TrainConfig
+import yaml
+
+from shoal.config import AgentConfig, TrainConfig
 from shoal.config.env import MujocoConfig
 from shoal.config.learners import resolve_learner
 from shoal.config.machines import number_of_nodes
+from shoal.config.rl_games import RlGamesConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
@@ -156,7 +159,9 @@ def plan_training(
     spawned = world_size > 1 or config.max_restarts or config.hosts
     plan = TrainPlan(
         # From here on files are named so that they are found from any working directory.
-        config=replace(config, task=absolute(config.task), learner=absolute(config.learner)),
+        config=replace(
+            config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
+        ),
         spec=spec,
         launch_mode="joined" if rank else "elastic" if num_nodes > 1 else "spawned" if spawned else "in process",
         nodes=found.nodes,
@@ -265,3 +270,22 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
     if found is not None:
         nearest, why = found
         raise UsageError(f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to.")
+
+
+def _with_text(agent: AgentConfig) -> AgentConfig:
+    """Return the configuration with the text of rl_games' file in place of its path, which holds on one machine."""
+    if not isinstance(agent, RlGamesConfig) or agent.yaml is None or "\n" in agent.yaml:
+        return agent
+    try:
+        text = Path(agent.yaml).read_text(encoding="utf-8")
+        algorithm = yaml.safe_load(text)["params"]["algo"]["name"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"--agent.yaml {agent.yaml} is no configuration of rl_games ({type(error).__name__}: {error}): pass a "
+            "file with `params` at its top."
+        ) from error
+    if algorithm != "a2c_continuous":
+        raise UsageError(
+            f"--agent.yaml {agent.yaml} asks for {algorithm}, but Shoal runs a2c_continuous alone: pass such a file."
+        )
+    return replace(agent, yaml=text)

@@ -4,7 +4,6 @@ import copy
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,6 @@ from rsl_rl.env import VecEnv
 from torch import nn
 
 from shoal.config.rl_games import RlGamesConfig
-from shoal.errors import UsageError
 from shoal.learn.groups import World
 from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
@@ -153,20 +151,8 @@ class RlGamesLearner(TorchLearner):
 
 
 def _params(config: RlGamesConfig) -> dict[str, Any]:
-    """Return the settings of the file, or those of the configuration."""
-    if config.yaml is None:
-        return config.to_params()
-    try:
-        params = yaml.safe_load(Path(config.yaml).read_text(encoding="utf-8"))["params"]
-        algorithm = params["algo"]["name"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"--agent.yaml {config.yaml} is no configuration of rl_games ({type(error).__name__}: {error}): pass a "
-            "file with `params` at its top."
-        ) from error
-    if algorithm != "a2c_continuous":
-        raise UsageError(f"--agent.yaml {config.yaml} asks for {algorithm}, but a2c_continuous alone is supported.")
-    return copy.deepcopy(params)
+    """Return the settings of the file, which the plan has read and checked, or those of the configuration."""
+    return config.to_params() if config.yaml is None else yaml.safe_load(config.yaml)["params"]
 
 
 def _rewards_shaper(settings: Mapping[str, Any] | None) -> DefaultRewardsShaper:

@@ -3,7 +3,18 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import (
+    DistributionConfig,
+    FastSacConfig,
+    GrpoConfig,
+    ModelConfig,
+    PpoConfig,
+    RlGamesConfig,
+    RslRlConfig,
+    SkrlConfig,
+    SkrlJaxConfig,
+)
+from shoal.config.skrl import SkrlPpoConfig
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
 from shoal.tasks.registry import TaskSpec
 
@@ -20,6 +31,26 @@ _SWINGUP = RslRlConfig(
     actor=_ACTOR,
     critic=_CRITIC,
     algorithm=PpoConfig(entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005),
+)
+
+_SKRL_PPO = SkrlPpoConfig(
+    learning_epochs=5,
+    mini_batches=8,
+    gae_lambda=0.97,
+    adaptive_kl=0.005,
+    grad_norm_clip=1.0,
+    entropy_loss_scale=0.005,
+    value_loss_scale=1.0,
+)
+
+_OTHERS = (
+    GrpoConfig(num_steps_per_env=500, actor=_ACTOR, entropy_coef=0.005),
+    FastSacConfig(
+        batch_size=1024, updates_per_step=1, actor_hidden_dims=(64, 64), critic_hidden_dims=(128, 128), gamma=0.99
+    ),
+    SkrlConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
+    SkrlJaxConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
+    RlGamesConfig(num_steps_per_env=64, hidden_dims=(64, 64)),
 )
 
 SPECS = (
@@ -40,6 +71,7 @@ SPECS = (
         summary="Swing a hanging pole up, and keep it upright in the middle of the rail.",
         env=SwingupConfig(),
         agent=_SWINGUP,
+        other_agents=_OTHERS,
         num_envs=512,
         max_iterations=150,
         builder="shoal.tasks.cartpole.task:Swingup",
@@ -52,6 +84,7 @@ SPECS = (
         summary="The same, simulated by MuJoCo: MuJoCo Warp on a GPU, MuJoCo's C engine on the CPU.",
         env=SwingupMujocoConfig(),
         agent=_SWINGUP,
+        other_agents=_OTHERS,
         num_envs=512,
         max_iterations=150,
         builder="shoal.tasks.cartpole.mujoco_task:SwingupMujoco",
