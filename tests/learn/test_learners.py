@@ -6,75 +6,18 @@ Launch modes are in `tests/launch/test_learners.py`.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from support.learner_agents import AGENTS, config_of, new_loop, tensors_of
 from support.learners import ALONE, train
 
-from shoal.config import (
-    AgentConfig,
-    DistributionConfig,
-    FastSacConfig,
-    GrpoConfig,
-    ModelConfig,
-    RlGamesConfig,
-    SkrlConfig,
-    SkrlJaxConfig,
-    TrainConfig,
-)
 from shoal.config.learners import LEARNERS
-from shoal.config.skrl import SkrlSacConfig, SkrlTd3Config
-from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.export import exportable_policy
-from shoal.learn.learners import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
-from shoal.tasks import registry
-
-NUM_ENVS = 8
-SPEC = registry.resolve("Cartpole-Swingup")
-ACTOR = ModelConfig(
-    hidden_dims=(8,), obs_normalization=True, distribution=DistributionConfig(class_name="GaussianDistribution")
-)
-OFF_POLICY: dict[str, Any] = {"batch_size": 16, "memory_size": 64, "random_timesteps": 2, "learning_starts": 2}
-AGENTS: dict[str, AgentConfig] = {
-    "grpo": GrpoConfig(num_steps_per_env=6, num_learning_epochs=2, num_mini_batches=2, actor=ACTOR, reference="start"),
-    "fast_sac": FastSacConfig(
-        num_steps_per_env=4,
-        updates_per_step=1,
-        batch_size=16,
-        replay_steps=32,
-        warmup_steps=4,
-        actor_hidden_dims=(8,),
-        critic_hidden_dims=(8,),
-        num_step_returns=2,
-    ),
-    "skrl": SkrlConfig(num_steps_per_env=6, hidden_dims=(8,)),
-    "skrl SAC": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="SAC", sac=SkrlSacConfig(**OFF_POLICY)),
-    "skrl TD3": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="TD3", td3=SkrlTd3Config(**OFF_POLICY)),
-    "skrl_jax": SkrlJaxConfig(num_steps_per_env=6, hidden_dims=(8,)),
-    "rl_games": RlGamesConfig(num_steps_per_env=6, num_mini_batches=2, hidden_dims=(8,)),
-}
-OFF_POLICY_AGENTS = {"fast_sac", "skrl SAC", "skrl TD3"}
-"""Those whose replay buffer is in no checkpoint."""
-
-
-def config_of(agent: str, **changes: Any) -> TrainConfig:
-    learner = agent.partition(" ")[0]
-    small = TrainConfig(task=SPEC.name, learner=learner, env=SPEC.env, agent=AGENTS[agent], num_envs=NUM_ENVS)
-    return replace(small, **({"max_iterations": 4} | changes))
-
-
-def new_loop(agent: str, *, seed: int = 0, **changes: Any) -> TrainingLoop:
-    config = config_of(agent, **changes)
-    env = WarpVecEnv(SPEC.build(SPEC.env, num_envs=NUM_ENVS, device="cpu", seed=1))
-    if config.agent.needs_final_observations:
-        env.keep_final_observations()
-    torch.manual_seed(seed)
-    return TrainingLoop(env, build_learner(env, config, ALONE), config, ALONE)
 
 
 def digest_of(loop: TrainingLoop) -> str:
@@ -144,13 +87,6 @@ def test_a_policy_is_exported_with_the_same_actions(agent: str) -> None:
     # The policy is a view: exporting stops nothing from learning.
     loop.config = config_of(agent, max_iterations=6)
     assert train(loop).iterations == [5.0, 6.0]
-
-
-def tensors_of(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value] if value.is_floating_point() else []
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [tensor for part in parts for tensor in tensors_of(part)]
 
 
 @pytest.mark.parametrize("agent", AGENTS)

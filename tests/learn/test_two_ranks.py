@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.learner_agents import AGENTS
 from support.learner_probes import SEED, run_invariance, run_probes
 from support.ranks import run_on_ranks
 
@@ -184,6 +185,16 @@ def test_a_fault_of_one_rank_is_named_on_both(fault: str, tensor: str, ranks: li
     start = f"ReplicasDivergedError: Replicas diverged after iteration 7: '{tensor}' on rank 1 differs from rank 0."
     assert reported[0].startswith(start)
     assert reported[0] == reported[1]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_learner_is_the_same_on_both_ranks_and_a_diverged_one_is_found(
+    agent: str, ranks: list[dict[str, Any]]
+) -> None:
+    (digest, found), other = (report["learners"][agent] for report in ranks)
+    assert other == [digest, found]
+    assert found.startswith("Replicas diverged after iteration 7: '")
+    assert "on rank 1 differs from rank 0." in found
 
 
 # Training

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from support.learner_agents import AGENTS, new_loop, tensors_of
 from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_loop, train
 from support.recorded_task import RECORDS_VARIABLE
 from support.saved import write_checkpoint
@@ -54,7 +55,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
             probe.__name__: probe(world)
             for probe in (
                 *(collectives, statistics, gradients, replicas, training, stock_training, invariance, distance),
-                *(stopping, exploding),
+                *(stopping, exploding, learners),
             )
         }
         report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
@@ -222,6 +223,26 @@ FAULTS: dict[str, Callable[[RslRlLoop], Any]] = {
     "the schedule's learning rate": lambda loop: setattr(loop.learner.alg, "learning_rate", 1.0),
 }
 """What is done to rank 1's learner."""
+
+
+def learners(world: World) -> dict[str, list[str]]:
+    """Each learner from other weights and environments on each rank; and then with one changed number on rank 1."""
+    report = {}
+    for agent in AGENTS:
+        loop = new_loop(agent, world=world, seed=world.rank)
+        loop.synchronize()
+        torch.manual_seed(SEED + world.rank)
+        train(loop)
+        report[agent] = [compare_replicas(loop.learner, world, when="now")]
+        if world.rank == 1:
+            state = copy.deepcopy(loop.learner.state())
+            _nudge(tensors_of(state)[0])
+            loop.learner.restore(state, weights_only=False)
+        try:
+            compare_replicas(loop.learner, world, when="after iteration 7")
+        except ShoalError as error:
+            report[agent].append(str(error))
+    return report
 
 
 def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:
