@@ -22,7 +22,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.commands import FAULTY, SURROUNDINGS, TRAIN, command_line, marked, marks, wait_until
@@ -197,7 +197,7 @@ def train_as_rank(task: str, logs: Path) -> None:
 
     spec = registry.resolve(task)
     env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=spec.num_envs, device="cpu", seed=rank))
-    agent = spec.agent
+    agent: Any = spec.agent
     config = agent.to_rsl_rl() | {"save_interval": SAVE_EVERY, "num_steps_per_env": STEPS}
     Runner(env, config, log_dir=str(logs), device="cpu").learn(FOREVER, init_at_random_ep_len=True)
 

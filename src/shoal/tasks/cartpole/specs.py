@@ -9,7 +9,6 @@ from shoal.config import (
     GrpoConfig,
     ModelConfig,
     PpoConfig,
-    RlGamesConfig,
     RslRlConfig,
     SkrlConfig,
     SkrlJaxConfig,
@@ -44,13 +43,19 @@ _SKRL_PPO = SkrlPpoConfig(
 )
 
 _OTHERS = (
-    GrpoConfig(num_steps_per_env=500, actor=_ACTOR, entropy_coef=0.005),
+    GrpoConfig(num_steps_per_env=500, actor=_ACTOR),
     FastSacConfig(
-        batch_size=1024, updates_per_step=1, actor_hidden_dims=(64, 64), critic_hidden_dims=(128, 128), gamma=0.99
+        batch_size=1024,
+        updates_per_step=1,
+        num_step_returns=3,
+        gamma=0.99,
+        learning_rate=1e-3,
+        initial_temperature=0.05,  # Swinging up takes exploration from the start.
+        actor_hidden_dims=(64, 64),
+        critic_hidden_dims=(128, 128),
     ),
     SkrlConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
     SkrlJaxConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
-    RlGamesConfig(num_steps_per_env=64, hidden_dims=(64, 64)),
 )
 
 SPECS = (
