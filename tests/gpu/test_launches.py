@@ -102,6 +102,25 @@ def _without_device(collectives: list[list[Any]]) -> list[list[Any]]:
     return [*opened, *([name, [shape_and_type[:2] for shape_and_type in tensors]] for name, tensors in rest)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "learner",
+    [
+        "grpo --agent.reference start",
+        "fast_sac --agent.batch-size 64",
+        "skrl --agent.ppo.adaptive-kl None",  # torch makes a tensor of a list on the device, which is not emulated.
+        "skrl --agent.class-name SAC --agent.sac.batch-size 64",
+        "skrl --agent.class-name TD3 --agent.td3.batch-size 64",
+        "rl_games",
+    ],
+)
+def test_another_learner_keeps_to_its_gpu(learner: str, tmp_path: Path) -> None:
+    done = launch(tmp_path, "--learner", *learner.split(), "--gpu-ids", "1", "--max-iterations", "3")
+    assert done.ended.code == 0, done.ended.stdout + done.ended.stderr
+    (report,) = done.reports
+    assert (list(report["contexts"]), report["violations"]) == (["1"], [])
+
+
 def test_a_resume_goes_on_upon_another_gpu(tmp_path: Path) -> None:
     begun = launch(tmp_path / "first", "--gpu-ids", "0", "--max-iterations", "2")
     assert begun.ended.code == 0, begun.ended.stderr

@@ -47,7 +47,7 @@ class Replay:
 
     def since(self, step: int) -> dict[str, torch.Tensor]:
         """Return copies of the steps from `step` on."""
-        rows = [each % self.capacity for each in range(step, self.steps)]
+        rows = torch.arange(step, self.steps, device=self._data["rewards"].device) % self.capacity
         return {name: values[rows] for name, values in self._data.items()}
 
     def sample(self, size: int, num_steps: int, gamma: float) -> Batch:
