@@ -67,6 +67,9 @@ def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(case: str, tmp
     refused = run((*TRAIN, *BASE, "--resume", "--learner", other), tmp_path)
     assert refused.code == 2
     assert f"--learner {other} was asked for, but the learner of the run" in refused.last_line
+    weights = run((*TRAIN, *BASE, "--checkpoint", "latest", "--learner", other), tmp_path)
+    assert weights.last_line.startswith(f"Error: The checkpoint is of the learner {learner}, and not of {other}")
+    assert len(weights.runs) == 1, "refused before a run directory was made"
     resumed = run((*TRAIN, "Cartpole-Swingup", "--resume", "--nproc-per-node", "2", "--gpu-ids", "None"), tmp_path)
     ended = digests_of(resumed)
     assert len(set(ended.values())) == 1

@@ -13,8 +13,9 @@ from shoal.config import ExportConfig, PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner, Policy, check_learner
+from shoal.learn.learner import Learner, Policy
 from shoal.learn.learners import build_learner
+from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film

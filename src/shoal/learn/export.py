@@ -26,8 +26,9 @@ from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import build_env
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner, check_learner
+from shoal.learn.learner import Learner
 from shoal.learn.learners import build_learner
+from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_task import KernelTask
 from shoal.tasks.registry import TaskSpec

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
-from shoal.errors import TrainingFailedError, UsageError
+from shoal.errors import TrainingFailedError
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
 
@@ -158,19 +158,6 @@ class TorchLearner(Learner):
         if self.check_for_nan:
             for optimizer in self.optimizers.values():
                 refuse_non_finite_update(optimizer, losses, iteration=iteration)
-
-
-def check_learner(state: Mapping[str, Any], learner: str) -> None:
-    """Refuse the state of another learner. Those of other programs are rsl_rl's.
-
-    Raises:
-        UsageError: It is of another learner.
-    """
-    trained_by = state.get("learner", "rsl_rl")
-    if trained_by != learner:
-        raise UsageError(
-            f"The checkpoint is of the learner {trained_by}, and not of {learner}: pass --learner {trained_by}."
-        )
 
 
 @contextmanager

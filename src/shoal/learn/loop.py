@@ -20,13 +20,14 @@ from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged
-from shoal.learn.learner import Learner, check_learner
+from shoal.learn.learner import Learner
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
 from shoal.learn.statistics import WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 from shoal.learn.training_env import TrainingEnv
+from shoal.plan.checkpoints import check_learner
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +201,7 @@ class TrainingLoop:
                 rank_state={"rows": collect_rows(self), "random": random_state(self.world.device)},
                 metadata={
                     "num_envs": self.env.num_envs,
+                    "learner": self.config.learner,
                     "score": row.get(metric) if metric else None,
                     "metric": metric,
                 },

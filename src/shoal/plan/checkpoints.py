@@ -231,3 +231,16 @@ def run_of(model: Path) -> RunDir | None:
     """Return the run of a checkpoint's model file, or None for another file."""
     run = RunDir(model.absolute().parent.parent.parent)
     return run if run.train_yaml.is_file() else None
+
+
+def check_learner(saved: Mapping[str, Any], learner: str) -> None:
+    """Refuse the state, or the manifest, of another learner. Those of other programs are rsl_rl's.
+
+    Raises:
+        UsageError: It is of another learner.
+    """
+    trained_by = str(saved.get("learner", "rsl_rl"))
+    if Path(trained_by).name != Path(learner).name:  # A learner in a file may have moved.
+        raise UsageError(
+            f"The checkpoint is of the learner {trained_by}, and not of {learner}: pass --learner {trained_by}."
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shoal.config import TrainConfig
 from shoal.errors import UsageError, counted
-from shoal.plan.checkpoints import Checkpoint, best_good, checkpoint_at, newest_good
+from shoal.plan.checkpoints import Checkpoint, best_good, check_learner, checkpoint_at, newest_good
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 from shoal.plan.spec import Start
 from shoal.tasks.registry import TaskSpec
@@ -32,6 +32,9 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
         return run, start, checkpoint.iteration, [*damaged, *passed_over]
     if config.checkpoint is not None:
         model = find_model(config.log_root, spec, config.checkpoint)
+        manifest = Checkpoint(model.parent).manifest()
+        if "learner" in manifest:
+            check_learner(manifest, config.learner)
         return None, Start(model=str(model.absolute()), mode="weights"), 0, []
     return None, None, 0, []
 
