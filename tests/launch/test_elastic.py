@@ -236,7 +236,7 @@ def test_another_command_on_one_machine_ends_all_before_anything_is_made(pair: M
 def test_other_code_on_one_machine_ends_all_and_names_the_file(pair: Machines) -> None:
     copy = pair.shared / "other"
     shutil.copytree(Path(shoal.__file__).parent, copy / "shoal", ignore=shutil.ignore_patterns("__pycache__"))
-    with (copy / "shoal" / "learn" / "ppo.py").open("a", encoding="utf-8") as file:
+    with (copy / "shoal" / "learn" / "rsl_rl" / "ppo.py").open("a", encoding="utf-8") as file:
         file.write("# Half a thought.\n")
     nodes = ("--nnodes", "2", "--master-addr", pair["alpha"].address, *LENGTH)
 

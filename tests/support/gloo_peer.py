@@ -18,7 +18,7 @@ _PORT = 29500
 
 def way_to_the_peer() -> str:
     """Return this rank's address of the connection to its peer."""
-    established = (each for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_ESTABLISHED)
+    established = (each for each in psutil.Process().connections("inet") if each.status == psutil.CONN_ESTABLISHED)
     (own,) = {each.laddr[0] for each in established if _PORT not in {each.laddr[1], each.raddr[1]}}
     return own
 

@@ -44,7 +44,7 @@ def listeners(pids: Iterable[int]) -> set[Listener]:
         with contextlib.suppress(psutil.Error):  # It may end while we look.
             found |= {
                 Listener(pid, address=str(each.laddr[0]), port=int(each.laddr[1]))
-                for each in psutil.Process(pid).net_connections("tcp")
+                for each in psutil.Process(pid).connections("tcp")
                 if each.status == psutil.CONN_LISTEN
             }
     return found
