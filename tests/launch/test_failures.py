@@ -52,7 +52,7 @@ LEFT_OVER = (
     ("TORCHELASTIC_USE_AGENT_STORE", "True"),
 )
 """What a shell may still hold of an earlier launcher."""
-RAISED = "failed in rollout (iteration 2): shoal_user_task_faulty_tasks"
+RAISED = "failed in rollout (iteration 2): shoal_user_faulty_tasks"
 STALL_S = 4
 SOON = ("--stall-timeout", str(STALL_S))
 STUCK = " s in rollout (iteration 2)"
