@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import TRAIN, Ended, run, torchrun
 
-pytestmark = [pytest.mark.spawn, pytest.mark.slow]
-BRIEF = "skrl_jax"
-"""The learner of quick runs; the others take half a minute each."""
+pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.soak]
 
 OWN = str(Path(__file__).parents[2] / "docs" / "examples" / "actor_critic.py:ActorCritic")
 BASE = ("Cartpole-Swingup", "--gpu-ids", "None", "--num-envs", "16", "--logger", "none", "--agent.save-interval", "2")
@@ -40,10 +38,7 @@ def shoal(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "shoal", *words)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=case.rpartition("/")[2], marks=[pytest.mark.soak] * (case != BRIEF)) for case in FLAGS],
-)
+@pytest.mark.parametrize("case", FLAGS, ids=lambda case: case.rpartition("/")[2])
 def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(case: str, tmp_path: Path) -> None:
     learner = case.partition(" ")[0]
     flags = ("--learner", learner, *FLAGS[case], "--max-iterations", "4")

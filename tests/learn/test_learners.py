@@ -19,6 +19,9 @@ from shoal.learn.export import exportable_policy
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
 
+EACH = [pytest.param(agent, marks=[pytest.mark.soak] * (agent == "skrl_jax")) for agent in AGENTS]
+"""All learners; JAX compiles for seconds in each test, so that CI has but two of them."""
+
 
 def digest_of(loop: TrainingLoop) -> str:
     return compare_replicas(loop.learner, ALONE, when="in a test")
@@ -44,7 +47,7 @@ def test_a_learner_changes_all_its_networks_and_reports_finite_losses(agent: str
     assert any(name.startswith("Loss/") and name != "Loss/learning_rate" for name in last)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", EACH)
 def test_the_same_seed_learns_the_same(agent: str) -> None:
     first = new_loop(agent, seed=3)
     train(first)
@@ -53,7 +56,7 @@ def test_the_same_seed_learns_the_same(agent: str) -> None:
     assert digest_of(first) == digest_of(second)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", EACH)
 def test_a_restored_learner_is_the_one_that_was_saved(agent: str) -> None:
     loop = new_loop(agent)
     train(loop)
@@ -65,7 +68,7 @@ def test_a_restored_learner_is_the_one_that_was_saved(agent: str) -> None:
     assert other.iteration == 4
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", EACH)
 def test_weights_alone_give_the_same_policy(agent: str) -> None:
     loop = new_loop(agent)
     train(loop)
@@ -77,7 +80,7 @@ def test_weights_alone_give_the_same_policy(agent: str) -> None:
     assert other.iteration == 0
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", EACH)
 def test_a_policy_is_exported_with_the_same_actions(agent: str) -> None:
     loop = new_loop(agent)
     train(loop)
