@@ -38,7 +38,7 @@ def build(env: VecEnv, config: SkrlConfig | SkrlJaxConfig, world: World) -> Lear
 
         backend, _, index = world.device.partition(":")
         settings._device = jax.devices("cuda" if backend == "cuda" else "cpu")[int(index or 0)]  # noqa: SLF001
-        # It would take the first device of all ranks; ranks are told apart by torch alone.
+        # It would take the first device of all ranks; only torch distinguishes ranks here.
         settings.parse_device = lambda device: device or settings._device  # noqa: SLF001
         from shoal.learn.skrl.jax_learner import SkrlJaxLearner
 
