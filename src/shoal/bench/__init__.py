@@ -16,11 +16,14 @@ from typing import Any
 
 from shoal.bench.environments import measure_environments
 from shoal.bench.training import Run, measure_training
+from shoal.bench.until_return import Reached, train_until_return
 from shoal.config import BenchConfig
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.host import cpu_name
 from shoal.plan.devices import parse_gpu_ids, plan_workers
 from shoal.tasks import registry
+
+_FIRST_SEED = 42
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class BenchReport:
     training: list[dict[str, float]] = field(default_factory=list)
     """A row for each number of workers: steps per second, efficiency relative to the first row, the fraction of an
     iteration in collectives, cost of a checkpoint."""
+    until_return: list[Reached] = field(default_factory=list)
+    """With `--until-return`: a row for each seed."""
 
 
 def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
@@ -54,6 +59,12 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
     devices = {n: plan_workers(gpu_ids, n, visible_gpus()).devices for n in config.nproc_per_node}
     device = devices[config.nproc_per_node[0]][0]
     report = BenchReport(task=spec.name, machine=_machine(), num_envs=config.num_envs, threads=config.threads)
+    if config.until_return is not None:
+        for seed in range(_FIRST_SEED, _FIRST_SEED + config.repeats):
+            workers = config.nproc_per_node[0]
+            report.until_return.append(train_until_return(config, spec, workers, seed, config.until_return))
+            log(f"[{seed - _FIRST_SEED + 1}/{config.repeats}] {report.until_return[-1]}")
+        return _written(report, config)
     rates: dict[str, list[float]] = {}
     runs: dict[int, list[Run]] = {n: [] for n in config.nproc_per_node}
     for turn in range(config.repeats):
@@ -69,6 +80,11 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
     if config.cold:
         for row in report.training:
             row["first_iteration_cold_s"] = measure_training(config, spec, int(row["workers"]), cold=True).first_s
+    return _written(report, config)
+
+
+def _written(report: BenchReport, config: BenchConfig) -> BenchReport:
+    """Return the report, after it was written to `--json`."""
     if config.json is not None:
         Path(config.json).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     return report

@@ -1,10 +1,11 @@
 """Training steps per second and time to the first iteration, read from the metrics of a `train` command."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from shoal.launch.tail import Tail
 from shoal.tasks.registry import TaskSpec
 
 _POLL_S = 0.05
-_TIME_LIMIT_S = 1800.0
+_TIME_LIMIT_S = 7200.0
 _PATIENCE_S = 30.0
 """Time that a training gets after SIGTERM [s]."""
 
@@ -41,25 +42,11 @@ def measure_training(config: BenchConfig, spec: TaskSpec, workers: int, *, cold:
         if cold:
             environment["WARP_CACHE_PATH"] = str(Path(scratch) / "kernels")
         command = [
-            *(*PYTHON, "-m", "shoal", "train", config.task),
-            *(() if config.gpu_ids == ("auto",) else ("--gpu-ids", *config.gpu_ids)),
-            *("--nproc-per-node", str(workers)),
-            *("--num-envs", str(config.num_envs)),
+            *train_command(config, workers, scratch),
             *("--max-iterations", str(1 if cold else config.warmup + config.iterations)),
-            *("--agent.save-interval", str(config.save_interval)),
-            *("--log-root", scratch, "--logger", "none", "--check-replicas-every", "0", "--no-export"),
+            *("--check-replicas-every", "0"),
         ]
-        started = time.monotonic()
-        with (Path(scratch) / "output").open("w+b") as output:
-            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-            try:
-                first_s, rows = _follow(process, Path(scratch) / spec.experiment, started)
-            finally:
-                _end(process)
-            if process.returncode or not rows:
-                output.seek(0)
-                tail = output.read().decode(errors="replace").strip()[-2000:]
-                raise ShoalError(f"`{' '.join(command)}` failed with {process.returncode}: {tail}")
+        first_s, rows = run_training(command, environment, Path(scratch) / spec.experiment)
     timed = rows[min(config.warmup, len(rows) - 1) :]
     before = rows[min(config.warmup, len(rows) - 1) - 1]
     steps = timed[-1]["Train/total_steps"] - before["Train/total_steps"]
@@ -91,24 +78,59 @@ def checkpoint_costs(seconds: list[float], save_interval: int, warmup: int) -> l
     return [seconds[index] / ((seconds[index - 1] + seconds[index + 1]) / 2) - 1 for index in beside if index > warmup]
 
 
-def _follow(process: subprocess.Popen[bytes], experiment: Path, started: float) -> tuple[float, list[dict[str, float]]]:
-    """Wait for a training. Return the time to the end of its first iteration, and all metrics."""
-    first_s = float("nan")
+def train_command(config: BenchConfig, workers: int, log_root: str) -> list[str]:
+    """Return the command that trains the task, but for its length."""
+    return [
+        *(*PYTHON, "-m", "shoal", "train", config.task),
+        *(("--learner", config.learner) if config.learner else ()),
+        *(() if config.gpu_ids == ("auto",) else ("--gpu-ids", *config.gpu_ids)),
+        *("--nproc-per-node", str(workers), "--num-envs", str(config.num_envs)),
+        *("--agent.save-interval", str(config.save_interval)),
+        *("--log-root", log_root, "--logger", "none", "--no-export"),
+    ]
+
+
+def run_training(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    experiment: Path,
+    is_enough: Callable[[Mapping[str, float]], bool] = lambda _: False,
+) -> tuple[float, list[dict[str, float]]]:
+    """Run a training, or end it after the iteration whose metrics are enough.
+
+    Returns:
+        The time from the start to the end of its first iteration [s], and its metrics.
+
+    Raises:
+        ShoalError: It failed.
+    """
+    started = time.monotonic()
+    first_s, is_ended = float("nan"), False
     rows: list[dict[str, float]] = []
-    tail: Tail | None = None
-    while True:
-        ended = process.poll() is not None
-        if tail is None:
-            tail = next((Tail(path) for path in experiment.glob("*/metrics.jsonl")), None)
-        fresh = tail.rows() if tail else []
-        if fresh and not rows:
-            first_s = time.monotonic() - started
-        rows += fresh
-        if ended:
-            return first_s, rows
-        if time.monotonic() - started > _TIME_LIMIT_S:
-            process.kill()
-        time.sleep(_POLL_S)
+    tails = [Tail(path, from_end=True) for path in experiment.glob("*/metrics.jsonl")]
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            while process.poll() is None:
+                tails = tails or [Tail(path) for path in experiment.glob("*/metrics.jsonl")]
+                fresh = [row for tail in tails for row in tail.rows()]
+                if fresh and not rows:
+                    first_s = time.monotonic() - started
+                rows += fresh
+                if not is_ended and any(map(is_enough, fresh)):
+                    is_ended = True
+                    process.terminate()
+                if time.monotonic() - started > _TIME_LIMIT_S:
+                    process.kill()
+                time.sleep(_POLL_S)
+        finally:
+            _end(process)
+        rows += [row for tail in tails for row in tail.rows()]
+        if not rows or process.returncode not in ((0, 128 + signal.SIGTERM) if is_ended else (0,)):
+            output.seek(0)
+            tail = output.read().decode(errors="replace").strip()[-2000:]
+            raise ShoalError(f"`{' '.join(command)}` failed with {process.returncode}: {tail}")
+    return first_s, rows
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

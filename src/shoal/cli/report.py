@@ -321,6 +321,8 @@ def print_bench(report: BenchReport) -> None:
     print_line(
         f"{report.task} on {machine['cpu']} ({machine['cores']} cores), GPUs: {', '.join(machine['gpus']) or 'none'}"
     )
+    if report.until_return:
+        return _print_until_return(report)
     rates = Table("engine", "environment steps per second", box=box.SIMPLE_HEAD, padding=(0, 2))
     for engine, rate in report.env_steps_per_second.items():
         rates.add_row(engine, f"{rate:,.0f}")
@@ -350,6 +352,17 @@ def print_bench(report: BenchReport) -> None:
         if "checkpoint_cost" in row:
             beside = f"an iteration beside which a checkpoint is written takes {row['checkpoint_cost']:+.1%}"
             print_line(f"{row['workers']:.0f} worker(s): {beside} (median of {row['checkpoints']:.0f})")
+
+
+def _print_until_return(report: BenchReport) -> None:
+    """Print a row for each seed."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2))
+    for title in ("seed", "return", "iteration", "steps", "seconds"):
+        table.add_column(Text(title), justify="right")
+    for row in report.until_return:
+        earned = f"{row.mean_return:.1f}" + ("" if row.is_reached else ": too low")
+        table.add_row(str(row.seed), earned, str(row.iteration), f"{row.steps:,.0f}", f"{row.seconds:.0f}")
+    _stdout().print(table)
 
 
 def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

@@ -156,6 +156,11 @@ class BenchConfig(Config):
 
     task: str
     """Task to measure: a registered name, or `path/to/file.py:Class`."""
+    learner: str = ""
+    """Learner, as for `train`. Default: the task's."""
+    until_return: float | None = None
+    """Measure instead how long training takes until the policy earns this mean return without exploration noise, once
+    for each seed from 42 on; `--repeats` is their number."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """GPUs, as for `train`: indices, `all`, or `None` for the CPU."""
     nproc_per_node: Annotated[tuple[int, ...], each(at_least(1))] = (1,)
@@ -167,7 +172,8 @@ class BenchConfig(Config):
     warmup: Annotated[int, at_least(1)] = 5
     """Training iterations before the timed ones."""
     save_interval: Annotated[int, at_least(1)] = 10
-    """Training iterations between checkpoints. With 3 checkpoints or more, their cost is printed."""
+    """Training iterations between checkpoints. With 3 checkpoints or more, their cost is printed.
+    With `--until-return`, checkpoints are what is evaluated."""
     seconds: Annotated[float, above(0)] = 2.0
     """Length of each measurement of environment steps [s]."""
     repeats: Annotated[int, at_least(1)] = 3

@@ -1,0 +1,96 @@
+"""Time and steps until a trained policy earns a return, judged by evaluation without exploration noise."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal import PYTHON
+from shoal.bench.training import bench_environment, run_training, train_command
+from shoal.config import BenchConfig
+from shoal.errors import ShoalError
+from shoal.plan.checkpoints import Checkpoint, list_checkpoints
+from shoal.plan.rundir import RunDir
+from shoal.tasks.registry import TaskSpec
+
+_EPISODES = 100
+_CHECKPOINTS_MORE = 5
+"""Checkpoints that are trained further where the return is reached with exploration noise only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The first checkpoint of a training from which on all earn the return; the last one if none does."""
+
+    seed: int
+    mean_return: float
+    iteration: int
+    steps: float
+    """Environment steps of all workers."""
+    seconds: float
+    """From the start of the command to the end of the iteration. Evaluation is not part of it."""
+    is_reached: bool
+
+
+def train_until_return(config: BenchConfig, spec: TaskSpec, workers: int, seed: int, wanted: float) -> Reached:
+    """Train until the mean return of an evaluation is `wanted`, or to the task's last iteration.
+
+    A training that has reached the return with noise is ended, evaluated, and resumed if it is not enough.
+    """
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as scratch:
+        environment = bench_environment(config)
+        experiment = Path(scratch) / spec.experiment
+        command = [*train_command(config, workers, scratch), "--seed", str(seed)]
+        first_s, rows = run_training(
+            command, environment, experiment, lambda row: row.get("Train/mean_reward", -float("inf")) >= wanted
+        )
+        before_first_s = first_s - rows[0]["Train/total_time"]
+        (run,) = (RunDir(path) for path in experiment.iterdir())
+        while True:
+            checkpoints = list_checkpoints(run)
+            newest = _evaluate(config, checkpoints[-1], environment)
+            if newest >= wanted or checkpoints[-1].iteration >= spec.max_iterations:
+                break
+            enough = checkpoints[-1].iteration + _CHECKPOINTS_MORE * config.save_interval
+            resumed = [*train_command(config, workers, scratch), "--resume"]
+            more = run_training(resumed, environment, experiment, lambda row, enough=enough: row["iteration"] >= enough)
+            rows += more[1]
+        times = {int(row["iteration"]): row for row in rows}
+
+        def reached(checkpoint: Checkpoint, mean_return: float) -> Reached:
+            row = times[checkpoint.iteration]
+            return Reached(
+                seed=seed,
+                mean_return=mean_return,
+                iteration=checkpoint.iteration,
+                steps=row["Train/total_steps"],
+                seconds=before_first_s + row["Train/total_time"],
+                is_reached=mean_return >= wanted,
+            )
+
+        found = reached(checkpoints[-1], newest)
+        for checkpoint in reversed(checkpoints[:-1]):
+            earlier = _evaluate(config, checkpoint, environment) if found.is_reached else -float("inf")
+            if earlier < wanted:
+                break
+            found = reached(checkpoint, earlier)
+        return found
+
+
+def _evaluate(config: BenchConfig, checkpoint: Checkpoint, environment: Mapping[str, str]) -> float:
+    """Return the mean return of a checkpoint's policy.
+
+    Raises:
+        ShoalError: It could not be evaluated.
+    """
+    command = [
+        *(*PYTHON, "-m", "shoal", "evaluate", config.task, "--checkpoint", str(checkpoint.path)),
+        *("--episodes", str(_EPISODES), "--log-root", str(checkpoint.path.parents[3])),
+        *(() if config.gpu_ids == ("auto",) else ("--gpu-ids", *config.gpu_ids)),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ShoalError(f"`{' '.join(command)}` failed with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout)["return_mean"]
