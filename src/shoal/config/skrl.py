@@ -81,6 +81,8 @@ class SkrlSacConfig(_OffPolicyConfig):
     """Learn the factor on the entropy."""
     initial_entropy_value: Annotated[float, above(0)] = 0.2
     """Factor on the entropy at the start."""
+    target_entropy: float | None = None
+    """Entropy that the factor is learned for, over all actions [nats]; None: minus the number of actions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
