@@ -44,7 +44,8 @@ def _agent(hidden: tuple[int, ...]) -> RslRlConfig:
             distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
         ),
         critic=ModelConfig(hidden_dims=hidden, activation="elu", obs_normalization=True),
-        algorithm=PpoConfig(entropy_coef=0.01, gamma=0.99, lam=0.95, desired_kl=0.01),
+        # With 0.01, rsl_rl's, the adaptive learning rate stays near its lower end while the robot learns to stand.
+        algorithm=PpoConfig(desired_kl=0.03, use_mixed_precision=None),
     )
 
 

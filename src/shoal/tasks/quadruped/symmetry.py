@@ -1,0 +1,89 @@
+"""The velocity tasks seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
+
+Mittal et al., "Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
+"""
+
+import functools
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+
+from shoal.errors import UsageError
+from shoal.tasks.quadruped.robot import Robot
+
+_BASE = (1, -1, 1, -1, 1, -1, 1, -1, 1, 1, -1, -1)
+"""Signs of the first observations: velocity, angular velocity, gravity, and the commanded x, y and yaw."""
+_SAME_PLACE = 0.02
+"""Largest distance between a joint's place in the mirror and its partner's [m]."""
+_SAME_ANGLE = 0.02
+"""Largest difference of their angles in the keyframe [rad], and of the cosine of the angle between their axes from 1."""
+
+
+def mirror(
+    env: VecEnv, obs: TensorDict | None, actions: torch.Tensor | None
+) -> tuple[TensorDict | None, torch.Tensor | None]:
+    """Return observations and actions with their mirror images appended. Shapes (2 * num, ...).
+
+    Raises:
+        UsageError: The robot's left side is no mirror image of its right one.
+    """
+    task: Any = env.unwrapped
+    columns, signs = _columns(task.task)
+    if obs is not None:
+        flipped = {name: group[:, columns] * signs for name, group in obs.items()}
+        obs = torch.cat((obs, TensorDict(flipped, batch_size=obs.batch_size, device=obs.device)))  # type: ignore[arg-type]
+    if actions is not None:
+        joints = slice(len(_BASE), len(_BASE) + actions.shape[1])
+        actions = torch.cat((actions, actions[:, columns[joints] - len(_BASE)] * signs[joints]))
+    return obs, actions
+
+
+@functools.lru_cache(maxsize=1)
+def _columns(task: Any) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401  Of a velocity task, here or elsewhere.
+    """Return the column of which each observation is the mirror image, and its sign."""
+    partners, joint_signs = mirrored_joints(task.model, task.robot)
+    parts = [np.arange(len(_BASE))]
+    for _ in range(3):  # Angles, speeds and actions.
+        parts.append(sum(map(len, parts)) + partners)
+    signs = np.concatenate([_BASE, *[joint_signs] * 3])
+    points = getattr(task, "scan_points", np.zeros((0, 2)))
+    scan = [int(np.argmin(np.abs(points - point * (1, -1)).sum(axis=1))) for point in points]
+    columns = np.concatenate([*parts, len(signs) + np.array(scan, dtype=np.int64)])
+    signs = np.concatenate([signs, np.ones(len(scan))])
+    device = task.device.alias
+    return torch.as_tensor(columns, device=device), torch.as_tensor(signs, dtype=torch.float32, device=device)
+
+
+def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np.ndarray]:
+    """Return the index of each joint's mirror image, and the sign of its angle there. Shapes (num_joints,).
+
+    Raises:
+        UsageError: A joint has none.
+    """
+    data = mujoco.MjData(model)
+    data.qpos[:] = robot.start
+    mujoco.mj_kinematics(model, data)
+    to_base = data.xmat[robot.base].reshape(3, 3)
+    places = (data.xanchor[1:] - data.xpos[robot.base]) @ to_base
+    axes = data.xaxis[1:] @ to_base
+    angles = robot.start[7:]
+    partners, signs = [], []
+    for joint, name in enumerate(robot.joint_names):
+        distances = np.linalg.norm(places - places[joint] * (1, -1, 1), axis=1)
+        # An axis is a pseudovector: what the mirror keeps is its part in the plane's direction.
+        alike = axes @ (axes[joint] * (-1, 1, -1))
+        differences = np.abs(angles - np.sign(alike) * angles[joint])
+        fitting = (distances < _SAME_PLACE) & (np.abs(alike) > 1 - _SAME_ANGLE) & (differences < _SAME_ANGLE)
+        if not fitting.any():
+            raise UsageError(
+                f"--agent.algorithm.symmetry.enabled needs a robot whose left side is the mirror image of its right "
+                f"one, but joint {name} has no partner in keyframe: pass "
+                "--agent.algorithm.symmetry.no-enabled."
+            )
+        partners.append(int(np.argmin(np.where(fitting, distances, np.inf))))
+        signs.append(np.sign(alike[partners[-1]]))
+    return np.array(partners), np.array(signs)

@@ -1,0 +1,89 @@
+"""A robot that starts in the mirror image of a state, and acts in the mirror, goes on as the mirror image."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
+from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
+from shoal.tasks.quadruped.robot import SHIPPED, build_on_a_plane, read_robot
+from shoal.tasks.quadruped.rough import RoughVelocity
+from shoal.tasks.quadruped.symmetry import mirror, mirrored_joints
+from shoal.tasks.quadruped.task import FlatVelocity
+
+NUM_ENVS = 8
+SAME = {
+    **{"push_interval": 0.0, "gain_range": 0.0, "added_mass_min": 0.0, "added_mass_max": 0.0, "friction_min": 0.8},
+    **{"friction_max": 0.8, "noise_linear_velocity": 0.0, "noise_angular_velocity": 0.0, "noise_gravity": 0.0},
+    **{"noise_joint_position": 0.0, "noise_joint_velocity": 0.0, "command_interval_min": 1e3},
+    **{"command_interval_max": 1e3},
+}
+"""All environments are the same, and nothing is random but the first states."""
+
+
+def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
+    task = FlatVelocity(VelocityConfig(**SAME), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
+    env = WarpVecEnv(task)
+    torch.manual_seed(0)
+    for _ in range(12):
+        env.step(0.5 * torch.randn(2 * NUM_ENVS, 12))
+    partners, signs = mirrored_joints(task.model, task.robot)
+    joints = (partners, signs)
+    for name, base, rest in (
+        ("qpos", (1, -1, 1, 1, -1, 1, -1), joints),  # A quaternion turns about x and z the other way.
+        ("qvel", (1, -1, 1, -1, 1, -1), joints),
+        ("command_array", (1, -1, -1), ([], [])),
+        ("last_actions", (), joints),
+        ("last_joint_vel", (), joints),
+    ):
+        array = getattr(task, name)
+        values, first = array.numpy().copy(), len(base)
+        order, factors = rest
+        values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
+        values[NUM_ENVS:, first:] = values[:NUM_ENVS, first:][:, order] * factors
+        array.assign(values)
+    task.moved.fill_(value=True)
+    task.engine.forward(task.done, task.moved)
+    for _ in range(3):
+        _, both = mirror(env, None, 0.5 * torch.randn(NUM_ENVS, 12))
+        observations, _, dones, _ = env.step(both)
+        assert not dones.any()
+        own = TensorDict({name: group[:NUM_ENVS] for name, group in observations.items()}, batch_size=[NUM_ENVS])
+        expected, _ = mirror(env, own, None)
+        for name, group in expected.items():
+            np.testing.assert_allclose(observations[name].numpy(), group.numpy(), atol=2e-3, err_msg=name)
+
+
+def test_a_height_scan_is_mirrored_point_by_point() -> None:
+    task = RoughVelocity(RoughConfig(), num_envs=1, device="cpu", seed=1)
+    env = WarpVecEnv(task)
+    heights = torch.tensor(task.scan_points @ (1.0, 10.0), dtype=torch.float32)  # A number for each point.
+    rows = torch.cat([torch.zeros(48), heights])[None]
+    mirrored, _ = mirror(env, TensorDict({"policy": rows}, batch_size=[1]), None)
+    torch.testing.assert_close(mirrored["policy"][1, 48:].double(), torch.tensor(task.scan_points @ (1.0, -10.0)))
+
+
+def test_a_mirror_image_of_a_mirror_image_is_the_original() -> None:
+    robot = read_robot(build_on_a_plane(VelocityConfig()), VelocityConfig())
+    partners, signs = mirrored_joints(build_on_a_plane(VelocityConfig()), robot)
+    names = [robot.joint_names[partner] for partner in partners]
+    assert names == [re.sub("R_|L_", lambda side: {"R_": "L_", "L_": "R_"}[side[0]], n) for n in robot.joint_names]
+    assert signs.tolist() == [-1, 1, 1] * 4
+
+
+def test_a_robot_without_a_left_side_like_its_right_one_is_refused(tmp_path: Path) -> None:
+    text = SHIPPED.read_text()
+    assert "0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8" in text
+    path = tmp_path / "crooked.xml"
+    path.write_text(text.replace("0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8", "0 1.2 -1.8  0 0.9 -1.8  0 0.9 -1.8"))
+    model = build_on_a_plane(VelocityConfig(robot=str(path)))
+    robot = read_robot(model, VelocityConfig(robot=str(path)))
+    with pytest.raises(UsageError, match=r"but joint FR_thigh has no partner.*--agent.algorithm.symmetry.no-enabled"):
+        mirrored_joints(model, robot)
