@@ -22,7 +22,7 @@ _CHECKPOINTS_MORE = 5
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The first checkpoint of a training from which on all earn the return; the last one if none does."""
+    """The first checkpoint of a training that earns the return, found by bisection; the last one if none does."""
 
     seed: int
     mean_return: float
@@ -71,11 +71,13 @@ def train_until_return(config: BenchConfig, spec: TaskSpec, workers: int, seed: 
             )
 
         found = reached(checkpoints[-1], newest)
-        for checkpoint in reversed(checkpoints[:-1]):
-            earlier = _evaluate(config, checkpoint, environment) if found.is_reached else -float("inf")
-            if earlier < wanted:
-                break
-            found = reached(checkpoint, earlier)
+        earlier = checkpoints[:-1] if found.is_reached else []
+        while earlier:
+            middle = len(earlier) // 2
+            tried = reached(earlier[middle], _evaluate(config, earlier[middle], environment))
+            if tried.is_reached:
+                found = tried
+            earlier = earlier[:middle] if tried.is_reached else earlier[middle + 1 :]
         return found
 
 
