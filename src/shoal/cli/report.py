@@ -322,7 +322,8 @@ def print_bench(report: BenchReport) -> None:
         f"{report.task} on {machine['cpu']} ({machine['cores']} cores), GPUs: {', '.join(machine['gpus']) or 'none'}"
     )
     if report.until_return:
-        return _print_until_return(report)
+        _print_until_return(report)
+        return
     rates = Table("engine", "environment steps per second", box=box.SIMPLE_HEAD, padding=(0, 2))
     for engine, rate in report.env_steps_per_second.items():
         rates.add_row(engine, f"{rate:,.0f}")
