@@ -218,7 +218,7 @@ def test_too_little_memory_is_told_with_the_environments(tmp_path: Path, monkeyp
     assert task.take_warnings() == {}
     fall(task)
     (sentence,) = task.take_warnings().values()
-    assert sentence.startswith("environment 1 had more constraints than MuJoCo's memory holds")
+    assert sentence.startswith("3 environments (0, 1, 2) had more constraints than MuJoCo's memory holds")
     assert task.take_warnings() == {}
     assert list(tmp_path.iterdir()) == []  # MuJoCo would leave a file.
 

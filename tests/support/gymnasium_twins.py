@@ -47,7 +47,8 @@ class Twins:
         batch.forward(ids)
         for theirs, ours in self.engine._state + self.engine._controls + self.engine._derived:
             ours[ids] = theirs[ids]
-        self.engine._compute_wrenches(envs)
+        if self.engine._after_constraints:
+            self.engine._after_constraints.compute(envs)
         self.task.episode_length.numpy()[ids] = 0
         self.task.observe()
 

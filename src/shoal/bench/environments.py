@@ -1,8 +1,8 @@
 """Environment steps per second without a policy, measured in a child process on the cores of one worker.
 
-A task with a MuJoCo model is compared with the bare engine with the same model, threads, states and controls: both are
-stepped in turn, a fraction of a second each, so that a busy machine slows both. A task with a reference simulation in
-another engine is compared with that.
+A task with a MuJoCo model is compared with the bare engine with the same model and threads: both are stepped in turn, a
+few steps each, so that a busy machine slows both. The task gets new random actions in each step, and the bare engine
+simulates its states with its controls. A task with a reference simulation in another engine is compared with that.
 """
 
 import json
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import cycle
 
 from shoal import PYTHON
 from shoal.bench.training import bench_environment
@@ -19,10 +20,9 @@ from shoal.errors import ShoalError
 from shoal.tasks import registry
 
 _WARM_UP = 64
+"""First steps, which are not timed. So many different actions repeat."""
 _STEPS_PER_READING = 8
-"""Steps between two readings of the clock, which synchronise a GPU."""
-_TURN_S = 0.25
-"""Time for which one engine is stepped in each turn [s]."""
+"""Steps of one engine in each turn, between two readings of the clock, which synchronise a GPU."""
 
 
 def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
@@ -57,10 +57,11 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
     spec = registry.resolve(task)
     with isolated(device, threads=threads):
         env = WarpVecEnv(spec.build(spec.env, num_envs=num_envs, device=device, seed=0))
-        actions = torch.rand(num_envs, env.num_actions, device=device) * 2 - 1
-        steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(actions)}
+        # With one constant action, robots soon lie still.
+        actions = cycle(torch.rand(_WARM_UP, num_envs, env.num_actions, device=device) * 2 - 1)
+        steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(next(actions))}
         for _ in range(_WARM_UP):
-            env.step(actions)
+            env.step(next(actions))
         engine = getattr(env.task, "engine", None)
         if engine is not None:
             steppers[f"bare {engine.title}"] = engine.bare()
@@ -75,25 +76,24 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
 def _call_rates(
     steppers: Mapping[str, Callable[[], object]], wait: Callable[[], None], seconds: float
 ) -> dict[str, float]:
-    """Return calls per second of each function, called in turns of a fraction of a second.
+    """Return calls per second of each function, called in turns.
 
     Args:
         steppers: Functions by name.
         wait: Synchronises the device.
         seconds: Time for each [s].
     """
-    calls, spent = dict.fromkeys(steppers, 0), dict.fromkeys(steppers, 0.0)
+    turns, spent = 0, dict.fromkeys(steppers, 0.0)
     while min(spent.values()) < seconds:
         for name, call in steppers.items():
             wait()
             started = time.perf_counter()
-            while (elapsed := time.perf_counter() - started) < _TURN_S:
-                for _ in range(_STEPS_PER_READING):
-                    call()
-                wait()
-                calls[name] += _STEPS_PER_READING
-            spent[name] += elapsed
-    return {name: calls[name] / spent[name] for name in steppers}
+            for _ in range(_STEPS_PER_READING):
+                call()
+            wait()
+            spent[name] += time.perf_counter() - started
+        turns += 1
+    return {name: turns * _STEPS_PER_READING / time_s for name, time_s in spent.items()}
 
 
 def main() -> None:
