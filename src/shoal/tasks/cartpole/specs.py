@@ -45,6 +45,7 @@ _SKRL_PPO = SkrlPpoConfig(
 _OTHERS = (
     GrpoConfig(num_steps_per_env=500, actor=_ACTOR),
     FastSacConfig(
+        num_steps_per_env=64,
         batch_size=1024,
         updates_per_step=1,
         num_step_returns=3,

@@ -1,0 +1,42 @@
+"""FastSAC's distributions, against torch's own and against sums that are written out."""
+
+from __future__ import annotations
+
+import torch
+
+from shoal.config import FastSacConfig
+from shoal.learn.fast_sac import _Actor, _Critics
+
+CONFIG = FastSacConfig(num_atoms=11, max_return=5.0, actor_hidden_dims=(8,), critic_hidden_dims=(8,))
+
+
+def test_log_probabilities_are_those_of_a_squashed_gaussian() -> None:
+    torch.manual_seed(0)
+    actor = _Actor(3, 2, CONFIG).eval()
+    observations = torch.randn(64, 3)
+    actions, log_probs = actor.sample(observations)
+    mean, log_std = actor(observations)
+    gaussian = torch.distributions.Normal(mean.double(), log_std.double().exp())
+    squashed = torch.distributions.TransformedDistribution(gaussian, torch.distributions.TanhTransform())
+    expected = squashed.log_prob(actions.double()).sum(dim=1)
+    torch.testing.assert_close(log_probs.double(), expected, atol=1e-3, rtol=1e-4)
+
+
+def test_a_return_is_shared_by_its_two_neighbouring_atoms() -> None:
+    torch.manual_seed(0)
+    critics = _Critics(3, 2, CONFIG)
+    atoms = critics.atoms
+    probabilities = torch.rand(32, 11).softmax(dim=1)
+    returns = 4 * torch.randn(32, 11)  # Some beyond the support.
+    returns[0] = atoms  # Some on an atom.
+    projected = critics.projected(probabilities, returns)
+    expected = torch.zeros(32, 11)
+    for row in range(32):
+        for atom in range(11):
+            value = float(returns[row, atom].clamp(-5, 5))
+            lower = min(int(value + 5), 9)  # Atoms are 1 apart, from -5 on.
+            share = value + 5 - lower
+            expected[row, lower] += probabilities[row, atom] * (1 - share)
+            expected[row, lower + 1] += probabilities[row, atom] * share
+    torch.testing.assert_close(projected, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(projected @ atoms, (probabilities * returns.clamp(-5, 5)).sum(dim=1), atol=1e-4, rtol=0)
