@@ -158,8 +158,8 @@ class PpoConfig(Config):
     """Target KL divergence between the policies before and after an update [nats]."""
     normalize_advantage_per_mini_batch: bool = False
     """Normalise advantages in each mini-batch instead of over the whole iteration."""
-    use_mixed_precision: bool | None = False
-    """Compute networks of the update in bfloat16; None: on CPUs that have instructions for it."""
+    use_mixed_precision: bool = False
+    """Compute losses in bfloat16."""
     grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
     """Largest buffer of the gradient all-reduce [MiB]."""
     rnd: RndConfig = field(default_factory=RndConfig)

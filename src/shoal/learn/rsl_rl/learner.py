@@ -27,8 +27,6 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         library_config = config.to_rsl_rl()
         if library_config["algorithm"]["class_name"] == "PPO":
             library_config["algorithm"]["class_name"] = PPO
-        if config.algorithm.use_mixed_precision is None:
-            library_config["algorithm"]["use_mixed_precision"] = _has_bfloat16(world.device)
         with prints_to_log():
             super().__init__(env, library_config, log_dir=None, device=world.device)
         # Each mini-batch is progress: an update of many samples takes longer than a hang may.
@@ -171,9 +169,3 @@ def _with_zeros(rows: torch.Tensor, num_envs: int, device: str) -> torch.Tensor:
     padded = torch.zeros(num_envs, *rows.shape[1:], dtype=rows.dtype, device=device)
     padded[: len(rows)] = rows
     return padded
-
-
-def _has_bfloat16(device: str) -> bool:
-    """Return whether a device is a CPU that multiplies matrices of bfloat16."""
-    found = torch.cpu.get_capabilities()
-    return device == "cpu" and any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))

@@ -370,7 +370,9 @@ def _off_policy(
 
 def _make_sac(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
     settings, memory, critics = _off_policy(config, num_envs, spaces, world)
-    settings |= {name: getattr(config.sac, name) for name in ("learn_entropy", "initial_entropy_value", "target_entropy")}
+    settings |= {
+        name: getattr(config.sac, name) for name in ("learn_entropy", "initial_entropy_value", "target_entropy")
+    }
     models = {"policy": _SquashedPolicy(config, spaces), **critics}
     return skrl_sac.SAC(models=models, memory=memory, cfg=settings, **spaces)
 

@@ -67,7 +67,7 @@ SPECS = (
         env=VelocityConfig(),
         # Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation.
         # With rsl_rl's target of 0.01 the adaptive learning rate stays near its lower end until the robot stands.
-        agent=_agent((128, 128, 128), PpoConfig(desired_kl=0.03, use_mixed_precision=None)),
+        agent=_agent((128, 128, 128), PpoConfig(desired_kl=0.03)),
         other_agents=(_FAST_SAC,),
         # After 2.2 million steps 256 of them had learned to earn 49, and 1,024 to earn 24 (docs/tasks/quadruped.md).
         num_envs=256,

@@ -9,7 +9,6 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
-from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.errors import UsageError
@@ -20,19 +19,20 @@ _BASE = (1, -1, 1, -1, 1, -1, 1, -1, 1, 1, -1, -1)
 _SAME_PLACE = 0.02
 """Largest distance between a joint's place in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
-"""Largest difference of their angles in the keyframe [rad], and of the cosine of the angle between their axes from 1."""
+"""Largest difference of their angles in the keyframe [rad], and of the cosine between their axes from 1."""
 
 
 def mirror(
-    env: VecEnv, obs: TensorDict | None, actions: torch.Tensor | None
+    env: Any,  # noqa: ANN401  The environments of a velocity task.
+    obs: TensorDict | None,
+    actions: torch.Tensor | None,
 ) -> tuple[TensorDict | None, torch.Tensor | None]:
     """Return observations and actions with their mirror images appended. Shapes (2 * num, ...).
 
     Raises:
         UsageError: The robot's left side is no mirror image of its right one.
     """
-    task: Any = env.unwrapped
-    columns, signs = _columns(task.task)
+    columns, signs = _columns(env.unwrapped.task)
     if obs is not None:
         flipped = {name: group[:, columns] * signs for name, group in obs.items()}
         obs = torch.cat((obs, TensorDict(flipped, batch_size=obs.batch_size, device=obs.device)))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np
         if not fitting.any():
             raise UsageError(
                 f"--agent.algorithm.symmetry.enabled needs a robot whose left side is the mirror image of its right "
-                f"one, but joint {name} has no partner in keyframe: pass "
+                f"one, but joint {name} has no partner in its keyframe: pass "
                 "--agent.algorithm.symmetry.no-enabled."
             )
         partners.append(int(np.argmin(np.where(fitting, distances, np.inf))))
