@@ -152,6 +152,7 @@ train()
 
 
 @pytest.mark.spawn
+@pytest.mark.soak
 def test_workers_that_are_not_forked_train_as_well(tmp_path: Path) -> None:
     # A GPU's workers are not; that they are spawned does not depend on the device.
     command = (sys.executable, "-c", SPAWNING, "Cartpole-Swingup")

@@ -48,6 +48,7 @@ def test_a_resumed_training_goes_on_in_the_same_run(tmp_path: Path, workers: tup
     assert [row["Train/total_steps"] for row in second.rows] == [row["Train/total_steps"] for row in ended.rows[2:]]
 
 
+@pytest.mark.soak
 def test_a_server_gets_the_rows_of_all_launches_and_loses_none(tmp_path: Path) -> None:
     with wandb_server() as server:
         environ = {**server.environ(), "WANDB_CONFIG_DIR": str(tmp_path)}

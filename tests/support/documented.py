@@ -99,7 +99,9 @@ def _small_training(text: str) -> str:
     asked = re.search(r"--max-iterations (\d+)", text)
     iterations = max(1, int(asked[1]) // ITERATIONS_DIVISOR) if asked else 2
     envs = "--num-envs-total 128" if "--num-envs-total" in text else "--num-envs 64"
-    return f"{text} {envs} --max-iterations {iterations}"
+    # The plain command of each task exports its policy; the others need not.
+    export = "" if re.fullmatch(r"train \S+", text) else " --no-export"
+    return f"{text} {envs} --max-iterations {iterations}{export}"
 
 
 def commands_of(text: str, page: str) -> list[Command]:

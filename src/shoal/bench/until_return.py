@@ -1,5 +1,7 @@
 """Time and steps until a trained policy earns a return, judged by evaluation without exploration noise."""
 
+import bisect
+import functools
 import json
 import subprocess
 import tempfile
@@ -48,40 +50,32 @@ def train_until_return(config: BenchConfig, spec: TaskSpec, workers: int, seed: 
         )
         before_first_s = first_s - rows[0]["Train/total_time"]
         (run,) = (RunDir(path) for path in experiment.iterdir())
+        mean_return = functools.cache(functools.partial(_evaluate, config, environment))
         while True:
             checkpoints = list_checkpoints(run)
-            newest = _evaluate(config, checkpoints[-1], environment)
-            if newest >= wanted or checkpoints[-1].iteration >= spec.max_iterations:
+            newest = checkpoints[-1]
+            is_reached = mean_return(newest) >= wanted
+            if is_reached or newest.iteration >= spec.max_iterations:
                 break
-            enough = checkpoints[-1].iteration + _CHECKPOINTS_MORE * config.save_interval
+            enough = newest.iteration + _CHECKPOINTS_MORE * config.save_interval
             resumed = [*train_command(config, workers, scratch), "--resume"]
             more = run_training(resumed, environment, experiment, lambda row, enough=enough: row["iteration"] >= enough)
             rows += more[1]
-        times = {int(row["iteration"]): row for row in rows}
-
-        def reached(checkpoint: Checkpoint, mean_return: float) -> Reached:
-            row = times[checkpoint.iteration]
-            return Reached(
-                seed=seed,
-                mean_return=mean_return,
-                iteration=checkpoint.iteration,
-                steps=row["Train/total_steps"],
-                seconds=before_first_s + row["Train/total_time"],
-                is_reached=mean_return >= wanted,
-            )
-
-        found = reached(checkpoints[-1], newest)
-        earlier = checkpoints[:-1] if found.is_reached else []
-        while earlier:
-            middle = len(earlier) // 2
-            tried = reached(earlier[middle], _evaluate(config, earlier[middle], environment))
-            if tried.is_reached:
-                found = tried
-            earlier = earlier[:middle] if tried.is_reached else earlier[middle + 1 :]
-        return found
+        if is_reached:
+            first = bisect.bisect_left(checkpoints[:-1], x=True, key=lambda each: mean_return(each) >= wanted)
+            newest = checkpoints[first]
+        row = {row["iteration"]: row for row in rows}[newest.iteration]
+        return Reached(
+            seed=seed,
+            mean_return=mean_return(newest),
+            iteration=newest.iteration,
+            steps=row["Train/total_steps"],
+            seconds=before_first_s + row["Train/total_time"],
+            is_reached=is_reached,
+        )
 
 
-def _evaluate(config: BenchConfig, checkpoint: Checkpoint, environment: Mapping[str, str]) -> float:
+def _evaluate(config: BenchConfig, environment: Mapping[str, str], checkpoint: Checkpoint) -> float:
     """Return the mean return of a checkpoint's policy.
 
     Raises:

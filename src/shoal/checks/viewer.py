@@ -27,6 +27,8 @@ def free_viewer_port(config: PlayConfig) -> int:
                 trial.bind(address)
         except OSError as error:
             reason = error.strerror or str(error)
+            if isinstance(error, socket.gaierror):  # The look-up fails for every port, and may take long.
+                break
         else:
             return port
     raise UsageError(

@@ -204,6 +204,7 @@ def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
     np.testing.assert_array_equal(levels_of(task), levels)
 
 
+@pytest.mark.soak
 def test_both_engines_agree() -> None:
     hard = {"njmax": 80, "nconmax": 32, "only_level": 9, "terrains": ("rough", "stairs_down")}
     tasks = [rough(2, **CALM, **hard, engine=engine) for engine in ("native", "warp")]
