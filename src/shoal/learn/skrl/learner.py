@@ -4,6 +4,7 @@
 # pyright: reportIncompatibleMethodOverride=false
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -259,18 +260,26 @@ class _GaussianPolicy(GaussianMixin, Model):
 
 
 class _SquashedPolicy(GaussianMixin, _Policy):
-    """SAC's policy: mean and standard deviation depend on the observation."""
+    """SAC's policy: a Gaussian of the observation, squashed by tanh; skrl has none, and clips."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
         Model.__init__(self, **spaces)
-        GaussianMixin.__init__(self, clip_actions=True, min_log_std=-5)
+        GaussianMixin.__init__(self, min_log_std=-5)
         self.network = _network(self.num_observations, 2 * self.num_actions, config)
         self.limit = config.action_limit
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         del role
         mean, log_std = self.network(inputs["observations"]).chunk(2, dim=-1)
-        return torch.tanh(mean) * self.limit, {"log_std": log_std}
+        return mean, {"log_std": log_std}
+
+    def act(self, inputs: dict[str, Any], *, role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
+        """Squash the actions, and their log-probability (Haarnoja et al., arXiv:1812.05905, appendix C)."""
+        raw, outputs = GaussianMixin.act(self, inputs, role=role)
+        slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw)) + math.log(self.limit)
+        outputs["log_prob"] = outputs["log_prob"] - slope.sum(dim=-1, keepdim=True)
+        outputs["mean_actions"] = torch.tanh(outputs["mean_actions"]) * self.limit
+        return torch.tanh(raw) * self.limit, outputs
 
 
 class _DeterministicPolicy(DeterministicMixin, _Policy):

@@ -13,7 +13,7 @@ from shoal.config import (
     SkrlConfig,
     SkrlJaxConfig,
 )
-from shoal.config.skrl import SkrlPpoConfig
+from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
 from shoal.tasks.registry import TaskSpec
 
@@ -42,6 +42,10 @@ _SKRL_PPO = SkrlPpoConfig(
     value_loss_scale=1.0,
 )
 
+# Both need an update for every few steps: `--num-envs 64`.
+_SKRL_SAC = SkrlSacConfig(batch_size=512, memory_size=8192, polyak=0.01, initial_entropy_value=0.05)
+_SKRL_TD3 = SkrlTd3Config(batch_size=512, memory_size=8192, polyak=0.01, exploration_noise=0.3)
+
 _OTHERS = (
     GrpoConfig(num_steps_per_env=500, actor=_ACTOR),
     FastSacConfig(
@@ -55,7 +59,7 @@ _OTHERS = (
         actor_hidden_dims=(64, 64),
         critic_hidden_dims=(128, 128),
     ),
-    SkrlConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
+    SkrlConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO, sac=_SKRL_SAC, td3=_SKRL_TD3),
     SkrlJaxConfig(num_steps_per_env=64, hidden_dims=(64, 64), ppo=_SKRL_PPO),
 )
 

@@ -1,11 +1,14 @@
-"""FastSAC's distributions, against torch's own and against sums that are written out."""
+"""Distributions of FastSAC and of SAC for skrl, against torch's own and against sums that are written out."""
 
 from __future__ import annotations
 
+import gymnasium
+import numpy as np
 import torch
 
-from shoal.config import FastSacConfig
+from shoal.config import FastSacConfig, SkrlConfig
 from shoal.learn.fast_sac import _Actor, _Critics
+from shoal.learn.skrl.learner import _SquashedPolicy
 
 CONFIG = FastSacConfig(num_atoms=11, max_return=5.0, actor_hidden_dims=(8,), critic_hidden_dims=(8,))
 
@@ -20,6 +23,22 @@ def test_log_probabilities_are_those_of_a_squashed_gaussian() -> None:
     squashed = torch.distributions.TransformedDistribution(gaussian, torch.distributions.TanhTransform())
     expected = squashed.log_prob(actions.double()).sum(dim=1)
     torch.testing.assert_close(log_probs.double(), expected, atol=1e-3, rtol=1e-4)
+
+
+def test_log_probabilities_of_skrls_policy_are_those_of_a_squashed_gaussian() -> None:
+    torch.manual_seed(0)
+    boxes = {f"{name}_space": gymnasium.spaces.Box(-9, 9, (3,), np.float32) for name in ("observation", "state")}
+    actions = gymnasium.spaces.Box(-2, 2, (2,), np.float32)
+    policy = _SquashedPolicy(SkrlConfig(hidden_dims=(8,), action_limit=2.0), {**boxes, "action_space": actions})
+    inputs = {"observations": torch.randn(64, 3)}
+    drawn, outputs = policy.act(inputs)
+    mean = policy.compute(inputs)[0].double()
+    gaussian = torch.distributions.Normal(mean, outputs["log_std"].double().exp())
+    transforms = [torch.distributions.TanhTransform(), torch.distributions.AffineTransform(0.0, 2.0)]
+    squashed = torch.distributions.TransformedDistribution(gaussian, transforms)
+    expected = squashed.log_prob(drawn.double()).sum(dim=1, keepdim=True)
+    torch.testing.assert_close(outputs["log_prob"].double(), expected, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(outputs["mean_actions"].double(), 2 * torch.tanh(mean), atol=1e-6, rtol=1e-5)
 
 
 def test_a_return_is_shared_by_its_two_neighbouring_atoms() -> None:
