@@ -241,10 +241,11 @@ def test_commands_are_found_with_their_lines_output_and_comments() -> None:
     ("text", "small"),
     [
         (TRAIN_LINE, "train Cartpole-Swingup --num-envs 64 --max-iterations 2"),
-        ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 12"),
+        ("train A", "train A --num-envs 64 --max-iterations 2"),
+        ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 12 --no-export"),
         (
             "shoal train A --num-envs-total 4096",
-            "shoal train A --num-envs-total 4096 --num-envs-total 128 --max-iterations 2",
+            "shoal train A --num-envs-total 4096 --num-envs-total 128 --max-iterations 2 --no-export",
         ),
         ("train A --dry-run", "train A --dry-run"),
         ("uv run play A", "play A"),

@@ -85,6 +85,7 @@ def test_a_command_that_reaches_the_machines(command: Command, typist: Typist) -
     assert typist.made.left_processes() == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("command", TYPED, ids=str)
 def test_a_command_that_is_typed_on_each_machine(command: Command, typist: Typist) -> None:
     first, second = typist.made.workers

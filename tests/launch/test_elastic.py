@@ -165,6 +165,7 @@ def test_both_sides_of_a_cable_that_is_pulled_end_and_say_so(pair: Machines) -> 
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_training_goes_on_without_a_machine_and_takes_it_back(pair: Machines) -> None:
     running = begun(pair, "--max-restarts", "3", nnodes="1:2")
     log_root = pair.shared / "logs"

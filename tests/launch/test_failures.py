@@ -98,6 +98,17 @@ FAULTS = {
 }
 
 
+SLOW_TO_DIFFER = (
+    *(
+        "spawned, rank 1 starves",
+        "spawned, rank 1 dies waiting",
+        "in process, rank 0 raises",
+        "joined, rank 0 is killed",
+    ),
+)
+"""Launches that end as others of the table do."""
+
+
 @dataclass(frozen=True)
 class Failed:
     """A launch that failed, and what had been asked of it."""
@@ -130,7 +141,8 @@ def failed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def launches(*words: str) -> pytest.MarkDecorator:
     """Give a test the launches whose names hold all words."""
-    names = [name for name in FAULTS if all(word in name for word in words)]
+    marks = dict.fromkeys(SLOW_TO_DIFFER, (pytest.mark.soak,))
+    names = [pytest.param(name, marks=marks.get(name, ())) for name in FAULTS if all(word in name for word in words)]
     return pytest.mark.parametrize("failed", names, indirect=True)
 
 

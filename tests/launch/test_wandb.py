@@ -115,6 +115,7 @@ def test_a_training_that_is_ended_leaves_nothing_of_wandb(
         assert [row["iteration"] for row in launch.rows] == [row["iteration"] for row in ended.rows]
 
 
+@pytest.mark.soak
 def test_a_server_that_is_not_there_costs_a_warning_and_no_row(tmp_path: Path) -> None:
     nobody = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": KEY, "WANDB_INIT_TIMEOUT": "1"}
     online = {"WANDB_MODE": "online", "WANDB_CONFIG_DIR": str(tmp_path)}

@@ -57,9 +57,17 @@ def allowed(name: str, values: np.ndarray) -> float:
     return SPEEDS if name in {"qvel", "cvel"} else POSITIONS
 
 
+IN_CI = {"Ant-v5", "Hopper-v5", "InvertedDoublePendulum-v5"}
+"""With contacts in space, with contacts in a plane, and without: the others have nothing else."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # The first one compiles most of the kernels, and other processes may use the core too.
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec",
+    [spec if spec.name in IN_CI else pytest.param(spec, marks=pytest.mark.soak) for spec in SPECS],
+    ids=lambda spec: spec.name,
+)
 def test_both_engines_show_the_same(spec: TaskSpec) -> None:
     native, warp = on_both_engines(spec)
     rng = np.random.default_rng(0)
