@@ -35,6 +35,19 @@ def test_a_host_that_is_not_here_is_refused(host: str) -> None:
         free_port(host, 8080)
 
 
+def test_a_host_that_is_not_found_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def look_up(*where: object, **_: object) -> None:
+        asked.append(where)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(UsageError, match=r"\(Name or service not known\)"):
+        free_port("nowhere.invalid", 8080)
+    assert len(asked) == 1
+
+
 def test_the_highest_port_is_the_last_that_is_tried() -> None:
     with pytest.raises(UsageError, match="ports 65535 to 65535"):
         free_port("192.0.2.1", 65535)

@@ -61,14 +61,15 @@ def train_until_return(config: BenchConfig, spec: TaskSpec, workers: int, seed: 
             resumed = [*train_command(config, workers, scratch), "--resume"]
             more = run_training(resumed, environment, experiment, lambda row, enough=enough: row["iteration"] >= enough)
             rows += more[1]
+        found = newest
         if is_reached:
-            first = bisect.bisect_left(checkpoints[:-1], x=True, key=lambda each: mean_return(each) >= wanted)
-            newest = checkpoints[first]
-        row = {row["iteration"]: row for row in rows}[newest.iteration]
+            earlier = bisect.bisect_left(checkpoints[:-1], x=True, key=lambda each: mean_return(each) >= wanted)
+            found = checkpoints[earlier]
+        row = {row["iteration"]: row for row in rows}[found.iteration]
         return Reached(
             seed=seed,
-            mean_return=mean_return(newest),
-            iteration=newest.iteration,
+            mean_return=mean_return(found),
+            iteration=found.iteration,
             steps=row["Train/total_steps"],
             seconds=before_first_s + row["Train/total_time"],
             is_reached=is_reached,

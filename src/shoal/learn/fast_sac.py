@@ -17,6 +17,7 @@ from rsl_rl.env import VecEnv
 from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.utils import reduce_gradients_in_buckets
 from torch import nn
+from torch.distributions.transforms import TanhTransform
 
 from shoal.config.fast_sac import FastSacConfig
 from shoal.learn.groups import World
@@ -251,8 +252,7 @@ class _Actor(nn.Module):
         noise = torch.randn_like(mean)
         raw = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        # The logarithm of tanh's derivative, which does not underflow (appendix C of arXiv:1812.05905, rearranged).
-        slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
+        slope = TanhTransform().log_abs_det_jacobian(raw, None)  # It reads no result.
         return torch.tanh(raw), (gaussian - slope).sum(dim=-1)
 
 

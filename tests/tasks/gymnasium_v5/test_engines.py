@@ -58,7 +58,7 @@ def allowed(name: str, values: np.ndarray) -> float:
 
 
 IN_CI = {"Ant-v5", "Hopper-v5", "InvertedDoublePendulum-v5"}
-"""With contacts in space, with contacts in a plane, and without: the others have nothing else."""
+"""With contacts in space, with contacts in a plane, and without. `make test-soak` has the others."""
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from skrl.resources.noises.torch import GaussianNoise
 from skrl.resources.preprocessors.torch import RunningStandardScaler
 from skrl.resources.schedulers.torch import KLAdaptiveLR
 from torch import nn
+from torch.distributions.transforms import TanhTransform
 
 from shoal.config.skrl import SkrlConfig
 from shoal.learn.groups import World
@@ -260,7 +261,7 @@ class _GaussianPolicy(GaussianMixin, Model):
 
 
 class _SquashedPolicy(GaussianMixin, _Policy):
-    """SAC's policy: a Gaussian of the observation, squashed by tanh; skrl has none, and clips."""
+    """SAC's policy: a Gaussian, squashed by tanh. skrl has none: its own clips."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
         Model.__init__(self, **spaces)
@@ -276,7 +277,7 @@ class _SquashedPolicy(GaussianMixin, _Policy):
     def act(self, inputs: dict[str, Any], *, role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         """Squash the actions, and their log-probability (Haarnoja et al., arXiv:1812.05905, appendix C)."""
         raw, outputs = GaussianMixin.act(self, inputs, role=role)
-        slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw)) + math.log(self.limit)
+        slope = TanhTransform().log_abs_det_jacobian(raw, None) + math.log(self.limit)
         outputs["log_prob"] = outputs["log_prob"] - slope.sum(dim=-1, keepdim=True)
         outputs["mean_actions"] = torch.tanh(outputs["mean_actions"]) * self.limit
         return torch.tanh(raw) * self.limit, outputs
