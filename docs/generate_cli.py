@@ -31,8 +31,12 @@ COMMANDS = (
     "train Cartpole-Swingup --help all",
     "play Cartpole-Swingup --help all",
     "evaluate Cartpole-Swingup --help all",
+    "shoal compare A B --help",
+    "shoal compare Cartpole-Swingup A B --help all",
+    "shoal sweep --help",
     "shoal export Cartpole-Swingup --help all",
     "shoal replay --help",
+    "shoal runs --help",
     "shoal checkpoints --help",
     "shoal convert --help",
     "shoal plan Cartpole-Swingup --help all",
@@ -43,7 +47,6 @@ COMMANDS = (
 )
 
 LIKE_ANOTHER = {
-    "evaluate Cartpole-Swingup --help all": "The flags are those of `play`.",
     "shoal plan Cartpole-Swingup --help all": "The flags are those of `train`.",
 }
 """Commands with the same flags as another."""
@@ -76,7 +79,7 @@ def _help_of(process: subprocess.Popen[str], command: str) -> str:
     if process.returncode:
         sys.exit(f"`{command}` failed with {process.returncode}.")
     lines = [line.rstrip() for line in output.strip("\n").splitlines()]
-    if command.startswith(("play", "shoal export")):
+    if command.startswith(("play", "evaluate", "shoal export", "shoal compare Cart")):
         end = next(at for at, line in enumerate(lines) if line.startswith("-- env "))
         lines[end:] = ["--env.* and --agent.* as for train; by default as the policy was trained"]
     return "\n".join(lines)

@@ -87,9 +87,10 @@ def test_the_policy_plays_without_a_display(desk: Desk) -> None:
 
 
 def test_an_evaluation_prints_json(desk: Desk) -> None:
-    words = ("evaluate", TASK, "--episodes", "8", "--checkpoint", str(desk.runs[0] / "checkpoints" / "000002"))
+    words = ("evaluate", TASK, "--num-episodes", "8", "--checkpoint", str(desk.runs[0] / "checkpoints" / "000002"))
     told = json.loads(desk.type(*words).stdout)
-    assert told["episodes"] == 8
-    assert told["return_min"] <= told["return_mean"] <= told["return_max"]
-    assert told["length_mean"] <= 25
-    assert Path(told["checkpoint"]).name == "000002"
+    summary = told["summary"]
+    assert summary["episodes"] == 8
+    assert summary["return"]["min"] <= summary["return"]["mean"] <= summary["return"]["max"]
+    assert summary["length"]["mean"] <= 25
+    assert Path(told["policy"]).parent.name == "000002"

@@ -23,6 +23,10 @@ STOPPING = frozenset(signal.Signals[name] for name in ERRORS)
 """The same signals by number."""
 
 
+STOPPING_TRAINING = "stopping after this iteration, with a checkpoint. Ctrl-C again stops at once."
+"""How a training acknowledges a stop signal."""
+
+
 class StopRequests:
     """Number of stop signals that this process has received, by name."""
 
@@ -37,11 +41,6 @@ class StopRequests:
     def first(self) -> str | None:
         """The received signal that comes first in `ERRORS`; None without any."""
         return next((name for name, count in self.counts.items() if count), None)
-
-
-def stop_announcement(name: str) -> str:
-    """Return the line that acknowledges a stop signal."""
-    return f"{name}: stopping after this iteration, with a checkpoint. Ctrl-C again stops at once."
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The work of one rank, the same in every launch mode: device, environments, process group, training, export.
+"""The work of one rank, the same in every launch mode: device, environments, process group, training, export; or jobs.
 
 The order must hold: isolation before anything allocates, environments with captured graphs before the process group,
 first weights before the first step.
@@ -20,11 +20,12 @@ from shoal.errors import ShoalError
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good
-from shoal.plan.ranks import Rank
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.ranks import Rank, usable_threads
+from shoal.plan.spec import EvaluateSpec, SweepSpec, TrainSpec, WorkerSpec
 from shoal.provenance import git_state, now, versions
 from shoal.signals import ERRORS, StopRequests
 from shoal.tasks import registry
+from shoal.user_code import load
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RUN_TRIALS = "shoal.sweep.worker:run_trials"
+"""Named, not imported: it is of a higher layer, and calls `run_worker` for each trial."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
@@ -44,10 +48,10 @@ class WorkerReport:
     rank: int
     host: str
     device: str
-    iteration: int
-    digest: str
+    iteration: int = 0
+    digest: str = ""
     """Fingerprint of the learner at the end, equal on every rank."""
-    last_row: Row
+    last_row: Row = field(default_factory=dict[str, float])
     """Pooled metrics of the last iteration; empty without one."""
     distance: dict[str, float] = field(default_factory=dict[str, float])
     """Measurements of `learn.collective_latency`, if `probe` is set."""
@@ -67,10 +71,10 @@ def run_worker(  # noqa: PLR0913  All by name.
     beat: Heartbeat | None = None,
     network: Mapping[str, str] | None = None,
 ) -> tuple[WorkerReport, Callable[[], None]]:
-    """Train as one rank.
+    """Train as one rank, run evaluation jobs, or train trials of a sweep.
 
     Args:
-        job: The training, the same on every rank.
+        job: The work, the same on every rank.
         rank: This worker's rank.
         stop: Stop signals received; read between iterations.
         store: Opens the store of the process group; None for a single worker.
@@ -82,17 +86,12 @@ def run_worker(  # noqa: PLR0913  All by name.
         The report, and what exports the policy, if this rank has to; to be called once the report is written.
 
     Raises:
-        ShoalError: The training failed, or a signal ended it after a checkpoint.
+        ShoalError: The work failed, or a signal ended it.
     """
     # Everything heavy is imported here: processes that only plan import this module too.
-    from shoal.learn.filming import filming
-    from shoal.learn.groups import World, group_timeout, process_group
-    from shoal.plan.ranks import usable_threads
-    from shoal.sim.gpu_memory import translate_memory_errors
-    from shoal.sim.isolation import isolated
+    from shoal.learn.groups import World
 
     device = job.nodes[0].devices[rank.local_rank]
-    flag = "--num-envs" if job.config.num_envs_total is None else "--num-envs-total"
     world = World(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -102,20 +101,54 @@ def run_worker(  # noqa: PLR0913  All by name.
         beat=beat or Heartbeat(),
         network=network or {},
     )
-    with translate_memory_errors(device, job.num_envs, flag), isolated(device, threads=usable_threads(rank)):
-        env = _build_env(job, world)
+    if isinstance(job, EvaluateSpec):
+        from shoal.jobs.worker import run_jobs
+
+        run_jobs(job, world, stop=stop, store=store, threads=usable_threads(rank))
+        return WorkerReport(rank=world.rank, host=platform.node(), device=device), lambda: None
+    if isinstance(job, SweepSpec):
+        load(_RUN_TRIALS)(job, rank, stop=stop, on_row=on_row, beat=world.beat)
+        return WorkerReport(rank=world.rank, host=platform.node(), device=device), lambda: None
+    if not isinstance(job, TrainSpec):
+        raise TypeError(type(job))
+    return _train(job, world, stop=stop, store=store, on_row=on_row, threads=usable_threads(rank))
+
+
+def _train(  # noqa: PLR0913  All by name.
+    job: TrainSpec,
+    world: World,
+    *,
+    stop: StopRequests,
+    store: Callable[[], Store] | None,
+    on_row: Callable[[Row], None] | None,
+    threads: int,
+) -> tuple[WorkerReport, Callable[[], None]]:
+    """Train as one rank; return the report, and what exports the policy."""
+    from shoal.learn.filming import filming
+    from shoal.learn.groups import group_timeout, process_group
+    from shoal.sim.gpu_memory import translate_memory_errors
+    from shoal.sim.isolation import isolated
+
+    flag = "--num-envs" if job.config.num_envs_total is None else "--num-envs-total"
+    with translate_memory_errors(world.device, job.num_envs, flag), isolated(world.device, threads=threads):
+        env, evaluation_env = _build_envs(job, world)
         timeout = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
         with (
             # Around the group: no other rank waits for the last film.
             filming(env.task, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
             process_group(world, backend=job.backend, store=store, timeout=timeout),
         ):
-            return _learn(job, world, env, stop=stop, on_row=on_row, on_step=on_step)
+            return _learn(job, world, env, evaluation_env, stop=stop, on_row=on_row, on_step=on_step)
 
 
-def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
-    """Build this rank's environments, seeded by its rank. One rank of a node at a time fills Warp's cache."""
+def _build_envs(job: TrainSpec, world: World) -> tuple[WarpVecEnv, WarpVecEnv | None]:
+    """Build this rank's environments, seeded by its rank, and those of `--eval-interval`, which rank 0 alone has.
+
+    One rank of a node at a time fills Warp's cache. The GPU memory that `shoal.plan.sizes` counts is without the second
+    ones: an evaluation has few, and no experience.
+    """
     from shoal.envs.vec_env import WarpVecEnv
+    from shoal.learn.evaluation import EVALUATION_SEED
     from shoal.sim.kernel_cache import exclusive_kernel_cache
 
     spec = registry.resolve(job.config.task)
@@ -128,24 +161,32 @@ def _build_env(job: WorkerSpec, world: World) -> WarpVecEnv:
         env = WarpVecEnv(task)
         if job.config.agent.needs_final_observations:
             env.keep_final_observations()
+        evaluation_env = None
+        if job.config.eval_interval and world.is_first:
+            config, num_envs = job.config.env.in_play().undisturbed(), job.config.eval_episodes
+            evaluation_env = WarpVecEnv(
+                spec.build(config, num_envs=num_envs, device=world.device, seed=EVALUATION_SEED)
+            )
     world.beat.enter("startup")
-    return env
+    return env, evaluation_env
 
 
 def _learn(  # noqa: PLR0913  All by name.
-    job: WorkerSpec,
+    job: TrainSpec,
     world: World,
     env: WarpVecEnv,
+    evaluation_env: WarpVecEnv | None,
     *,
     stop: StopRequests,
     on_row: Callable[[Row], None] | None,
     on_step: Callable[[int], None] | None,
 ) -> tuple[WorkerReport, Callable[[], None]]:
-    """Build the learner, synchronise all replicas, and train."""
+    """Build the learner, synchronise all replicas, and train; with an `evaluation_env` evaluate meanwhile."""
     from shoal.learn.allocator import keep_freed_memory
     from shoal.learn.checkpoint_transfer import CheckpointTransfer
     from shoal.learn.checkpoint_writer import CheckpointWriter
     from shoal.learn.collective_latency import measure_collective_latency
+    from shoal.learn.evaluation import evaluate_learner
     from shoal.learn.groups import group_timeout
     from shoal.learn.learners import build_learner
     from shoal.learn.loop import TrainingLoop
@@ -187,6 +228,8 @@ def _learn(  # noqa: PLR0913  All by name.
             stop_requests=stop.flags,
             on_step=on_step,
             dump_diverged=partial(_keep_lost, job, world, env),
+            evaluate=evaluation_env
+            and partial(evaluate_learner, loop.learner, evaluation_env, world, num_envs=env.num_envs),
         )
         world.beat.enter("checkpoint")
         checkpoints.wait()
@@ -214,7 +257,7 @@ def _learn(  # noqa: PLR0913  All by name.
     return report, partial(_export, job, env, loop) if exports else lambda: None
 
 
-def _begin(job: WorkerSpec, loop: TrainingLoop) -> None:
+def _begin(job: TrainSpec, loop: TrainingLoop) -> None:
     """Synchronise all replicas, with the state of the checkpoint to start from, if any."""
     from shoal.learn.checkpoint_transfer import local_copy
     from shoal.learn.checkpoints import read_checkpoint
@@ -233,7 +276,7 @@ def _begin(job: WorkerSpec, loop: TrainingLoop) -> None:
             resume_environments(loop, Checkpoint(model.parent))
 
 
-def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
+def _keep_lost(job: TrainSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
     """Write the history of environments of this rank that diverged; a failure costs one warning.
 
     Returns:
@@ -257,7 +300,7 @@ def _keep_lost(job: WorkerSpec, world: World, env: WarpVecEnv, iteration: int) -
     )
 
 
-def _export(job: WorkerSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
+def _export(job: TrainSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
     """Write the last policy, and the best one that was saved; a failure costs one warning."""
     from shoal.learn.checkpoints import read_checkpoint
 
@@ -280,7 +323,7 @@ def _export(job: WorkerSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
         )
 
 
-def _export_as(file: Path, checkpoint: Checkpoint, job: WorkerSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
+def _export_as(file: Path, checkpoint: Checkpoint, job: TrainSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
     """Write the policy of `loop`, which has the state of `checkpoint`."""
     from shoal.learn.export import exportable_policy, write_policy
 

@@ -47,6 +47,7 @@ def test_every_contract_is_kept() -> None:
         ("errors.py", "import warp", "Fence: warp and mujoco"),
         ("plan/spec.py", "import torchrunx", "Fence: torchrunx"),
         ("learn/rsl_rl/ppo.py", "import viser", "Fence: viser"),
+        ("sweep/worker.py", "import optuna", "Fence: optuna"),
         ("plan/ranks.py", "import pynvml", "Fence: pynvml"),
     ],
 )

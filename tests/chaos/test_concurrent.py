@@ -37,7 +37,7 @@ def test_of_several_resumes_of_a_run_one_goes_on_and_the_others_name_it(
         if each is not winner:
             ended = each.end()
             assert ended.code == 2, ended.stderr
-            assert f"The run {run} is being trained by process {winner.leader} on " in ended.last_line
+            assert f"The run {run} is in use by process {winner.leader} on " in ended.last_line
             assert "Traceback" not in ended.stderr
     assert wait_until(lambda: len(rows_of(run)) > before + 2, timeout=60)
     winner.signal_itself(signal.SIGTERM)

@@ -61,7 +61,7 @@ def completed(*words: str) -> list[str]:
         ("train Cartpole-Swingup --no-exp", ["--no-export"]),
         ("train Cartpole-Swingup --help env.r", ["env.rewards"]),
         ("evaluate Cartpole-Swingup --agent z", ["zero"]),
-        ("play Cartpole-Swingup --checkpoint b", ["best"]),
+        ("play Cartpole-Swingup --checkpoint b", ["best", "best-of-runs"]),
         ("shoal replay --vid", ["--video-path"]),
         ("shoal completion f", ["fish"]),
         ("/some/where/train Cartpole-B", ["Cartpole-Balance"]),

@@ -24,8 +24,11 @@ COMMANDS = {
     "plan": ("plan", "Cartpole-Swingup"),
 }
 
-WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "replay", "checkpoints", "convert")}
-"""Commands that need no task to tell their flags."""
+WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "sweep", "replay", "checkpoints", "convert", "runs")} | {
+    "compare": ("compare", "Cartpole-Swingup", "A", "B"),
+    "compare_results": ("compare", "A", "B"),
+}
+"""Commands whose usage names more, or other things, than a task."""
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +127,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "train",
             "play",
             "evaluate",
+            "compare",
             "export",
             "replay",
             "checkpoints",

@@ -14,6 +14,7 @@ from support.snapshots import matches_snapshot
 
 from shoal.checks.findings import note, ok, problem
 from shoal.cli import report
+from shoal.cli.evaluations import print_evaluation
 from shoal.cli.parse import parse_train
 from shoal.commands.play import Episodes
 from shoal.commands.train import Outcome
@@ -207,12 +208,13 @@ def test_episodes_are_told_one_by_one_and_with_their_spread(capsys: pytest.Captu
     assert [row for row in table if row[0].isdigit()] == [["1", "1.00", "10"], ["2", "2.00", "20"], ["3", "6.00", "30"]]
 
 
-def test_an_evaluation_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_evaluation(EPISODES)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["episodes"], told["return_mean"], told["return_min"], told["return_max"]) == (3, 3.0, 1.0, 6.0)
-    assert told["return_std"] == pytest.approx((14 / 3) ** 0.5)
-    assert told["length_mean"] == 20.0
+def test_an_evaluation_is_json_of_its_own_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [{"name": name, "summary": None} for name in "abc"]
+    print_evaluation(Path("out"), {"jobs": jobs}, ["b"])
+    told = capsys.readouterr()
+    assert (json.loads(told.out), told.err) == (jobs[1], "Report: out/report.html\n")
+    print_evaluation(Path("out"), {"jobs": jobs}, ["a", "c"])
+    assert json.loads(capsys.readouterr().out) == [jobs[0], jobs[2]]
 
 
 def test_an_error_is_told_on_standard_error_with_its_details_above(capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,7 @@ def test_training_goes_on_without_a_machine_and_takes_it_back(pair: Machines) ->
     assert pair.left_processes() == []
 
 
+@pytest.mark.soak
 def test_a_failure_on_one_machine_is_told_on_all_and_is_not_tried_again(tmp_path: Path) -> None:
     with machines(tmp_path, "alpha", "beta", "gamma") as made:
         nodes = ("--nnodes", "3", "--master-addr", made["alpha"].address6, "--max-restarts", "2")

@@ -209,6 +209,7 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
         ("torchrunx_patch", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
     ],
 )
+@pytest.mark.soak
 def test_what_keeps_the_workers_of_a_machine_is_missed_when_it_is_killed(
     pair: Machines, module: str, said: str
 ) -> None:
@@ -246,6 +247,7 @@ def test_ctrl_c_ends_the_run_on_all_machines_with_a_checkpoint(pair: Machines) -
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_a_launcher_that_stands_still_for_a_while_finds_its_training_again(pair: Machines) -> None:
     with training(pair) as running:
         running.signal_itself(signal.SIGSTOP)

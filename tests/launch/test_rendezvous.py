@@ -21,7 +21,7 @@ from shoal.launch.rendezvous import Rendezvous
 from shoal.launch.signed_store import SECRET, SignedStore
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.spec import TrainSpec
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ FIRST, SECOND = (Rank(rank=rank, local_rank=rank, world_size=2, local_world_size
 DISTANT = Rank(rank=0, local_rank=0, world_size=2, local_world_size=1)
 
 
-def job(**changes: Any) -> WorkerSpec:
+def job(**changes: Any) -> TrainSpec:
     """A job as a rank has planned it."""
     config = registry.resolve("Cartpole-Swingup").defaults()
-    return WorkerSpec(
+    return TrainSpec(
         config=replace(config, **changes),
         run_dir="/run",
         nodes=(NodePlan(devices=("cpu",) * 2),),

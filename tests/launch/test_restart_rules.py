@@ -236,7 +236,9 @@ class FarStory(Story):
         self.stop = StopRequests()
 
     def surround(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr("shoal.launch.restarts.probe_hosts", lambda _environ, *rest: self.probe_hosts(*rest))
+        patch.setattr(
+            "shoal.launch.restarts.probe_hosts", lambda _environ, config, _tasks, *rest: self.probe_hosts(config, *rest)
+        )
         patch.setattr("shoal.launch.restarts.LONGEST_PAUSE_S", 0.0)  # They are waited for before the probe.
 
     def probe_hosts(

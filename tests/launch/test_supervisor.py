@@ -18,7 +18,7 @@ from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.supervisor import Supervisor
 from shoal.plan.nodes import NodePlan
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.spec import TrainSpec
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import WorkerReport
@@ -122,7 +122,7 @@ def supervise(
     nodes[0].on_wait = lambda: event(nodes)
     plans = tuple(NodePlan(host=node.name, devices=("cpu",) * WORKERS) for node in nodes)
     config = registry.resolve("Cartpole-Swingup").defaults()
-    spec = WorkerSpec(
+    spec = TrainSpec(
         config=config, run_dir=str(run.path), nodes=plans, world_size=NODES * WORKERS, backend="gloo", num_envs=8
     )
     return Supervisor(spec, cast("Any", nodes), Listener(), stop or StopRequests()).run()

@@ -13,7 +13,8 @@ from support.tiny_env import TinyEnv
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
-from shoal.learn.evaluation import _first_episodes, open_policy, run_episodes
+from shoal.learn import evaluation
+from shoal.learn.evaluation import open_policy, run_episodes
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def first_episodes(env: Scripted, noise_seed: int = 0) -> tuple[list[float], lis
     loop = tiny_loop(env=env)
     policy = loop.learner.policy()
     torch.manual_seed(noise_seed)
-    return _first_episodes(env, policy)  # pyright: ignore[reportArgumentType]  Any VecEnv does.
+    return evaluation.first_episodes(env, policy)[:2]  # pyright: ignore[reportArgumentType]  Any VecEnv does.
 
 
 def test_only_the_first_episode_of_each_environment_counts() -> None:
@@ -68,6 +69,27 @@ def test_nan_after_the_first_episode_does_not_count() -> None:
     returns, lengths = first_episodes(Scripted([[1, 1], [NAN, 1]], [[1, 0], [0, 1]]))
     assert returns == [1, 2]
     assert lengths == [1, 2]
+
+
+def test_no_step_is_taken_long_after_the_last_episode() -> None:
+    env = Scripted([[1.0, 1.0]] * 400, [[1, 0], *[[0, 1]] * 399])
+    assert first_episodes(env) == ([1, 2], [1, 2])
+    assert len(env.actions) < 20
+
+
+def test_an_episode_succeeds_where_its_last_step_does() -> None:
+    # The second environment loses what it had; the third has it in its second episode alone.
+    script = [[0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
+    env = Scripted([[0.0] * 3] * 2, [[0, 0, 1], [1, 1, 1]])
+    step, values = env.step, iter(script)
+
+    def with_success(actions: torch.Tensor) -> Any:
+        *rest, extras = step(actions)
+        return *rest, {**extras, "log": {"Metrics/success": torch.tensor(next(values))}}
+
+    env.step = with_success  # pyright: ignore[reportAttributeAccessIssue]
+    policy = tiny_loop(env=env).learner.policy()
+    assert evaluation.first_episodes(env, policy).successes == [True, False, False]  # pyright: ignore[reportArgumentType]
 
 
 def test_small_rewards_are_not_lost_beside_large_ones() -> None:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from support.limits import files_of_at_most
 
+from shoal.cli.parse import parse_train
 from shoal.config import TrainConfig
 from shoal.learn.metrics import JsonLinesWriter, SafeWriter, open_writers
+from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import pytest
-
-    from shoal.plan.rundir import RunDir
 
 ROW = {"iteration": 1.0, "Train/total_steps": 32.0}
 
@@ -113,6 +114,48 @@ def test_tensorboard_reads_what_was_written(run_dir: RunDir) -> None:
     assert [(event.step, event.value) for event in events.Scalars("Train/mean_reward")] == [(1, 0.5), (2, 0.75)]
     # What has no group is not a metric.
     assert events.Tags()["scalars"] == ["Train/mean_reward"]
+
+
+def test_tensorboard_shows_what_a_run_changes_as_hyperparameters(run_dir: RunDir) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
+
+    words = "Cartpole-Swingup --seed 7 --no-export --env.pole-mass 0.3 --agent.actor.hidden-dims 32 16"
+    for writer in open_writers(run_dir, parse_train(words.split())):
+        writer.write(ROW)
+        writer.close()
+    events = EventAccumulator(str(run_dir.path)).Reload()
+    session = parse_session_start_info_plugin_data(events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content)
+    assert {name: value.number_value or value.string_value for name, value in session.hparams.items()} == {
+        "seed": 7.0,
+        "export": "False",
+        "env.pole_mass": 0.3,
+        "agent.actor.hidden_dims": "[32, 16]",
+    }
+    # All in the run's own directory: a subdirectory would be a run of its own.
+    assert [path.name.split(".")[0] for path in sorted(run_dir.path.iterdir())] == ["events", "metrics"]
+
+
+def test_tensorboard_compares_the_hyperparameters_of_all_runs(log_root: Path) -> None:
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams.backend_context import Context
+
+    for name, words in {"a": "--seed 7", "b": "--env.pole-mass 0.3", "c": ""}.items():
+        run = RunDir(log_root / name)
+        run.path.mkdir()
+        for writer in open_writers(run, parse_train(["Cartpole-Swingup", *words.split()])):
+            writer.write(ROW)
+            writer.close()
+    provider = MultiplexerDataProvider(EventMultiplexer().AddRunsFromDirectory(str(log_root)).Reload(), str(log_root))
+    context, request = Context(TBContext(data_provider=provider)), RequestContext()
+    metadata = context.hparams_metadata(request, "")
+    experiment = context.experiment_from_metadata(request, "", True, metadata, [])  # noqa: FBT003
+    assert sorted(metadata) == ["a", "b", "c"]
+    assert sorted(info.name for info in experiment.hparam_infos) == ["env.pole_mass", "seed"]
+    assert [info.name.tag for info in experiment.metric_infos] == ["Train/total_steps"]
 
 
 def test_tensorboard_on_a_full_disk_costs_rows(

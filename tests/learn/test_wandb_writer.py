@@ -12,6 +12,7 @@ import psutil
 import pytest
 from support.wandb_files import launches_in
 
+from shoal.cli.parse import parse_train
 from shoal.config import TrainConfig
 from shoal.learn.metrics import open_writers
 
@@ -26,9 +27,9 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
 
 
-def log(run: RunDir, *iterations: int) -> None:
+def log(run: RunDir, *iterations: int, config: TrainConfig = CONFIG) -> None:
     """One launch that writes rows of these iterations."""
-    writers = open_writers(run, CONFIG)
+    writers = open_writers(run, config)
     for iteration in iterations:
         for writer in writers:
             writer.write({"iteration": float(iteration), "Train/mean_reward": iteration / 10})
@@ -48,6 +49,14 @@ def test_another_launch_continues_the_same_run(run_dir: RunDir) -> None:
     ]
     assert {first.project, second.project} == {"fish"}
     assert first.axes == second.axes == {"*": "iteration"}
+
+
+def test_the_notes_of_a_run_are_the_flags_that_it_changes_and_may_be_edited_in_wandb(run_dir: RunDir) -> None:
+    config = parse_train(["Cartpole-Swingup", "--logger", "wandb", "--env.pole-mass", "0.3"])
+    log(run_dir, 1, config=config)
+    log(run_dir, 2, config=config)
+    notes = [launch.notes for launch in launches_in(run_dir.path)]
+    assert notes == ["--logger wandb --env.pole-mass 0.3", ""]
 
 
 def test_a_run_that_is_renamed_in_wandb_keeps_its_new_name(run_dir: RunDir) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.stories import plan_of
 
 from shoal.cli import main
+from shoal.cli.parse import parse_export, parse_play
 from shoal.commands.checkpoints import verify
 from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
@@ -330,7 +331,8 @@ def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None
 @pytest.mark.parametrize(("word", "trouble"), [("nowhere", "does not exist"), (".", r"would hold a model\.pt")])
 def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str, tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=rf"{trouble}: pass a directory below <run>/checkpoints, a \.pt file, 'latest' or 'best'"
+        UsageError,
+        match=rf"{trouble}: pass a directory below <run>/checkpoints, a \.pt file, 'latest', 'best' or 'best-of-runs'",
     ):
         checkpoint_at(tmp_path / word)
 
@@ -355,6 +357,45 @@ def test_the_best_is_the_whole_one_of_the_newest_run_with_the_highest_score(tmp_
     flip_a_bit(newer.checkpoint_dir(4))
     assert find_model(str(tmp_path), spec, "best").parent == newer.checkpoint_dir(2)
     assert find_model(str(tmp_path), spec, "latest").parent == newer.checkpoint_dir(5)
+
+
+def test_the_best_of_all_runs_is_whole_and_has_a_score_by_the_newest_runs_metric(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = resolve("Cartpole-Swingup")
+    runs = [RunDir(tmp_path / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2, 3)]
+    scored(runs[0], {1: 7.0, 2: 8.0})
+    scored(runs[1], {900: 99.0}, metric="Metrics/terrain_level")
+    scored(runs[2], {1: 3.0, 2: None})
+    assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[0].checkpoint_dir(2)
+    assert caplog.messages == [
+        f"Of 3 runs {runs[0].checkpoint_dir(2)} is taken, the best, whose Train/mean_whole_reward is 8.00."
+    ]
+    flip_a_bit(runs[0].checkpoint_dir(2))
+    assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[0].checkpoint_dir(1)
+
+
+def test_a_policy_is_that_of_the_run_whose_configuration_was_read(log_root: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    runs = [RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2)]
+    scored(runs[0], {1: 7.0})
+    scored(runs[1], {1: 3.0})
+    words = (spec.name, "--checkpoint", "best-of-runs", "--log-root", str(log_root))
+    configs = (parse_play(words, program="play"), parse_export(words))
+    scored(runs[1], {2: 9.0})  # A training goes on meanwhile.
+    for config in configs:
+        assert find_model(config.log_root, spec, config.checkpoint).parent == runs[0].checkpoint_dir(1)
+
+
+def test_where_no_score_can_be_compared_the_best_of_all_runs_is_the_newest_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = resolve("Cartpole-Swingup")
+    runs = [RunDir(tmp_path / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2)]
+    scored(runs[0], {900: 9.0})
+    scored(runs[1], {1: None, 2: None}, metric=None)
+    assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[1].checkpoint_dir(2)
+    assert caplog.messages[-1].endswith("is taken, the newest, since no scores can be compared.")
 
 
 def test_where_no_score_can_be_compared_the_best_is_the_last_whole_one(
@@ -392,7 +433,9 @@ def test_a_newer_run_without_a_valid_checkpoint_is_reported_and_skipped(log_root
     assert told.startswith(f"Checkpoint {newer.checkpoint_dir(1)} is damaged and was passed over: ")
 
 
-@pytest.mark.parametrize("words", [("--resume",), ("--checkpoint", "latest"), ("--checkpoint", "best")])
+@pytest.mark.parametrize(
+    "words", [("--resume",), ("--checkpoint", "latest"), ("--checkpoint", "best"), ("--checkpoint", "best-of-runs")]
+)
 def test_when_no_run_has_a_valid_checkpoint_each_damage_is_reported(words: tuple[str, ...], log_root: Path) -> None:
     spec = resolve("Cartpole-Swingup")
     damaged = [RunDir(log_root / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2)]

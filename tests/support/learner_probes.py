@@ -31,7 +31,7 @@ from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.spec import TrainSpec
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import run_worker
@@ -420,7 +420,7 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
     spec = registry.resolve(task)
     run = Path(scratch) / "run"
     run.mkdir(exist_ok=True)
-    job = WorkerSpec(
+    job = TrainSpec(
         config=replace(spec.defaults(task), seed=SEED, logger="none"),
         run_dir=str(run),
         nodes=(NodePlan(devices=("cpu", "cpu")),),

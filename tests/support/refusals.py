@@ -164,6 +164,8 @@ WISHES = {
     "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb", hidden=("wandb",)),
     "a logger that wants a login": Wish("train Cartpole-Swingup --logger wandb", environ=NO_LOGIN),
     # Films.
+    "a negative interval of evaluations": Wish("train Cartpole-Swingup --eval-interval -1"),
+    "checkpoints without an evaluation": Wish("train Cartpole-Swingup --eval-interval 20 --save-interval 50"),
     "a film of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
     "a film longer than the time between films": Wish("train Cartpole-Swingup --video --video-interval 100"),
     "a film of an odd width": Wish("play Cartpole-Swingup --video-size 1279 720"),
@@ -191,14 +193,21 @@ WISHES = {
     "a window without a display": Wish(
         "play Cartpole-Swingup --agent zero --viewer native", environ={"DISPLAY": "", "WAYLAND_DISPLAY": ""}
     ),
-    "a viewer of evaluate": Wish("evaluate Cartpole-Swingup --agent zero --viewer web"),
     "a viewer of nothing": Wish("play Cartpole-Swingup --viewer web --num-envs 0"),
     "a viewer at no port": Wish("play Cartpole-Swingup --viewer web --viewer-port 0"),
     "a viewer somewhere else": Wish("play Cartpole-Swingup --agent zero --viewer web --viewer-host 192.0.2.1"),
     "play a misspelt task": Wish("play Cartpole-Balence"),
     "a directory that is no checkpoint": Wish("play Cartpole-Swingup --checkpoint ."),
-    "evaluate no episodes": Wish("evaluate Cartpole-Swingup --episodes 0"),
-    "evaluate with a negative seed": Wish("evaluate Cartpole-Swingup --seed -1"),
+    "evaluate no episodes": Wish("evaluate Cartpole-Swingup --num-episodes 0"),
+    "evaluate with a negative seed": Wish("evaluate Cartpole-Swingup --seeds -1"),
+    "evaluate episodes and steps": Wish("evaluate Cartpole-Swingup --num-episodes 2 --num-steps 3"),
+    "evaluate a task and a file of jobs": Wish("evaluate Cartpole-Swingup --jobs broken.yaml"),
+    "evaluate jobs of a broken file": Wish("evaluate --jobs broken.yaml"),
+    "watch what is no run": Wish("evaluate Cartpole-Swingup --agent zero --watch ."),
+    "compare one directory": Wish("compare folder.onnx"),
+    "compare directories without results": Wish("compare folder.onnx ."),
+    "compare policies that do not exist": Wish("compare Cartpole-Swingup zero nowhere/model.pt"),
+    "compare too few episodes": Wish("compare Cartpole-Swingup zero random --num-episodes 20"),
     # Exporting.
     "export without a task": Wish("export --out policy.onnx"),
     "export without any run": Wish("export Cartpole-Swingup"),
@@ -212,6 +221,9 @@ WISHES = {
     "replay into no film": Wish("replay broken.yaml --video-path film.gif"),
     "replay into a film below a file": Wish("replay broken.yaml --video-path broken.yaml/film.mp4"),
     # Checkpoints.
+    "runs where there are none": Wish("runs --log-root nowhere"),
+    "runs of a task that does not exist": Wish("runs Cartpole-Swingupp"),
+    "no runs": Wish("runs --limit 0"),
     "checkpoints without any run": Wish("checkpoints"),
     "checkpoints of a run that does not exist": Wish("checkpoints yesterday"),
     "checkpoints of a directory that is no run": Wish("checkpoints folder.onnx"),

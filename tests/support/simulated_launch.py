@@ -27,7 +27,7 @@ from shoal.launch.remote import node as remote_node
 from shoal.launch.remote import node_agent
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
-from shoal.plan.spec import WorkerSpec
+from shoal.plan.spec import TrainSpec
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.timing import CHANNEL_BEAT_S
@@ -95,7 +95,7 @@ class Event:
 class Machine:
     """One machine: a node agent that sends its status, and scripted ranks. It is also its connection and channel."""
 
-    def __init__(self, launch: SimulatedLaunch, spec: WorkerSpec, delay: float, clock_offset: float) -> None:
+    def __init__(self, launch: SimulatedLaunch, spec: TrainSpec, delay: float, clock_offset: float) -> None:
         """Start nothing yet. Messages take `delay` [s]; its clock is ahead of the head's by `clock_offset` [s]."""
         self.launch, self.clock = launch, launch.clock
         self.name, self.ranks = spec.nodes[0].host, spec.ranks
@@ -269,7 +269,7 @@ class SimulatedLaunch:
         """CPU time of the head's own work [s]."""
         plans = tuple(NodePlan(host=f"n{number}", devices=("cpu",) * workers) for number in range(num_nodes))
         config = replace(registry.resolve("Cartpole-Swingup").defaults(), stall_timeout=stall_timeout)
-        self.spec = WorkerSpec(
+        self.spec = TrainSpec(
             config=config, run_dir=str(run.path), nodes=plans, world_size=self.world_size, backend="gloo", num_envs=8
         )
         for module in (supervisor, remote_node, hang_detector):

@@ -27,6 +27,7 @@ class Launch:
 
     run_id: str
     name: str
+    notes: str
     project: str
     rows: list[dict[str, Any]]
     """What was logged, with W&B's own `_step`."""
@@ -40,12 +41,12 @@ def launches_in(run: Path) -> list[Launch]:
 
 
 def _launch(file: Path) -> Launch:
-    launch = Launch("", "", "", [], {})
+    launch = Launch("", "", "", "", [], {})
     defined: dict[int, str] = {}
     for record in _records(file):
         if record.HasField("run"):
             launch.run_id, launch.name = record.run.run_id, record.run.display_name
-            launch.project = record.run.project
+            launch.project, launch.notes = record.run.project, record.run.notes
         elif record.HasField("history"):
             row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             launch.rows.append(row | {"_step": record.history.step.num})

@@ -84,10 +84,10 @@ def _evaluate(config: BenchConfig, environment: Mapping[str, str], checkpoint: C
     """
     command = [
         *(*PYTHON, "-m", "shoal", "evaluate", config.task, "--checkpoint", str(checkpoint.path)),
-        *("--episodes", str(_EPISODES), "--log-root", str(checkpoint.path.parents[3])),
+        *("--num-episodes", str(_EPISODES), "--log-root", str(checkpoint.path.parents[3])),
         *(() if config.gpu_ids == ("auto",) else ("--gpu-ids", *config.gpu_ids)),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ShoalError(f"`{' '.join(command)}` failed with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout)["return_mean"]
+    return json.loads(done.stdout)["summary"]["return"]["mean"]

@@ -9,12 +9,12 @@ from shoal.checks.findings import Finding, ok, problem
 from shoal.checks.storage import SHARED_MEMORY
 from shoal.machine.host import why_unresolved
 from shoal.machine.network import LOOPBACK, addresses_by_interface, answers
+from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import SRUN_SIGN, TORCHRUN_SIGN, launcher_of
 from shoal.plan.slurm import read_task
-from shoal.plan.training import TrainPlan
 
 
-def check_launch(plan: TrainPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_launch(plan: LaunchPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the workers of a plan can start, and reach each other on this machine."""
     if plan.rank is not None:
         yield _check_name(read_task(environ).host if launcher_of(environ) == "srun" else environ["MASTER_ADDR"])

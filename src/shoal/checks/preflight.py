@@ -5,7 +5,7 @@ work is a note. `shoal doctor` makes the same checks, and more.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shoal.checks.film import refuse_no_film
@@ -26,6 +26,7 @@ from shoal.errors import UsageError
 from shoal.machine import gpu_health, host
 from shoal.machine.cuda_versions import read_built_with
 from shoal.machine.gpus import Gpu, VisibleGpus
+from shoal.plan.launch import LaunchPlan
 from shoal.plan.rundir import experiment_dir
 from shoal.plan.sizes import FLOAT, checkpoints_to_come, experience_bytes_per_env
 from shoal.plan.training import TrainPlan
@@ -38,8 +39,17 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
         refuse_no_wandb(environ, writes=leads)
     if plan.config.video and not plan.is_remote and (plan.rank is None or leads):
         refuse_no_film(plan.devices[0], environ)
+    return notes_of(findings_of(plan, environ, gpus))
+
+
+def notes_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the notes among findings.
+
+    Raises:
+        UsageError: One is a problem.
+    """
     notes: list[str] = []
-    for finding in findings_of(plan, environ, gpus):
+    for finding in findings:
         if finding.level == "problem":
             raise UsageError(finding.sentence)
         if finding.level == "note":
@@ -48,11 +58,9 @@ def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) ->
 
 
 def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> Iterator[Finding]:
-    """Check everything that a plan needs of this machine, cheapest first."""
+    """Check everything that a training needs of this machine, cheapest first."""
     yield from check_run_files(plan.continued)
-    yield check_kernel_cache(host.kernel_cache(environ))
-    yield check_temporary(environ)
-    yield from check_launch(plan, environ)
+    yield from launch_findings(plan, environ)
     where = plan.continued.path if plan.continued else experiment_dir(plan.config.log_root, plan.spec.experiment)
     wanted, exactly = _checkpoint_size(plan)
     yield check_disk(host.nearest_existing(where), host.disk(where), wanted, checkpoints_to_come(plan), exactly=exactly)
@@ -70,6 +78,13 @@ def findings_of(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) 
     for state in gpu_health.read_gpu_states(wanted_gpus(own, gpus)):
         workers = Counter(own)[f"cuda:{state.index}"]
         yield from check_gpu(state, workers, plan, sure=not gpus.order_is_uncertain)
+
+
+def launch_findings(plan: LaunchPlan, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check what the workers of any launch need of this machine."""
+    yield check_kernel_cache(host.kernel_cache(environ))
+    yield check_temporary(environ)
+    yield from check_launch(plan, environ)
 
 
 def wanted_gpus(devices: Sequence[str], gpus: VisibleGpus) -> list[Gpu]:

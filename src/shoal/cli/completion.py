@@ -22,9 +22,12 @@ from shoal.config import (
     ExportConfig,
     PlayConfig,
     ReplayConfig,
+    RunsConfig,
     TrainConfig,
 )
+from shoal.config.evaluate import ComparePoliciesConfig, EvaluateConfig
 from shoal.config.learners import LEARNERS
+from shoal.config.sweep import SweepConfig
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -66,23 +69,27 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 _VALUES = {
     "--gpu-ids": ("all", "None"),
-    "--checkpoint": ("latest", "best"),
+    "--checkpoint": ("latest", "best", "best-of-runs"),
     "--hosts": ("slurm",),
     "--learner": tuple(LEARNERS),
 }
 """Values of flags that take others too."""
 _CONFIGS: dict[str, type[DataclassInstance]] = {
     **dict.fromkeys(("train", "plan"), TrainConfig),
-    **dict.fromkeys(("play", "evaluate"), PlayConfig),
+    "play": PlayConfig,
+    "evaluate": EvaluateConfig,
+    "compare": ComparePoliciesConfig,
     "export": ExportConfig,
     "bench": BenchConfig,
     "doctor": DoctorConfig,
+    "sweep": SweepConfig,
     "replay": ReplayConfig,
+    "runs": RunsConfig,
     "checkpoints": CheckpointsConfig,
     "convert": ConvertConfig,
 }
-_WITHOUT_A_TASK = {"replay", "checkpoints", "convert", "tasks", "completion"}
-_POSITIONAL = {"--file", "--run"}
+_WITHOUT_A_TASK = {"sweep", "replay", "checkpoints", "convert", "tasks", "completion"}
+_POSITIONAL = {"--file", "--run", "--a", "--b"}
 
 
 def candidates(words: Sequence[str], commands: Collection[str]) -> list[str]:

@@ -39,12 +39,14 @@ _GROUPS = (
     ),
     ("logging", "Metrics writers, and log files of the ranks.", "--(logger|wandb-project|torchrunx-log-dir)"),
     ("checkpoints", "Checkpoints to keep, and the export at the end.", "--(checkpoint|keep-.*|export)"),
+    ("evaluation", "Evaluation during the training.", "--eval-.*"),
     ("films", "Films: length, interval and size.", "--video(-.*)?"),
     (
         "faults",
         "Restarts, time limits, comparisons of the replicas.",
         "--(max-restarts|min-workers|.*-timeout|check-replicas-every)",
     ),
+    ("jobs", "Jobs: retries, order, rebuilds.", "--(retries|rerun-failed|fail-fast|assignment|rebuilds)"),
     ("viewer", "The page or window that shows a policy.", "--viewer(-.*)?"),
     ("env rewards", "Weights of the reward terms.", r"--env\..*-weight"),
     (

@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from shoal import __version__
 from shoal.cli import report
@@ -19,8 +20,11 @@ from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
 from shoal.config import TrainConfig
 from shoal.config.checks import listed
+from shoal.config.evaluate import CompareConfig, EvaluateConfig
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
 from shoal.logs import configure_logging
+from shoal.plan.evaluation import EvaluatePlan
+from shoal.plan.job import Job
 from shoal.plan.launchers import launcher_of, state_dir
 
 _Command = Callable[[Sequence[str]], None]
@@ -108,13 +112,91 @@ def _play(words: Sequence[str]) -> None:
 
 
 def _evaluate(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_play
-    from shoal.commands.play import play
+    if all(word in {"-h", "--help"} for word in words):
+        report.print_usage("evaluate")
+        report.print_line("Jobs of several tasks: `evaluate --jobs FILE`.")
+        return
+    from shoal.cli.evaluations import print_evaluation, print_evaluation_plan
+    from shoal.cli.parse import parse_evaluate
+    from shoal.commands.evaluate import make_plan, watch
 
-    config = parse_play(words, program="evaluate")
-    if config.viewer is not None:
-        raise UsageError(f"`evaluate` counts episodes and shows none: pass --viewer {config.viewer} to `play`.")
-    report.print_evaluation(play(config))
+    config, overrides = parse_evaluate(words)
+
+    def run(config: EvaluateConfig, jobs: Sequence[Job] | None = None) -> None:
+        plan = make_plan(config, overrides, jobs)
+        if config.dry_run:
+            if plan.leads:
+                print_evaluation_plan(plan)
+            return
+        out, results = _run_jobs(plan)
+        if plan.leads:
+            print_evaluation(out, results, [job.name for job in plan.jobs])
+
+    if config.watch is None:
+        run(config)
+    else:
+        watch(config, overrides, run)
+
+
+def _run_jobs(plan: EvaluatePlan) -> tuple[Path, dict[str, Any]]:
+    """Run the jobs of a plan; return the directory of the results, and the results, which rank 0 alone has."""
+    from shoal.cli.evaluations import evaluation_view
+    from shoal.commands.evaluate import evaluate
+
+    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if plan.leads else logging.WARNING)
+    release_output()
+
+    def abort(error: ShoalError) -> NoReturn:
+        _exit(error.exit_code, error)
+
+    return evaluate(plan, evaluation_view(plan, silent=not plan.leads), abort)
+
+
+def _compare(words: Sequence[str]) -> None:
+    from shoal.cli.evaluations import print_comparisons
+    from shoal.cli.parse import parse_compare
+    from shoal.commands.compare import compare, compare_policies
+    from shoal.commands.evaluate import make_plan
+
+    if all(word in {"-h", "--help"} for word in words):
+        report.print_line("usage: shoal compare A B [flags]\n\nCompares two directories of results of `evaluate`.\n")
+        report.print_usage("shoal compare", "A B")
+        return
+    config, overrides = parse_compare(words)
+    if isinstance(config, CompareConfig):
+        print_comparisons(compare(config), as_json=config.json)
+        return
+    comparison = compare_policies(
+        config,
+        overrides,
+        lambda flags, jobs: _run_jobs(make_plan(flags, jobs=jobs))[0],
+        lambda verdict: report.print_note(verdict.text),
+    )
+    print_comparisons([comparison], as_json=config.json)
+
+
+def _sweep(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_sweep
+    from shoal.cli.sweep import SweepView, print_sweep, print_sweep_plan
+    from shoal.commands.sweep import make_plan, refuse_failed, sweep
+
+    config = parse_sweep(words)
+    plan = make_plan(config)
+    rank, leads = plan.launch.rank, plan.launch.leads
+    configure_logging(rank=rank.rank if rank else None, level=None if leads else logging.WARNING)
+    if config.dry_run:
+        if leads:
+            print_sweep_plan(plan)
+        return
+    release_output()
+
+    def abort(error: ShoalError) -> NoReturn:
+        _exit(error.exit_code, error)
+
+    rows = sweep(plan, SweepView(plan, silent=not leads), abort)
+    if leads:
+        print_sweep(plan, rows)
+        refuse_failed(plan, rows)
 
 
 def _export(words: Sequence[str]) -> None:
@@ -130,6 +212,15 @@ def _replay(words: Sequence[str]) -> None:
     from shoal.commands.replay import replay
 
     print_replayed(replay(parse_replay(words)))
+
+
+def _runs(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_runs
+    from shoal.cli.runs import print_runs
+    from shoal.commands.runs import collect
+
+    config = parse_runs(words)
+    print_runs(collect(config), as_json=config.json)
 
 
 def _checkpoints(words: Sequence[str]) -> None:
@@ -208,11 +299,14 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "train": ("train a policy", _of_a_task("train", _train)),
     "play": ("run episodes of a trained policy, and print their returns", _of_a_task("play", _play)),
     "evaluate": (
-        "run many episodes of a trained policy, and print statistics as JSON",
-        _of_a_task("evaluate", _evaluate),
+        "run many episodes of policies on all workers, and write statistics and a report",
+        _evaluate,
     ),
+    "sweep": ("train many configurations, which Optuna proposes, and print a table", _sweep),
+    "compare": ("find out which of two policies, or of two evaluations, has the higher mean return", _compare),
     "export": ("write a trained policy as ONNX, and as a torch.export program", _of_a_task("shoal export", _export)),
     "replay": ("replay the steps after which an environment diverged", _replay),
+    "runs": ("list runs: state, steps, score, age, changed flags", _runs),
     "checkpoints": ("list and verify the checkpoints of a run", _checkpoints),
     "convert": ("convert a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
     "tasks": ("list the tasks", _tasks),

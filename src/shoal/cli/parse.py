@@ -7,11 +7,11 @@ the configuration. Arguments that contradict each other, or name what does not e
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import tyro
-import yaml
 
 from shoal.cli.help import HELP_FLAGS, print_help
 from shoal.cli.report import print_note
@@ -21,33 +21,40 @@ from shoal.config import (
     CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
-    EnvConfig,
     ExportConfig,
     PlayConfig,
     ReplayConfig,
+    RunsConfig,
     TrainConfig,
 )
-from shoal.config.checks import foreign_code
+from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.learners import LEARNERS
-from shoal.config.plain import from_plain, to_plain
-from shoal.errors import UsageError
+from shoal.config.sweep import SweepConfig
+from shoal.errors import UsageError, counted
+from shoal.jobs.entries import Overrides, resolve_policies
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
 from shoal.plan.resume import find_model, run_to_continue
 from shoal.plan.rundir import RunDir
+from shoal.plan.saved_config import config_of_files, config_of_run
 from shoal.tasks import registry
+from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
 
 T = TypeVar("T")
-EnvT = TypeVar("EnvT", bound=EnvConfig)
-PolicyT = TypeVar("PolicyT", PlayConfig, ExportConfig)
+PolicyT = TypeVar("PolicyT", PlayConfig, EvaluateConfig, ComparePoliciesConfig, ExportConfig)
 
 
 _ABOUT = {
     "train": "Train a policy. --config FILE reads defaults from a file such as <run>/params/train.yaml.",
+    "evaluate": "Run many episodes of policies, on all workers, and write statistics, a table and a report.",
+    "compare": "Find out which of two policies has the higher mean return, in as few episodes as it takes.",
+    "compare results": "Find out which of two evaluations has the higher mean return.",
     "play": "Run episodes of a policy without exploration noise, and print their returns.",
     "export": "Write a trained policy as ONNX, and as a torch.export program.",
+    "sweep": "Train many configurations of one task, one on each GPU at a time, and print a table of their scores.",
     "replay": "Step an environment that diverged once more, in MuJoCo C, and print the first non-finite value.",
+    "runs": "List runs with their state, steps, score and age, and the flags in which they differ from the defaults.",
     "checkpoints": "List the checkpoints of a run, and verify each against its manifest.",
     "convert": "Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a model.pt that `train` and `play` load.",
     "doctor": "Check everything that a training needs, and print problems with their remedies.",
@@ -57,15 +64,35 @@ _ABOUT = {
 _ALIASES = {"--save-interval": "--agent.save-interval", "--save_interval": "--agent.save-interval"}
 """Short names of flags: this one belongs beside `--keep-last`, but is a field of the learner."""
 
-_WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
-"""Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlayFlags(PlayConfig):
     """Flags of `play`. `--agent` selects the source of actions, while the field `agent` is the learner."""
 
     agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EvaluateFlags(EvaluateConfig):
+    """Flags of `evaluate`. `--agent` selects the source of actions, while the field `agent` is the learner."""
+
+    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompareFlags(CompareConfig):
+    """Arguments of `shoal compare A B`: both directories are positional."""
+
+    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A")]
+    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ComparePoliciesFlags(ComparePoliciesConfig):
+    """Arguments of `shoal compare TASK A B`: both policies are positional."""
+
+    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A", help_behavior_hint="(required)")] = ""
+    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B", help_behavior_hint="(required)")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +107,13 @@ class _CheckpointsFlags(CheckpointsConfig):
     """Arguments of `shoal checkpoints`: the run is positional."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SweepFlags(SweepConfig):
+    """Arguments of `shoal sweep`: the file is positional."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +176,14 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
         _ALIASES.get(flag, flag) + equals + value for flag, equals, value in (word.partition("=") for word in words)
     ]
     saved = [Path(file) for file in files]
-    default = _defaults(task, learner, saved)
+    default = config_of_files(task, learner, saved)
     config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
     if config.resume is not None and not saved and not _is_follower(config):
         # A resumed run keeps its configuration, unless flags override it.
         run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
-            default = _of_run(task, learner, run, config.log_root, trust=f"--config {train_yaml}")
+            default = config_of_run(task, learner, run, config.log_root, trust=f"--config {train_yaml}")
             config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
     return _only_one_number_of_envs(config, words)
 
@@ -163,6 +197,51 @@ def _is_follower(config: TrainConfig) -> bool:
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
     """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run."""
     return _parse_policy(_PlayFlags, _with_video_path(arguments), program=program, about="play")
+
+
+def parse_evaluate(arguments: Sequence[str]) -> tuple[EvaluateConfig, Overrides]:
+    """Parse the arguments of `evaluate`; return what was typed for the environment and the learner apart."""
+    words = _renamed(arguments, {"--episodes": "--num-episodes", "--seed": "--seeds"})
+    task, rest = split_task(words)
+    if any(word.partition("=")[0] == "--jobs" for word in rest):
+        typed = _typed_sections(words)
+        if task is not None or typed:
+            what = f"The task {task}" if task else "A flag of the environment or of the learner"
+            raise UsageError(
+                f"{what} was passed with --jobs, whose file names tasks and variations: write it there, or leave "
+                "--jobs out."
+            )
+        return parse_flags(_EvaluateFlags(), rest, program="evaluate", about="evaluate"), Overrides()
+    config = _parse_policy(_EvaluateFlags, words, program="evaluate", about="evaluate")
+    overrides = _overrides(words, config)
+    return config, overrides if "env" in _typed_sections(words) else replace(overrides, env=None)
+
+
+def _typed_sections(words: Sequence[str]) -> set[str]:
+    """Return which of environment and learner were changed by flags."""
+    typed = {part for part in ("env", "agent") if any(word.startswith(f"--{part}.") for word in words)}
+    return typed | ({"env"} if "--disturbances" in words else set())
+
+
+def _overrides(words: Sequence[str], config: EvaluateConfig | ComparePoliciesConfig) -> Overrides:
+    """Return the environment of a configuration, and what was typed for the learner."""
+    agent = config.agent if "agent" in _typed_sections(words) else None
+    return Overrides(learner=_take_learner(words)[0], env=config.env, agent=agent)
+
+
+def parse_compare(arguments: Sequence[str]) -> tuple[CompareConfig | ComparePoliciesConfig, Overrides]:
+    """Parse the arguments of `shoal compare`: two directories, or a task and two policies."""
+    sides = [*takewhile(lambda word: not word.startswith("-"), arguments)]
+    program = "shoal compare"
+    if len(sides) == 2:  # noqa: PLR2004
+        return parse_flags(_CompareFlags, arguments, program=program, about="compare results"), Overrides()
+    if len(sides) != 3:  # noqa: PLR2004
+        raise UsageError(
+            f"`{program}` takes two directories of results, or a task and two policies, before all flags, but "
+            f"{counted(len(sides), 'word')} came there: pass `{program} A B` or `{program} TASK A B`."
+        )
+    config = _parse_policy(_ComparePoliciesFlags, arguments, program=program, about="compare")
+    return config, _overrides(arguments, config)
 
 
 def parse_export(arguments: Sequence[str]) -> ExportConfig:
@@ -182,15 +261,33 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
     env = spec.env.in_play().undisturbed()
     default = kind(task=task, env=env, learner=trained.learner, agent=trained.agent)
     config = parse_flags(default, words, program=f"{program} {task}", about=about)
-    if not isinstance(config, PlayConfig) or config.agent_kind == "trained":
-        run = run_of(find_model(config.log_root, spec, config.checkpoint))
+    model, run = None, None
+    if not isinstance(config, PlayConfig | EvaluateConfig) or config.agent_kind == "trained":
+        if isinstance(config, EvaluateConfig | ComparePoliciesConfig):
+            run = _run_of_first(config, spec)
+        else:
+            model = find_model(config.log_root, spec, config.checkpoint)
+            run = run_of(model)
         if run is not None:
-            trained = _of_run(task, learner, run, config.log_root, trust=None if config.trust_run else "--trust-run")
+            trained = config_of_run(
+                task, learner, run, config.log_root, trust=None if config.trust_run else "--trust-run"
+            )
     env = trained.env.in_play()
-    if not (isinstance(config, PlayConfig) and config.disturbances):
+    if isinstance(config, ExportConfig) or not config.disturbances:
         env = env.undisturbed()
     default = replace(default, env=env, learner=trained.learner, agent=trained.agent)
-    return parse_flags(default, words, program=f"{program} {task}", about=about)
+    config = parse_flags(default, words, program=f"{program} {task}", about=about)
+    # By its path from here on: a training may write a better checkpoint, of another configuration, at any time.
+    return config if model is None else replace(config, checkpoint=str(model))  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def _run_of_first(config: EvaluateConfig | ComparePoliciesConfig, spec: TaskSpec) -> RunDir | None:
+    """Return the run of the first policy, or of the first trained one of two; None where there is none."""
+    if isinstance(config, EvaluateConfig) and config.watch is not None:
+        return RunDir(Path(config.watch))
+    names = config.checkpoint[:1] if isinstance(config, EvaluateConfig) else (config.a, config.b)
+    policies = [resolve_policies(config.log_root, spec, name)[0] for name in names]
+    return next((run for each in policies if isinstance(each, Path) and (run := run_of(each))), None)
 
 
 def parse_bench(arguments: Sequence[str]) -> BenchConfig:
@@ -214,14 +311,36 @@ def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
     return parse_flags(_ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
 
 
+def parse_runs(arguments: Sequence[str]) -> RunsConfig:
+    """Parse the arguments of `shoal runs`; the task is optional."""
+    task, words = split_task(arguments)
+    return parse_flags(RunsConfig(task=task), words, program="shoal runs", about="runs")
+
+
 def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
     """Parse the arguments of `shoal checkpoints`."""
     return parse_flags(_CheckpointsFlags, arguments, program="shoal checkpoints", about="checkpoints")
 
 
+def parse_sweep(arguments: Sequence[str]) -> SweepConfig:
+    """Parse the arguments of `shoal sweep`."""
+    return parse_flags(_SweepFlags, arguments, program="shoal sweep", about="sweep")
+
+
 def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
     """Parse the arguments of `shoal convert`."""
     return parse_flags(_ConvertFlags, arguments, program="shoal convert", about="convert")
+
+
+def _renamed(arguments: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Accept former names of flags, with a line on standard error."""
+    words: list[str] = []
+    for word in arguments:
+        flag, equals, value = word.partition("=")
+        if flag in names:
+            print_note(f"{flag} is now called {names[flag]}.")
+        words.append(names.get(flag, flag) + equals + value)
+    return words
 
 
 def _with_video_path(arguments: Sequence[str]) -> list[str]:
@@ -230,70 +349,6 @@ def _with_video_path(arguments: Sequence[str]) -> list[str]:
     if words != list(arguments):
         print_note("--video FILE is now called --video-path FILE: --video is the switch of `train`.")
     return words
-
-
-def _defaults(task: str | None, learner: str | None, files: Sequence[Path]) -> TrainConfig:
-    """Return the training without any flag, of a learner or of the one that the files name."""
-    layers = {file: _read_yaml(file) for file in files}
-    named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
-    if named is None:
-        raise UsageError("No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all.")
-    learner = learner or next((str(layer["learner"]) for layer in layers.values() if "learner" in layer), None)
-    config = registry.resolve(named).defaults(named, learner)
-    for file, layer in layers.items():
-        of_another = layer.get("learner", config.learner) != config.learner
-        kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
-        try:
-            config = from_plain(config, _without_encoders(kept) | {"task": named, "learner": config.learner})
-        except UsageError as error:
-            raise UsageError(f"In {file}: {error}") from error
-        config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
-    return config
-
-
-def _without_encoders(layer: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file holds without the learner's image encoders, which runs saved until they were removed."""
-
-    def pruned(value: Any) -> Any:  # noqa: ANN401
-        if not isinstance(value, dict):
-            return value
-        items = cast("dict[str, Any]", value).items()
-        return {name: pruned(item) for name, item in items if name not in _WITHOUT_ENCODERS}
-
-    return {name: pruned(value) if name == "agent" else value for name, value in layer.items()}
-
-
-def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
-    """Return the environment's configuration with the run's own copies of the model files that `layer` names."""
-    named = [field for field in env.model_fields if layer.get("env", {}).get(field)]
-    found = {field: str(file.absolute()) for field in named if (file := run.saved_model(field))}
-    return replace(env, **found)
-
-
-def _of_run(task: str | None, learner: str | None, run: RunDir, log_root: str, *, trust: str | None) -> TrainConfig:
-    """Return the configuration of a run.
-
-    Args:
-        task: The task of this command.
-        learner: The learner of this command; None for that of the run.
-        run: The run.
-        log_root: Directory of this user's own runs.
-        trust: Flag that trusts a run outside of it; None if it was passed.
-    """
-    config = _defaults(task, None, [run.train_yaml])
-    if learner not in (None, config.learner):
-        raise UsageError(
-            f"--learner {learner} was asked for, but the learner of the run {run.path} is {config.learner}: leave the "
-            "flag out, or start a new run."
-        )
-    if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
-        found = foreign_code(to_plain(_defaults(task, None, [])), to_plain(config))
-        if found is not None:
-            raise UsageError(
-                f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
-                f"read that code, and pass {trust} if you trust it."
-            )
-    return config
 
 
 def _take_learner(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -319,22 +374,6 @@ def _take(flag: str, arguments: Sequence[str], *, example: str) -> tuple[list[st
             raise UsageError(f"{flag} needs a value: pass {example}.")
         values.append(value)
     return values, rest
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    """Read one configuration file."""
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"--config {file} cannot be read ({error.strerror}): pass a file such as <run>/params/train.yaml."
-        raise UsageError(message) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = " ".join(str(error).split())  # PyYAML's message has several lines.
-        message = f"--config {file} is no plain YAML ({where}): pass a file such as <run>/params/train.yaml."
-        raise UsageError(message) from error
-    if not isinstance(data, dict):
-        raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
-    return cast("dict[str, Any]", data)
 
 
 def _only_one_number_of_envs(config: TrainConfig, words: Sequence[str]) -> TrainConfig:

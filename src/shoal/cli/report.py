@@ -66,7 +66,7 @@ def _stdout() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def _print_rows(rows: Iterable[tuple[str | Text, str | Text]]) -> None:
+def print_rows(rows: Iterable[tuple[str | Text, str | Text]]) -> None:
     """Print a table of two columns without a header."""
     table = Table(box=None, show_header=False, padding=(0, 2))
     for row in rows:
@@ -95,20 +95,21 @@ def print_error(error: ShoalError) -> None:
 def print_overview(commands: Mapping[str, str]) -> None:
     """Print the commands of `shoal`."""
     print_line("usage: shoal COMMAND ...\n")
-    _print_rows(commands.items())
+    print_rows(commands.items())
     print_line("\n`shoal COMMAND --help` shows its flags. `train`, `play` and `evaluate` are commands by themselves.")
 
 
 def print_tasks() -> None:
     """Print the names and summaries of all tasks."""
-    _print_rows((spec.name, spec.summary) for spec in registry.registered().values())
+    print_rows((spec.name, spec.summary) for spec in registry.registered().values())
 
 
-def print_usage(program: str) -> None:
-    """Print the tasks that a command takes: its flags depend on the task."""
-    print_line(f"usage: {program} TASK [flags]\n\nTasks:")
+def print_usage(program: str, more: str = "") -> None:
+    """Print the tasks that a command takes, and `more` words behind the task: its flags depend on the task."""
+    words = " ".join(["TASK", *more.split()])
+    print_line(f"usage: {program} {words} [flags]\n\nTasks:")
     print_tasks()
-    print_line(f"\n`{program} TASK --help` shows its flags, with that task's defaults.")
+    print_line(f"\n`{program} {words} --help` shows its flags, with that task's defaults.")
     print_line(f"A task of your own: `{program} path/to/file.py:Class`.")
 
 
@@ -116,15 +117,16 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
     """Print the plan of a training: devices, ranks, batch sizes, directories, and environment variables."""
     for note in plan.notes:
         print_line(note)
-    rows = [(name.replace("_", " "), Text(_plain(value))) for name, value in plan.to_plain().items()]
+    rows = [(name.replace("_", " "), Text(plain_text(value))) for name, value in plan.to_plain().items()]
     run = plan.continued or RunDir(Path(_planned_directory(plan)))
     rows.append(("run directory", Text(printable(f"{run.path}{' (continued)' if plan.continued else ''}"))))
-    rows.append(("rank files", Text(_plain(plan.log_base(run, environ)))))
+    rows.append(("rank files", Text(plain_text(plan.log_base(run, environ)))))
     names = (*_PLAN_VARIABLES, *(RANK_VARIABLES if plan.rank else ()))
-    _print_rows([*rows, *((name, Text(repr(environ[name]))) for name in names if name in environ)])
+    print_rows([*rows, *((name, Text(repr(environ[name]))) for name in names if name in environ)])
 
 
-def _plain(value: object) -> str:
+def plain_text(value: object) -> str:
+    """Return a value as a cell of a table."""
     if isinstance(value, list):
         return printable(", ".join(str(each) for each in cast("list[object]", value)))
     return "-" if value is None else printable(str(value))
@@ -139,7 +141,7 @@ def _planned_directory(plan: TrainPlan) -> str:
 def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporter]:
     """Show a training while it runs: a live table on a terminal, plain lines elsewhere, nothing when `silent`."""
     if silent:
-        yield _SilentView()
+        yield SilentView()
         return
     for note in plan.notes:
         print_line(note)
@@ -167,20 +169,23 @@ def _headline(plan: TrainPlan) -> str:
     )
 
 
-class _SilentView:
+class SilentView:
     """Progress of ranks that print nothing."""
 
     def on_phase(self, phase: str) -> None:
+        """Print nothing."""
         del phase
 
     def on_row(self, row: Mapping[str, float]) -> None:
+        """Print nothing."""
         del row
 
     def on_line(self, line: str) -> None:
+        """Print nothing."""
         del line
 
     def close(self) -> None:
-        pass
+        """Print nothing."""
 
 
 class _PlainView:
@@ -304,14 +309,9 @@ def print_episodes(episodes: Episodes) -> None:
         print_line(f"Film: {episodes.video}")
 
 
-def print_evaluation(episodes: Episodes) -> None:
-    """Print the statistics of all episodes as JSON."""
-    sys.stdout.write(json.dumps(episodes.summary(), indent=2) + "\n")
-
-
 def print_exported(exported: Exported) -> None:
     """Print the files of an export and their metadata."""
-    _print_rows((name, Text(value)) for name, value in exported.metadata.items())
+    print_rows((name, Text(value)) for name, value in exported.metadata.items())
     print_line(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
 
 

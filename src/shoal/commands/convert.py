@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shoal.config import ConvertConfig
 from shoal.errors import UsageError
-from shoal.plan.training import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from shoal.config import ExportConfig
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
+from shoal.plan.launch import refuse_unwritable
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import refuse_links
-from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
 
 

@@ -12,8 +12,8 @@ from shoal.config import AgentKind, PlayConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.plan.launch import refuse_unwritable
 from shoal.plan.resume import find_model
-from shoal.plan.training import refuse_unwritable
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 

@@ -12,7 +12,7 @@ from shoal import PYTHON
 from shoal.checks.film import choose_gl, refuse_no_film
 from shoal.config import ReplayConfig
 from shoal.errors import UsageError
-from shoal.plan.training import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable
 from shoal.procfs import how_it_ended
 
 if TYPE_CHECKING:

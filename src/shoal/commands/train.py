@@ -53,7 +53,7 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
         config = replace(config, resume=resume, checkpoint=checkpoint)
     try:
         plan = plan_training(
-            config, os.environ, gpus, partial(probe_hosts, os.environ, config) if config.hosts else None
+            config, os.environ, gpus, partial(probe_hosts, os.environ, config, (config.task,)) if config.hosts else None
         )
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:

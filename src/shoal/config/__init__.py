@@ -14,10 +14,12 @@ from shoal.config.commands import (
     ExportConfig,
     PlayConfig,
     ReplayConfig,
+    RunsConfig,
 )
 from shoal.config.env import EnvConfig, MujocoConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
+from shoal.config.machines import LaunchConfig
 from shoal.config.models import DistributionConfig, ModelConfig
 from shoal.config.plain import from_plain, to_plain
 from shoal.config.rl_games import RlGamesConfig
@@ -37,6 +39,7 @@ __all__ = [
     "ExportConfig",
     "FastSacConfig",
     "GrpoConfig",
+    "LaunchConfig",
     "ModelConfig",
     "MujocoConfig",
     "PlayConfig",
@@ -46,6 +49,7 @@ __all__ = [
     "RndConfig",
     "RndWeightScheduleConfig",
     "RslRlConfig",
+    "RunsConfig",
     "SkrlConfig",
     "SkrlJaxConfig",
     "SymmetryConfig",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -157,15 +157,15 @@ def is_custom(class_name: str) -> bool:
     return ":" in class_name or "." in class_name
 
 
-def foreign_code(own: Mapping[str, object], other: Mapping[str, object]) -> tuple[str, str] | None:
+def foreign_code(own: Sequence[Mapping[str, object]], other: Sequence[Mapping[str, object]]) -> tuple[str, str] | None:
     """Return field and name of code that `other` would import and `own` would not, if there is any.
 
     Args:
-        own: A configuration of plain values.
+        own: Configurations of plain values.
         other: The same from elsewhere.
     """
-    known = set(_names_of_code(own, ""))
-    return next((each for each in _names_of_code(other, "") if each not in known), None)
+    known = {name for each in own for name in _names_of_code(each, "")}
+    return next((name for each in other for name in _names_of_code(each, "") if name not in known), None)
 
 
 def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
@@ -180,7 +180,7 @@ def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
         section = path.partition(".")[0]
         if (
             section == "task"
-            or (section in ("agent", "learner") and is_custom(value))
+            or (section in ("agent", "learner", "policy") and is_custom(value))
             or (section == "env" and ":" in value)
         ):
             yield path, value

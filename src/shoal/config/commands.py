@@ -24,7 +24,8 @@ class PlayConfig(Config):
     learner: str = "rsl_rl"
     """Learner that trained it; by default that of the policy's training."""
     checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
+    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run, or the best of
+    all its runs, `best-of-runs`."""
     agent_kind: AgentKind = "trained"
     """Source of the actions: the policy of the checkpoint, or without a checkpoint `zero` or `random` in [-1, 1]."""
     episodes: Annotated[int, at_least(1)] = 10
@@ -50,7 +51,7 @@ class PlayConfig(Config):
     gpu_ids: tuple[str, ...] = ("auto",)
     """Index of a visible GPU, or `None` for the CPU. `auto` is GPU 0 if there is one, else the CPU."""
     log_root: str = "logs"
-    """Directory of all experiments, searched for `latest` and `best`."""
+    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
     trust_run: bool = False
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -80,12 +81,13 @@ class ExportConfig(Config):
     learner: str = "rsl_rl"
     """Learner that trained it; by default that of the policy's training."""
     checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, or `latest` or `best` of this task's newest run."""
+    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run, or the best of
+    all its runs, `best-of-runs`."""
     out: str | None = None
     """The ONNX file; the torch.export program goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
     beside a `.pt` file that is in no run."""
     log_root: str = "logs"
-    """Directory of all experiments, searched for `latest` and `best`."""
+    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
     trust_run: bool = False
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -118,6 +120,24 @@ class ReplayConfig(Config):
     def __post_init__(self) -> None:
         """Refuse a film with another suffix."""
         refuse_no_mp4(self.video_path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsConfig(Config):
+    """Flags of `shoal runs`."""
+
+    prefix = "--"
+
+    task: str | None = None
+    """Task whose runs are listed: its name, or `path/to/file.py:Class`. Default: all below `--log-root`."""
+    log_root: str = "logs"
+    """Directory of all experiments."""
+    sort: Literal["age", "score"] = "age"
+    """Order: `age` has the newest run first, `score` the best run of each task by the metric of its newest run."""
+    limit: Annotated[int | None, at_least(1)] = None
+    """Largest number of runs that are listed. Default: all."""
+    json: bool = False
+    """Print JSON instead of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

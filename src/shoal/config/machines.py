@@ -1,4 +1,4 @@
-"""Flags that select the machines of a training, and the checks that they agree with each other.
+"""Flags of a launch: devices, machines, time-outs, and the checks that they agree with each other.
 
 Whether the machines exist, and are alike, is checked when they are reached.
 """
@@ -14,46 +14,49 @@ _SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachinesConfig(Config):
-    """The machines of a training, and the rendezvous between them."""
+class LaunchConfig(Config):
+    """Where the workers of a command run: devices, and machines that one command reaches."""
 
     prefix = "--"
 
+    task: str | None
+    """Task: a registered name, or `path/to/file.py:Class`."""
+    learner: str = "rsl_rl"
+    """Learner: its name, or `path/to/file.py:Class`."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """Indices of visible GPUs (`0 1`, `0,1` or `[0,1]`), `all`, or `None` for the CPU.
+    `auto` is GPU 0 if there is one, else the CPU."""
+    nproc_per_node: int | None = None
+    """Workers on each machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
+    num_envs: Annotated[int, at_least(1)] = 1024
+    """Environments on each worker."""
+    log_root: str = "logs"
+    """Directory of all experiments."""
+    torchrunx_log_dir: str | None = None
+    """Directory of the log files of the ranks; `""` turns them off. Default: `<run>/torchrunx`.
+    The environment variable TORCHRUNX_LOG_DIR overrides this flag."""
+    startup_timeout: Annotated[float, at_least(0)] = 900.0
+    """Time without progress after which a rank counts as stuck, until its first iteration is done [s]; 0: never.
+    A stuck rank ends the run with exit code 75."""
+    stall_timeout: Annotated[float, at_least(0)] = 300.0
+    """The same from the second iteration on [s]; 0: never, for use with a debugger."""
     hosts: tuple[str, ...] = ()
     """Machines, by the names that `ssh` knows, or `slurm` for those of the allocation. The first has rank 0.
     `--gpu-ids` and `--nproc-per-node` hold for each of them."""
     ssh_config: str | None = None
     """With `--hosts`: the configuration file of `ssh`. Default: `~/.ssh/config`."""
-    nnodes: str | None = None
-    """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
-    and takes it back when it returns."""
-    node_rank: Annotated[int | None, at_least(0)] = None
-    """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
-    master_addr: str | None = None
-    """With `--nnodes`: address or name of machine 0 that all others reach."""
-    master_port: int = 29500
-    """With `--nnodes`: port of the rendezvous on machine 0."""
     interface: str | None = None
     """Network interface between workers of several machines. Default: the one that leads to machine 0."""
 
-    def check_machines(self) -> None:
-        """Refuse flags that contradict each other, or would do nothing."""
-        if not 1 <= self.master_port <= HIGHEST_PORT:
-            _refuse(
-                f"--master-port is {self.master_port}, but a port is a number from 1 to {HIGHEST_PORT}",
-                "pass --master-port 29500",
-            )
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and flags that contradict each other or would do nothing."""
+        Config.__post_init__(self)
         if self.hosts:
             self._check_hosts()
         elif self.ssh_config is not None:
             _refuse(
                 "--ssh-config was passed without --hosts, so nothing is reached by ssh", "pass --hosts too, or neither"
             )
-        alone = "--node-rank" if self.node_rank is not None else "--master-addr" if self.master_addr else None
-        if self.nnodes is not None:
-            self._check_nodes(self.nnodes)
-        elif alone is not None:
-            _refuse(f"{alone} was passed without --nnodes, so there is one machine", "pass --nnodes 2, say, or neither")
 
     def _check_hosts(self) -> None:
         twice = sorted({host for host in self.hosts if self.hosts.count(host) > 1})
@@ -66,12 +69,40 @@ class MachinesConfig(Config):
             )
         if _SLURM in self.hosts and len(self.hosts) > 1:
             _refuse("--hosts slurm stands for all machines of the allocation", "pass it alone, or names alone")
-        if self.nnodes is not None:
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesConfig(LaunchConfig):
+    """The machines of a training, which may also be started on each of them by hand."""
+
+    nnodes: str | None = None
+    """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
+    and takes it back when it returns."""
+    node_rank: Annotated[int | None, at_least(0)] = None
+    """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
+    master_addr: str | None = None
+    """With `--nnodes`: address or name of machine 0 that all others reach."""
+    master_port: int = 29500
+    """With `--nnodes`: port of the rendezvous on machine 0."""
+
+    def check_machines(self) -> None:
+        """Refuse flags that contradict each other, or would do nothing."""
+        if not 1 <= self.master_port <= HIGHEST_PORT:
+            _refuse(
+                f"--master-port is {self.master_port}, but a port is a number from 1 to {HIGHEST_PORT}",
+                "pass --master-port 29500",
+            )
+        if self.hosts and self.nnodes is not None:
             _refuse(
                 "--hosts and --nnodes exclude each other: with --hosts one command reaches all machines, with --nnodes "
                 "it is typed on each",
                 "pass one of them",
             )
+        alone = "--node-rank" if self.node_rank is not None else "--master-addr" if self.master_addr else None
+        if self.nnodes is not None:
+            self._check_nodes(self.nnodes)
+        elif alone is not None:
+            _refuse(f"{alone} was passed without --nnodes, so there is one machine", "pass --nnodes 2, say, or neither")
 
     def _check_nodes(self, nnodes: str) -> None:
         _, most = number_of_nodes(nnodes)

@@ -3,7 +3,8 @@
 Nothing here depends on the machine; `shoal.plan` decides what does.
 """
 
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
@@ -13,7 +14,10 @@ from shoal.config.machines import MachinesConfig, number_of_nodes
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
-NOT_REPEATED = ("resume", "checkpoint", "dry_run", *(item.name for item in fields(MachinesConfig)))
+NOT_REPEATED = (
+    *("resume", "checkpoint", "dry_run"),
+    *("hosts", "ssh_config", "interface", "nnodes", "node_rank", "master_addr", "master_port"),
+)
 """Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
 
 
@@ -25,11 +29,6 @@ class TrainConfig(MachinesConfig):
     """Task to train: a registered name, or `path/to/file.py:Class`."""
     learner: str = "rsl_rl"
     """Learner that trains it: its name, or `path/to/file.py:Class`. `--agent.*` are its settings."""
-    gpu_ids: tuple[str, ...] = ("auto",)
-    """Indices of visible GPUs (`0 1`, `0,1` or `[0,1]`), `all`, or `None` for the CPU.
-    `auto` is GPU 0 if there is one, else the CPU."""
-    nproc_per_node: int | None = None
-    """Workers on each machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
     num_envs: Annotated[int, at_least(1)] = 1024
     """Environments on each worker."""
     num_envs_total: int | None = None
@@ -40,12 +39,11 @@ class TrainConfig(MachinesConfig):
     """Seed of the run. Environments of rank r are seeded with seed + r."""
     run_name: str = ""
     """Suffix of the run directory's name, after the time stamp."""
-    log_root: str = "logs"
-    """Directory of all experiments."""
     resume: tuple[str, ...] | None = None
     """Continue a run: its name or directory; without a value the newest of this experiment."""
     checkpoint: str | None = None
-    """Start a new run from the weights of a checkpoint: its path, or `latest` or `best` of the newest run."""
+    """Start a new run from the weights of a checkpoint: its path, `latest` or `best` of the newest run, or the
+    best of all runs of this task, `best-of-runs`."""
     keep_last: Annotated[int | None, at_least(1)] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
     keep_every: Annotated[int | None, at_least(1)] = None
@@ -53,9 +51,12 @@ class TrainConfig(MachinesConfig):
     keep_rank_files: Annotated[int | None, at_least(1)] = 3
     """Number of newest checkpoints that keep their rank files (environments and random states), with which `--resume`
     continues exactly. Older ones keep the learner alone. `None`: all."""
-    torchrunx_log_dir: str | None = None
-    """Directory of the log files of the ranks; `""` turns them off. Default: `<run>/torchrunx`.
-    The environment variable TORCHRUNX_LOG_DIR overrides this flag."""
+    eval_interval: Annotated[int, at_least(0)] = 0
+    """Iterations between evaluations of the policy on rank 0, without exploration noise and without disturbances; the
+    last iteration is evaluated, too. `--save-interval` must be a multiple, and the best checkpoint is the one with the
+    highest mean return in them. 0 evaluates never."""
+    eval_episodes: Annotated[int, at_least(1)] = 64
+    """With `--eval-interval`: episodes of each evaluation, the same ones each time."""
     logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
     """Metrics writer besides `metrics.jsonl`, which is always written."""
     wandb_project: str = "shoal"
@@ -69,11 +70,6 @@ class TrainConfig(MachinesConfig):
     min_workers: Annotated[int | None, at_least(1)] = None
     """With `--max-restarts`: least number of workers to go on with, when a GPU is gone or when the same rank was
     lost twice in a row without a newer checkpoint. Default: all of them."""
-    startup_timeout: Annotated[float, at_least(0)] = 900.0
-    """Time without progress after which a rank counts as stuck, until its first iteration is done [s]; 0: never.
-    A stuck rank ends the run with exit code 75."""
-    stall_timeout: Annotated[float, at_least(0)] = 300.0
-    """The same from the second iteration on [s]; 0: never, for use with a debugger."""
     video: bool = False
     """Film one environment of rank 0 at intervals, into `<run>/videos`."""
     video_length: Annotated[int, at_least(1)] = 200
@@ -102,6 +98,12 @@ class TrainConfig(MachinesConfig):
                     f"--nnodes {self.nnodes} lets training go on when a machine is lost, but without restarts it "
                     "cannot: pass --max-restarts 3, say."
                 )
+        if self.eval_interval and self.agent.save_interval % self.eval_interval:
+            raise UsageError(
+                f"--eval-interval is {self.eval_interval}, but --save-interval is {self.agent.save_interval}, which is "
+                "no multiple of it, and a checkpoint is scored by an evaluation in its own iteration: pass "
+                f"--eval-interval {math.gcd(self.eval_interval, self.agent.save_interval)}, or another --save-interval."
+            )
         if self.video_length > self.video_interval:
             raise UsageError(
                 f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one film "

@@ -220,7 +220,7 @@ def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callabl
     log(f"Connecting to {', '.join(config.hosts)}.")
     missing: list[ShoalError] = []
     try:
-        machines = partial(probe_hosts, environ, training, missing.append)
+        machines = partial(probe_hosts, environ, training, (training.task,), missing.append)
         plan = plan_training(training, environ, visible_gpus(environ), machines)
     except (UsageError, WorkerLostError) as error:
         yield from (_problem_of("machines", each) for each in (*missing, error))

@@ -36,8 +36,13 @@ class Capabilities:
     def put_rows(self, rows: Mapping[str, torch.Tensor]) -> None:
         """Restore rows of the first environments; the others keep theirs."""
 
-    def restart(self, seed: int | None = None) -> None:
-        """Begin a new episode in every environment; `seed` None continues the present random numbers."""
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode in every environment.
+
+        Args:
+            seed: Seed of the random numbers; None continues the present ones.
+            first: Index of the first environment: the random numbers of each follow from the seed and its index.
+        """
 
 
 def capabilities_of(env: object) -> Capabilities:

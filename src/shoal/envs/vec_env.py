@@ -48,6 +48,8 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.step_dt = task.step_dt
         """Simulated time between two actions [s]; rsl_rl's RND scales its reward with it."""
         self.episode_terms = task.reward_terms
+        self.metrics = task.metrics
+        """Names of the metrics in ``extras["log"]``, where ``Metrics/`` stands before them."""
         self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
         self._actions = to_torch(task.actions)
         self._rewards = to_torch(task.reward)
@@ -161,9 +163,9 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.apply_parameters()
         copy()  # Again: applying parameters may have derived something from an older state.
 
-    def restart(self, seed: int | None = None) -> None:
-        """Begin a new episode in every environment; `seed` None continues the present random numbers."""
-        self.task.restart(seed)
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode in every environment, see `KernelTask.restart`."""
+        self.task.restart(seed, first)
 
     def reset(self, seed: int | None = None) -> TensorDict:
         """Begin a new episode in every environment, and return its first observations."""

@@ -149,7 +149,9 @@ def failure_of(record: ExitRecord) -> ShoalError:
 
 
 def resume_hint(run: RunDir) -> str:
-    """Return how to continue a run that was cut short."""
+    """Return how to continue a run, or an evaluation, that was cut short."""
+    if run.manifest_json.exists():
+        return "The same command goes on with what is missing."
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         return "It has no checkpoint yet: start it again."

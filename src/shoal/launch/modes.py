@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
@@ -25,12 +26,12 @@ from shoal.launch.run_record import record_end
 from shoal.launch.signed_store import SignedStore
 from shoal.launch.status_store import StatusStore, TcpStatusStore
 from shoal.launch.supervisor import run_spawned
+from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of, state_dir
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
-from shoal.plan.training import TrainPlan
-from shoal.signals import StopRequests, stop_announcement, stop_requests
+from shoal.signals import STOPPING_TRAINING, StopRequests, stop_requests
 from shoal.timing import (
     CAUSE_S,
     FINAL_REPORT_S,
@@ -41,6 +42,8 @@ from shoal.timing import (
     wait_for,
 )
 from shoal.worker import WorkerReport
+
+SpecT = TypeVar("SpecT", bound=WorkerSpec)
 
 _RUN_DIR = "shoal/run_dir"
 _REPORT = "shoal/report"
@@ -62,9 +65,9 @@ class LaunchMode:
     """Removes what the launch needs no more at its end."""
 
     @contextmanager
-    def listen(self, progress: ProgressReporter) -> Iterator[StopRequests]:
+    def listen(self, progress: ProgressReporter, announcement: str = STOPPING_TRAINING) -> Iterator[StopRequests]:
         """Count stop signals, from before the workers run until the end is recorded, and close."""
-        announce = None if self.shares_signals else lambda name: progress.on_line(stop_announcement(name))
+        announce = None if self.shares_signals else lambda name: progress.on_line(f"{name}: {announcement}")
         with stop_requests(insist=not self.shares_signals, announce=announce) as stop:
             try:
                 yield stop
@@ -72,7 +75,7 @@ class LaunchMode:
                 self.close()
 
 
-def launch_mode_of(plan: TrainPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
+def launch_mode_of(plan: LaunchPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
     """Return the launch mode of `plan`, whose rank in this process, if any, calls `abort` when it is stuck."""
     # torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
     # waits for as soon as anything else runs. On two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to
@@ -107,7 +110,7 @@ def _run_in_process(
 # Joined ---------------------------------------------------------------------------------------------------------------
 
 
-def _joined(plan: TrainPlan, rank: Rank, abort: Callable[[ShoalError], None]) -> LaunchMode:
+def _joined(plan: LaunchPlan, rank: Rank, abort: Callable[[ShoalError], None]) -> LaunchMode:
     """Meet the other ranks, and return the mode of this one: on rank 0 it returns the reports of all."""
     _end_with_parent()  # Before anything is waited for.
     rendezvous = Rendezvous.of(rank, plan.config.log_root)
@@ -179,12 +182,12 @@ def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> P
     return run.path
 
 
-def _share_spec(store: SignedStore, rank: Rank, spec: WorkerSpec) -> WorkerSpec:
+def _share_spec(store: SignedStore, rank: Rank, spec: SpecT) -> SpecT:
     """Return rank 0's specification, which has the configuration of a continued run, with this rank's own devices."""
     if rank.rank == 0:
         store.set(_SPEC, spec.to_json())
         return spec
-    return replace(WorkerSpec.from_json(store.get(_SPEC).decode(), own=spec.config), nodes=spec.nodes)
+    return replace(type(spec).from_json(store.get(_SPEC).decode(), own=spec), nodes=spec.nodes)
 
 
 def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[WorkerReport]:

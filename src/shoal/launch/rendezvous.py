@@ -30,11 +30,11 @@ from shoal.launch.reaper import sweep_abandoned
 from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
+from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of
 from shoal.plan.nodes import choose_backend
 from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.slurm import read_task
-from shoal.plan.training import TrainPlan
 from shoal.timing import (
     ACKNOWLEDGE_S,
     FOREVER_S,
@@ -184,15 +184,15 @@ def acknowledge(store: SignedStore, rank: Rank, what: str, timeout: float = ACKN
         )  # `set` awaits no answer.
 
 
-def shake_hands(store: SignedStore, rank: Rank, plan: TrainPlan) -> str | None:
+def shake_hands(store: SignedStore, rank: Rank, plan: LaunchPlan) -> str | None:
     """Publish what this rank would do, compare with all ranks, and return the backend: `gloo` if one has no NCCL."""
     config = plan.config
-    packages, files = code_of(config.task)
+    packages, files = code_of(plan.tasks)
     own = {
         "host": platform.node(),
         "backend": plan.backend,
         # A continued run has its configuration where rank 0 is.
-        "config": None if config.resume is not None else _flat(to_plain(config)),
+        "config": None if getattr(config, "resume", None) is not None else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
     store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(own))

@@ -96,7 +96,9 @@ class Restarts:
         hosts = dict.fromkeys(slot[0] for slot in _slots(self._first.nodes) if slot not in self._dropped)
         config, missing = replace(self._plan.config, hosts=tuple(hosts)), list[ShoalError]()
         try:
-            nodes = probe_hosts(os.environ, config, missing.append, partial(_refuse_after_signal, run, stop))
+            nodes = probe_hosts(
+                os.environ, config, self._plan.tasks, missing.append, partial(_refuse_after_signal, run, stop)
+            )
         except (InterruptedRunError, TerminatedRunError):
             raise
         except ShoalError as error:

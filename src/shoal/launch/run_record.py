@@ -36,7 +36,7 @@ def make_run_dir(plan: TrainPlan) -> RunDir:
     """Make the directory of a new run, which no other run has, even one started in the same second."""
     experiment = experiment_dir(plan.config.log_root, plan.spec.experiment)
     try:
-        return RunDir(_make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
+        return RunDir(make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
     except OSError as error:
         raise UsageError(
             f"The run directory cannot be made in {experiment.absolute()} ({error.strerror}): "
@@ -48,7 +48,7 @@ def make_log_dir(base: Path) -> Path:
     """Make the directory of one launch's rank files, named as torchrunx names it: after the second."""
     stamp = datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005  Local time, as torchrunx has it.
     try:
-        return _make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
+        return make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
     except OSError as error:
         raise UsageError(
             f"The rank files cannot be written to {base.absolute()} ({error.strerror}): pass --torchrunx-log-dir, or "
@@ -56,7 +56,7 @@ def make_log_dir(base: Path) -> Path:
         ) from error
 
 
-def _make_first_free(parent: Path, names: Iterable[str]) -> Path:
+def make_first_free(parent: Path, names: Iterable[str]) -> Path:
     """Make the first of these directories that does not exist."""
     parent.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -76,10 +76,30 @@ def lock_run(run: RunDir, stack: ExitStack) -> None:
         except BlockingIOError as error:
             time.sleep(POLL_S)  # It may have taken the lock just now.
             owner = ascii(wait_for(lambda: os.pread(descriptor, 200, 0), RUN_LOCK_S).decode(errors="replace"))[1:-1]
-            message = f"The run {run.path} is being trained by process {owner}: wait until it has ended, or end it."
+            message = f"The run {run.path} is in use by process {owner}: wait until it has ended, or end it."
             raise UsageError(message) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} on {platform.node()}".encode())
+
+
+def is_in_use(run: RunDir) -> bool | None:
+    """Whether another process has locked a run; None where the file system does not tell."""
+    try:
+        with os.fdopen(os.open(run.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return False
+
+
+def write_manifest(run: RunDir, **asked: Any) -> None:  # noqa: ANN401  Plain values.
+    """Write what an evaluation or a sweep was asked, with versions, before anything of it is started."""
+    about = {"shoal": __version__, "started": now(), "command": sys.argv, "versions": versions(), "git": git_state()}
+    write_whole(run.manifest_json, json.dumps(about | asked, indent=2))
 
 
 def record_launch(run: RunDir, plan: TrainPlan) -> None:

@@ -21,7 +21,7 @@ from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote.node import RemoteNode, remote_nodes
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
-from shoal.signals import StopRequests, stop_announcement
+from shoal.signals import STOPPING_TRAINING, StopRequests
 from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
 from shoal.worker import WorkerReport
 
@@ -132,7 +132,7 @@ class Supervisor:
         if name is None or count == self.num_signals:
             return
         if self.num_signals == 0 and self.has_learned:
-            self.reporter.on_line(stop_announcement(name))
+            self.reporter.on_line(f"{name}: {STOPPING_TRAINING}")
         self.num_signals = count
         self._end_in(STOP_S if self.has_learned and self.stop.counts["SIGINT"] < 2 else 0)  # noqa: PLR2004
         self._signal(signal.Signals[name])
@@ -174,8 +174,10 @@ class Supervisor:
         ranks = range(self.spec.world_size)
         if all(rank in records and records[rank].ending == "done" for rank in ranks):
             return [WorkerReport(**records[rank].report) for rank in ranks]
-        # Ranks without a launcher, or without a node, were stopped by this process: that is no cause.
-        by_itself = self.orphaned_by or (self.lost_node is not None and self.stop.first is None)
+        # Ranks without a launcher, or without a node, were stopped by this process, and those of a lost rank by
+        # torchrunx: that is no cause.
+        lost = self.lost_node is not None or bool(self.ended.keys() - records.keys())
+        by_itself = self.orphaned_by or (lost and self.stop.first is None)
         cause = first_failure(record for record in records.values() if not (by_itself and was_requested(record)))
         if cause is not None:
             raise failure_of(cause)

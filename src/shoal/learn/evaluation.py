@@ -1,9 +1,15 @@
-"""Inference: load a policy without exploration noise, or an untrained one, and run episodes."""
+"""Inference: load a policy without exploration noise, or an untrained one, and run episodes.
+
+Also the evaluation of a learner while it trains.
+"""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import torch
 from tensordict import TensorDict
@@ -15,12 +21,21 @@ from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner, Policy
 from shoal.learn.learners import build_learner
+from shoal.learn.metrics import Row
+from shoal.learn.state import random_state, set_random_state
+from shoal.learn.statistics import EVALUATION_RETURN
 from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
 from shoal.tasks.registry import TaskSpec
+
+EVALUATION_SEED = 1
+"""Seed of evaluations during training, in every run: the default of `evaluate`, which so repeats their episodes."""
+
+_CHECK_STEPS = 16
+"""Steps between checks whether all episodes have ended, for which the host waits for the device."""
 
 
 @contextmanager
@@ -64,29 +79,80 @@ def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device:
     """
     with open_policy(config, spec, model, device) as (env, policy):
         if config.video_path is None:
-            return _first_episodes(env, policy)
+            return first_episodes(env, policy)[:2]
         reel = Reel(env.task, config.video_length or int(env.max_episode_length), config.video_size)
-        episodes = _first_episodes(env, policy, reel)
+        episodes = first_episodes(env, policy, reel)
         make_film(reel.cut(), Path(config.video_path), choose_gl(device, os.environ))
-        return episodes
+        return episodes[:2]
 
 
-def _first_episodes(env: WarpVecEnv, policy: Policy, reel: Reel | None = None) -> tuple[list[float], list[int]]:
+class FirstEpisodes(NamedTuple):
+    """The first episode of each environment."""
+
+    returns: list[float]
+    lengths: list[int]
+    """Lengths [environment steps]."""
+    successes: list[bool]
+    """Whether the last step was a success; empty where the task has no metric named `success`."""
+
+
+def first_episodes(
+    env: WarpVecEnv, policy: Policy, reel: Reel | None = None, *, on_step: Callable[[], None] = lambda: None
+) -> FirstEpisodes:
+    """Run the first episode in each environment, film the first one on `reel`, and call `on_step` after each step."""
     returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
     lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
     running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+    success: torch.Tensor | None = None
     observations = env.get_observations()
     with torch.inference_mode():
-        # Up to the time limit of an episode: checking in each step whether all have ended would synchronise.
-        for _ in range(max(int(env.max_episode_length), len(reel) if reel is not None else 0)):
-            observations, rewards, dones, _ = env.step(policy(observations))
+        for step in range(max(int(env.max_episode_length), len(reel) if reel is not None else 0)):
+            observations, rewards, dones, extras = env.step(policy(observations))
             policy.reset(dones)
+            if "Metrics/success" in extras.get("log", {}):
+                met = extras["log"]["Metrics/success"] > 0.5  # noqa: PLR2004  It is 0 or 1.
+                success = met if success is None else torch.where(running, met, success)
             returns += torch.where(running, rewards, 0.0)
             lengths += running
             running &= dones == 0
             if reel is not None and not reel.is_full:
                 reel.take()
-    return returns.tolist(), lengths.tolist()
+            on_step()
+            if reel is None and step % _CHECK_STEPS == 0 and not running.any():
+                break
+    return FirstEpisodes(returns.tolist(), lengths.tolist(), [] if success is None else success.tolist())
+
+
+def evaluate_learner(learner: Learner, env: WarpVecEnv, world: World, *, num_envs: int) -> Row:
+    """Evaluate a learner between two iterations, which leaves its training as it was.
+
+    Args:
+        learner: The learner, on rank 0. The other ranks wait in their next collective.
+        env: Environments of the evaluation alone. Their episodes begin alike each time.
+        world: This rank, whose heartbeat marks each step.
+        num_envs: Environments of the training, of which the learner remembers something.
+
+    Returns:
+        Means over all episodes, and the time that it took [s].
+    """
+    started, phase = time.perf_counter(), world.beat.enter("evaluate")
+    random_states = random_state(world.device)
+    # Recurrent networks keep the memory of their running episodes in the policy itself.
+    memory = {name: row.clone() for name, row in learner.env_rows().items()}
+    policy = learner.policy()
+    policy.reset()
+    env.restart(EVALUATION_SEED)
+    episodes = first_episodes(env, policy, on_step=world.beat.mark)
+    policy.reset()
+    learner.put_env_rows(memory, num_envs)
+    set_random_state(world.device, random_states)
+    world.beat.enter(phase)
+    return {
+        EVALUATION_RETURN: fmean(episodes.returns),
+        "Eval/length": fmean(episodes.lengths),
+        **({"Eval/success": fmean(episodes.successes)} if episodes.successes else {}),
+        "Perf/evaluation_time": time.perf_counter() - started,
+    }
 
 
 class TrainedPolicy:

@@ -5,6 +5,7 @@ checks, and a stop that all ranks agree on.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +25,7 @@ from shoal.learn.learner import Learner
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
-from shoal.learn.statistics import WHOLE_REWARD, Pooled, Seconds, Statistics
+from shoal.learn.statistics import EVALUATION_RETURN, WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 from shoal.learn.training_env import TrainingEnv
 from shoal.plan.checkpoints import check_learner
@@ -74,7 +75,7 @@ class TrainingLoop:
         digest = compare_replicas(self.learner, self.world, when="after the first broadcast")
         logger.debug("All %d replicas hold the learner %s.", self.world.size, digest)
 
-    def train(
+    def train(  # noqa: PLR0913  All by name.
         self,
         *,
         on_row: Callable[[Row], None],
@@ -82,6 +83,7 @@ class TrainingLoop:
         stop_requests: Callable[[], Mapping[str, bool]],
         on_step: Callable[[int], None] | None = None,
         dump_diverged: Callable[[int], str | None] | None = None,
+        evaluate: Callable[[], Row] | None = None,
     ) -> str | None:
         """Train until `config.max_iterations` are done, or until any rank has a stop request.
 
@@ -93,6 +95,8 @@ class TrainingLoop:
             on_step: Called after each step of the environments with its number, counted from 0 over the whole run.
             dump_diverged: Called with the iteration, counted from 1, when its rollout is not finite on this rank.
                 Writes the history of diverged environments, and returns how to replay it; None if there is none.
+            evaluate: Called on rank 0 every `config.eval_interval` iterations and after the last one. Returns metrics
+                of the policy, which rank 0's row then has, too.
 
         Returns:
             The name of the request that ended training early, or None.
@@ -123,6 +127,8 @@ class TrainingLoop:
             self._refuse_many_diverged(pooled.counts[_DIVERGED])
             self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
+            # Within the iteration's time, and not after a signal, which does not leave much time.
+            evaluated = evaluate() if evaluate is not None and stop is None and self._is_evaluated else {}
             took = (now := time.perf_counter()) - counted
             counted = now
             self.totals.steps += self.samples_per_iteration
@@ -131,13 +137,19 @@ class TrainingLoop:
             warning = self.stragglers.check(pooled.rank_seconds)
             if warning is not None and self.world.is_first:
                 logger.warning("%s", warning)
-            row = self._row(pooled, took)
+            row = self._row(pooled, took) | evaluated
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
             self._compare_when_due(last=last)
             self._save_when_due(save, row, last=last)
         # A finished run was not ended early, even if a request came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
+
+    @property
+    def _is_evaluated(self) -> bool:
+        """Whether this iteration is evaluated."""
+        every = self.config.eval_interval
+        return bool(every) and (self.iteration % every == 0 or self.iteration == self.config.max_iterations)
 
     def _take_warnings(self) -> int:
         """Log each kind of warning of this rank's simulation once; return the number of divergences."""
@@ -193,6 +205,9 @@ class TrainingLoop:
             curriculum = pool_curriculum(self.capabilities, self.world)
             # Returns on different levels of a curriculum cannot be compared.
             metric = self.capabilities.best_metric or (None if curriculum else WHOLE_REWARD)
+            if self.config.eval_interval:  # An evaluation has no curriculum.
+                metric = EVALUATION_RETURN
+            score = row.get(metric, math.nan) if metric else math.nan
             snapshot = Snapshot(
                 iteration=self.iteration,
                 world_size=self.world.size,
@@ -202,7 +217,7 @@ class TrainingLoop:
                 metadata={
                     "num_envs": self.env.num_envs,
                     "learner": self.config.learner,
-                    "score": row.get(metric) if metric else None,
+                    "score": score if math.isfinite(score) else None,
                     "metric": metric,
                 },
             )

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
 from shoal.files import write_whole
+from shoal.plan.changes import changes_of, flag_words
 from shoal.plan.rundir import RunDir
 
 logger = logging.getLogger(__name__)
@@ -69,13 +70,18 @@ class JsonLinesWriter:
 
 
 class TensorBoardWriter:
-    """Writes each row as TensorBoard scalars into the run directory."""
+    """Writes each row as TensorBoard scalars into the run directory, and what the run changes as hyperparameters."""
 
-    def __init__(self, run: RunDir, iteration: int) -> None:
+    def __init__(self, run: RunDir, config: TrainConfig, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
         # A run that resumes from an older checkpoint hides what it wrote after it.
         self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10, purge_step=iteration + 1)
+        changed = {name: _hyperparameter(value) for name, value in changes_of(config).items()}
+        # Without torch's list of columns, TensorBoard shows the columns of all runs instead of one run's.
+        _columns, session, _end = hparams(changed, {})
+        self._writer._get_file_writer().add_summary(session)  # noqa: SLF001  As each of its own methods does.
 
     def write(self, row: Mapping[str, float]) -> None:
         """Write one scalar a metric, at the iteration's number."""
@@ -86,6 +92,10 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Flush and close the event file."""
         self._writer.close()
+
+
+def _hyperparameter(value: object) -> float | str:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 class WandbWriter:
@@ -116,6 +126,7 @@ class WandbWriter:
             id=run_id or None,
             resume="allow",
             name=None if run_id else run.name,  # A user may have renamed it.
+            notes=None if run_id else flag_words(changes_of(config)) or None,
             dir=str(run.path),
             config=to_plain(config),
             mode=mode,
@@ -207,7 +218,7 @@ def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[M
     """Open `metrics.jsonl` and the writer that `--logger` names."""
     writers: list[MetricsWriter] = [JsonLinesWriter(run)]
     if config.logger == "tensorboard":
-        writers.append(TensorBoardWriter(run, iteration))
+        writers.append(TensorBoardWriter(run, config, iteration))
     elif config.logger == "wandb":
         try:
             writers.append(WandbWriter(run, config))

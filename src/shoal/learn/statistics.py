@@ -19,6 +19,8 @@ WINDOW_EPISODES = 100
 
 WHOLE_REWARD = "Train/mean_whole_reward"
 """Default metric that scores checkpoints."""
+EVALUATION_RETURN = "Eval/return"
+"""Metric that scores checkpoints with `--eval-interval`: the mean return of the evaluation."""
 
 _MEASURES = ("return", "length")
 """Sums over each episode, in the order of the rows below."""

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -175,7 +175,16 @@ def best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
     Only scores by the metric of the newest checkpoint count. Checkpoints without one come last.
     """
-    newest_first = sorted(checkpoints, key=lambda each: each.iteration, reverse=True)
+    return _by_score(sorted(checkpoints, key=lambda each: each.iteration, reverse=True))
+
+
+def best_of_runs(runs: Sequence[RunDir]) -> Checkpoint | None:
+    """Return the best valid checkpoint of several runs, oldest first, with the scores of `best_first`."""
+    newest_first = [each for run in reversed(runs) for each in reversed(list_checkpoints(run))]
+    return next((each for each in _by_score(newest_first) if each.damage() is None), None)
+
+
+def _by_score(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     metric = next((each.metric for each in newest_first if each.manifest()), None)
 
     def score_of(each: Checkpoint) -> float:
@@ -224,7 +233,9 @@ def checkpoint_at(path: Path) -> Path:
     what = f"The checkpoint {path} does not exist"
     if path.is_dir():
         what = f"{path} is a directory, but no checkpoint, which would hold a {MODEL}"
-    raise UsageError(f"{what}: pass a directory below <run>/checkpoints, a .pt file, 'latest' or 'best'.")
+    raise UsageError(
+        f"{what}: pass a directory below <run>/checkpoints, a .pt file, 'latest', 'best' or 'best-of-runs'."
+    )
 
 
 def run_of(model: Path) -> RunDir | None:

@@ -35,8 +35,14 @@ def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fin
     return Fingerprint(host=host, versions=versions(), files=groups | ({"the task": own} if own else {}))
 
 
-def code_of(task: str) -> tuple[list[str], list[str]]:
-    """Return the packages and files with the code of a training of `task`."""
+def code_of(tasks: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the packages and files with the code of these tasks."""
+    found = [_code_of(task) for task in tasks]
+    packages, files = ({name for each in found for name in each[part]} for part in (0, 1))
+    return sorted(packages), sorted(files)
+
+
+def _code_of(task: str) -> tuple[list[str], list[str]]:
     where = registry.resolve(task).builder.rpartition(":")[0]
     if not where.endswith(".py"):
         return sorted({"shoal", where.partition(".")[0]}), []

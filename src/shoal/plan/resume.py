@@ -6,7 +6,14 @@ from pathlib import Path
 
 from shoal.config import TrainConfig
 from shoal.errors import UsageError, counted
-from shoal.plan.checkpoints import Checkpoint, best_good, check_learner, checkpoint_at, newest_good
+from shoal.plan.checkpoints import (
+    Checkpoint,
+    best_good,
+    best_of_runs,
+    check_learner,
+    checkpoint_at,
+    newest_good,
+)
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 from shoal.plan.spec import Start
 from shoal.tasks.registry import TaskSpec
@@ -73,12 +80,21 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
-    """Return the model file of `--checkpoint`: a path, or `latest` or `best` of the experiment's newest run."""
+    """Return the model file of `--checkpoint`: a path, or `latest`, `best` or `best-of-runs` of the experiment."""
     if checkpoint == "best":
         run, _ = _newest_run_with_checkpoint(log_root, spec)
         found = best_good(run)
         if found is not None and found.score is None:
             _warn_of_no_score(run)
+    elif checkpoint == "best-of-runs":
+        newest, _ = _newest_run_with_checkpoint(log_root, spec)
+        runs = list_runs(newest.path.parent)
+        found = best_of_runs(runs)
+        if found is not None:
+            which = "newest, since no scores can be compared"
+            if found.score is not None:
+                which = f"best, whose {found.metric} is {found.score:.2f}"
+            logger.warning("Of %s %s is taken, the %s.", counted(len(runs), "run"), found.path, which)
     elif checkpoint == "latest":
         found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
     else:

@@ -45,6 +45,8 @@ class RunDir:
     """Locked by the process that trains; holds its id and host."""
     run_json = _Below("run.json")
     """Command, plan, versions, and how each launch ended."""
+    manifest_json = _Below("manifest.json")
+    """The jobs of an evaluation, whose results have a directory of their own."""
     params_dir = _Below("params")
     """The configuration, in files that `train --config` reads back."""
     env_yaml = _Below("params/env.yaml")
@@ -166,8 +168,9 @@ def _age(name: str) -> tuple[str, int, str] | None:
 
 
 def list_all_runs(log_root: str | Path) -> list[RunDir]:
-    """Return the runs of all experiments, oldest first."""
-    runs = [run for experiment in sorted(Path(log_root).glob("*/")) for run in list_runs(experiment)]
+    """Return the runs of all experiments, oldest first. Results of evaluations are none."""
+    found = [run for experiment in sorted(Path(log_root).glob("*/")) for run in list_runs(experiment)]
+    runs = [run for run in found if not run.manifest_json.exists()]
     return sorted(runs, key=lambda run: _age(run.name) or ())
 
 

@@ -1,15 +1,18 @@
-"""`WorkerSpec`, which each worker of a training gets as JSON, and `NodeSpec`, the part that its node needs too."""
+"""`WorkerSpec`, which each worker gets as JSON, and `NodeSpec`, the part that its node needs too."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from shoal.config import TrainConfig
+from shoal.config import LaunchConfig, TrainConfig
 from shoal.config.checks import foreign_code
+from shoal.config.evaluate import Assignment
 from shoal.config.plain import from_plain, to_plain
+from shoal.config.sweep import SweepFile
 from shoal.errors import UsageError
+from shoal.plan.job import Job
 from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -71,11 +74,51 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec(NodeSpec):
-    """One training as its workers see it, the same on every rank of a node."""
+    """The work of a launch as its workers see it, the same on every rank of a node."""
+
+    config: LaunchConfig
+    backend: str | None = None
+    """`nccl` or `gloo`; None without a process group."""
+
+    def to_json(self) -> str:
+        """Return all fields as a string."""
+        return json.dumps({"work": type(self).__name__, **to_plain(self)})
+
+    @classmethod
+    def from_json(cls, text: str, own: Self | None = None) -> Self:
+        """Return the specification that `to_json` made into a string. Imports the task that it names.
+
+        From a process that is not trusted it may name only code that `own`, this process's specification, names too.
+        """
+        data: dict[str, Any] = json.loads(text)
+        kind: type[Any] = _KINDS[data["work"]]
+        if own is not None:
+            found = foreign_code(kind.code_in(to_plain(own)), kind.code_in(data))
+            if found is not None:
+                raise UsageError(
+                    f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
+                    "command for every rank, with the task and the classes of the run that goes on."
+                )
+        data["config"] = kind.read_config(data["config"], own and own.config)
+        return kind.from_plain(data)
+
+    @classmethod
+    def read_config(cls, config: dict[str, Any], own: LaunchConfig | None) -> LaunchConfig:
+        """Return the configuration of plain values."""
+        del own
+        return from_plain(LaunchConfig, config)
+
+    @classmethod
+    def code_in(cls, plain: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the parts of the plain values that may name code: mappings with `task`, `env`, `learner`, `agent`."""
+        return [plain["config"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec(WorkerSpec):
+    """One training."""
 
     config: TrainConfig
-    backend: str | None
-    """`nccl` or `gloo`; None for a single worker, which needs no process group."""
     num_envs: int
     """Environments on each worker."""
     start: Start | None = None
@@ -83,24 +126,42 @@ class WorkerSpec(NodeSpec):
     """Size of the all_reduce that the ranks time before they train; 0 for that of the learner's gradient, None for no
     measurement."""
 
-    def to_json(self) -> str:
-        """Return all fields as a string."""
-        return json.dumps(to_plain(self))
+    @classmethod
+    def read_config(cls, config: dict[str, Any], own: LaunchConfig | None) -> TrainConfig:
+        """Return the configuration of plain values, with the classes of its task and learner."""
+        task, learner = config["task"], config["learner"]
+        known = own if isinstance(own, TrainConfig) else registry.resolve(task).defaults(task, learner)
+        return from_plain(known, config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSpec(WorkerSpec):
+    """A queue of evaluation jobs. The directory of the run is that of the results."""
+
+    jobs: tuple[Job, ...]
+    assignment: Assignment
+    fail_fast: bool = False
+    policy_device: str | None = None
+    policy_device_id: int | None = None
 
     @classmethod
-    def from_json(cls, text: str, own: TrainConfig | None = None) -> Self:
-        """Return the specification that `to_json` made into a string. Imports the task that it names.
+    def code_in(cls, plain: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the jobs."""
+        return plain["jobs"]
 
-        From a process that is not trusted it may name only code that `own`, this process's configuration, names too.
-        """
-        data: dict[str, Any] = json.loads(text)
-        if own is not None:
-            found = foreign_code(to_plain(own), data["config"])
-            if found is not None:
-                raise UsageError(
-                    f"Rank 0 would import '{found[1]}' ({found[0]}), which this rank was not asked for: type the same "
-                    "command for every rank, with the task and the classes of the run that goes on."
-                )
-        task, learner = data["config"]["task"], data["config"]["learner"]
-        data["config"] = from_plain(own or registry.resolve(task).defaults(task, learner), data["config"])
-        return cls.from_plain(data)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec(WorkerSpec):
+    """A sweep, whose trials each worker trains one at a time. The directory of the run is that of the sweep."""
+
+    sweep: SweepFile
+
+    @classmethod
+    def code_in(cls, plain: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the task, the learner, and the values of all flags by their dotted names."""
+        sweep = plain["sweep"]
+        choices = {name: parameter["choices"] for name, parameter in sweep["parameters"].items()}
+        return [plain["config"], sweep["fixed"], choices]
+
+
+_KINDS = {kind.__name__: kind for kind in (TrainSpec, EvaluateSpec, SweepSpec)}

@@ -6,7 +6,7 @@ What cannot be done is refused here, before a process is started or a file is wr
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -17,80 +17,41 @@ from shoal.config.machines import number_of_nodes
 from shoal.config.rl_games import RlGamesConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
-from shoal.machine.host import why_unwritable
-from shoal.machine.network import through
-from shoal.plan.devices import GpuIds, parse_gpu_ids, plan_workers
+from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
 from shoal.plan.launchers import Launcher, launcher_of
-from shoal.plan.nodes import NodePlan, Nodes, choose_backend
-from shoal.plan.ranks import Rank, joined_rank, stale_rank_note
+from shoal.plan.nodes import Nodes
+from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
-from shoal.plan.slurm import has_own_gpus
-from shoal.plan.spec import Start, WorkerSpec
+from shoal.plan.spec import Start, TrainSpec
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
 
-LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan:
+class TrainPlan(LaunchPlan):
     """What one `train` command will do."""
 
     config: TrainConfig
     spec: TaskSpec
-    launch_mode: LaunchMode
-    nodes: tuple[NodePlan, ...]
-    """The nodes whose workers this process plans, never empty: those of `--hosts`, otherwise this machine alone."""
-    rendezvous: str | None = None
-    """The address at which the ranks of several nodes of `--hosts` meet."""
-    world_size: int
     num_envs: int
     """Environments on each worker."""
-    rank: Rank | None
-    """In the mode *joined*, this process's rank."""
     continued: RunDir | None
     """The run that is continued; None for a new one."""
     start: Start | None
     start_iteration: int
-    notes: tuple[str, ...]
-    """What the user should read before training starts."""
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        """Device of each worker of `nodes`, in the order of their ranks."""
-        return tuple(device for node in self.nodes for device in node.devices)
+    def leads(self) -> bool:
+        """Whether rank 0 is one of this process's workers."""
+        return not self.config.node_rank if self.rank is None else self.rank.rank == 0
 
-    @property
-    def backend(self) -> Literal["nccl", "gloo"] | None:
-        """Backend of the process group; None for a single worker."""
-        return choose_backend((node.supports_nccl for node in self.nodes), self.world_size)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the workers run on the nodes of `--hosts`."""
-        return bool(self.config.hosts)
-
-    def log_base(self, run: RunDir, environ: Mapping[str, str]) -> Path | None:
-        """Return the directory that gets one directory of rank files for each launch, or None when they are off.
-
-        `TORCHRUNX_LOG_DIR`, even an empty one, wins over the flag, whose default is a directory of the run.
-        """
-        if self.launch_mode != "spawned":
-            return None
-        named = environ.get("TORCHRUNX_LOG_DIR", self.config.torchrunx_log_dir)
-        return run.torchrunx_dir if named is None else Path(named) if named else None
-
-    def worker_spec(self, run: RunDir, log_dir: Path | None = None) -> WorkerSpec:
+    def worker_spec(self, run: RunDir, log_dir: Path | None = None) -> TrainSpec:
         """Return what the workers need to know. Rank files go to `log_dir`, if there is one."""
-        return WorkerSpec(
+        return TrainSpec(
+            **self.node_fields(run, log_dir),
             config=self.config,
-            run_dir=str(run.path.absolute()),
-            nodes=self.nodes,
-            world_size=self.world_size,
-            rendezvous=self.rendezvous,
-            log_dir=str(log_dir.absolute()) if log_dir else None,
             backend=self.backend,
             num_envs=self.num_envs,
             start=self.start,
@@ -138,34 +99,33 @@ def plan_training(
     """Decide everything about one training. With `--hosts`, `probe_hosts` probes and plans the nodes."""
     spec = registry.resolve(config.task)
     refuse_bad_name("--run-name", config.run_name)
-    rank, launcher = joined_rank(environ), launcher_of(environ)
-    if rank is not None:
-        _refuse_launchers_decisions(config, rank, launcher)
-    gpu_ids = requested_gpus(config)
-    found = probe_hosts() if probe_hosts is not None else _plan_local(config, rank, gpu_ids, environ, gpus)
+    rank = joined_rank(environ)
     num_nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
-    world_size = rank.world_size if rank else num_nodes * sum(len(node.devices) for node in found.nodes)
-    _refuse_useless_restarts(config, launcher, world_size)
+    launch = plan_launch(
+        config, (config.task,), environ, gpus, probe_hosts, num_nodes=num_nodes, spawns=bool(config.max_restarts)
+    )
+    world_size = launch.world_size
+    _refuse_useless_restarts(config, launcher_of(environ), world_size)
     num_envs = _envs_per_worker(config, world_size)
     resolve_learner(config.learner).require()
     config.agent.check_samples(num_envs)
     if isinstance(config.env, MujocoConfig):
-        config.env.engine_on(found.nodes[0].devices[0])
+        config.env.engine_on(launch.nodes[0].devices[0])
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     leads = not config.node_rank if rank is None else rank.rank == 0
     continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
     change = changes_since(config, start, world_size, num_envs)
-    notes = (*found.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
-    spawned = world_size > 1 or config.max_restarts or config.hosts
+    notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
     plan = TrainPlan(
         # From here on files are named so that they are found from any working directory.
         config=replace(
             config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
         ),
+        tasks=launch.tasks,
         spec=spec,
-        launch_mode="joined" if rank else "elastic" if num_nodes > 1 else "spawned" if spawned else "in process",
-        nodes=found.nodes,
-        rendezvous=found.rendezvous,
+        launch_mode=launch.launch_mode,
+        nodes=launch.nodes,
+        rendezvous=launch.rendezvous,
         world_size=world_size,
         num_envs=num_envs,
         rank=rank,
@@ -176,41 +136,6 @@ def plan_training(
     )
     _refuse_unwritable_directories(plan, environ)
     return plan
-
-
-def _refuse_launchers_decisions(config: TrainConfig, rank: Rank, launcher: Launcher | None) -> None:
-    """Refuse flags about what the launcher of this process has decided, and an interface that is not here."""
-    if config.interface is not None:
-        through(config.interface)
-    flag = "--hosts" if config.hosts else "--nnodes" if config.nnodes else None
-    if flag:
-        raise UsageError(
-            f"{flag} was passed, but {launcher} started this process, and has decided on the machines: pass {flag} "
-            f"without {launcher}, or leave it out."
-        )
-    if config.nproc_per_node not in (None, rank.local_world_size):
-        raise UsageError(
-            f"--nproc-per-node {config.nproc_per_node} was asked for, but the launcher has started "
-            f"{rank.local_world_size} workers on this machine: leave the flag out, or tell the launcher."
-        )
-
-
-def _plan_local(
-    config: TrainConfig, rank: Rank | None, gpu_ids: GpuIds, environ: Mapping[str, str], gpus: VisibleGpus
-) -> Nodes:
-    """Return the plan of this machine's workers; in the mode *joined* the launcher has set their number."""
-    number = config.nproc_per_node if rank is None else rank.local_world_size
-    if number and launcher_of(environ) == "srun" and has_own_gpus(environ, len(gpus), number):
-        own = plan_workers(gpu_ids, 1, gpus)
-        workers = replace(own, devices=own.devices * number)
-    else:
-        workers = plan_workers(gpu_ids, number, gpus)
-    return Nodes(nodes=(NodePlan.of(workers, gpus),), notes=workers.notes)
-
-
-def requested_gpus(config: TrainConfig) -> GpuIds:
-    """Return the GPUs that `--gpu-ids` requests on each node."""
-    return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
 def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, world_size: int) -> None:
@@ -258,18 +183,7 @@ def _refuse_unwritable_directories(plan: TrainPlan, environ: Mapping[str, str]) 
     else:
         refuse_links(plan.continued)
         refuse_unwritable("--resume", plan.continued.path)
-    log_base = plan.log_base(RunDir(Path(plan.config.log_root)), environ)
-    if log_base is not None:
-        named = "TORCHRUNX_LOG_DIR" if "TORCHRUNX_LOG_DIR" in environ else "--torchrunx-log-dir"
-        refuse_unwritable(named, log_base)
-
-
-def refuse_unwritable(flag: str, directory: Path) -> None:
-    """Refuse a directory, named by a flag, that cannot be made or written."""
-    found = why_unwritable(directory)
-    if found is not None:
-        nearest, why = found
-        raise UsageError(f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to.")
+    plan.refuse_unwritable_logs(environ)
 
 
 def _with_text(agent: AgentConfig) -> AgentConfig:

@@ -13,10 +13,10 @@ import warp as wp
 
 
 @wp.kernel(enable_backward=False)
-def seed_environments(seed: wp.int32, rng: wp.array[wp.uint32]) -> None:
-    """Give each environment a random state of its own, from the seed and its index."""
+def seed_environments(seed: wp.int32, first: wp.int32, rng: wp.array[wp.uint32]) -> None:
+    """Give each environment a random state of its own, from the seed and its index, counted from `first`."""
     env = wp.tid()
-    rng[env] = wp.rand_init(seed, env)
+    rng[env] = wp.rand_init(seed, first + env)
 
 
 @wp.kernel(enable_backward=False)

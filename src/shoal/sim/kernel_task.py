@@ -154,6 +154,8 @@ class KernelTask(ABC, Generic[ConfigT]):
             Shape (num_envs, num_commands)."""
         self.rng = self.array("rng", dtype=wp.uint32)
         """Random state of each environment."""
+        self.first_env = wp.zeros(1, dtype=wp.int32, device=self.device)
+        """Index of the first environment, see `restart`. For kernels whose environments take turns."""
         self.obs: Mapping[str, wp.array] = {
             group: self.array(f"observations/{group}", size) for group, size in self.observations.items()
         }
@@ -303,15 +305,17 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Advance all environments by one step with the actions in `self.actions`. Does not wait for a GPU."""
         self.graph.launch()
 
-    def restart(self, seed: int | None = None) -> None:
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode in every environment.
 
         Args:
             seed: New seed of the random numbers; None continues the present ones.
+            first: Index of the first environment, for the seed: with `first` 64 they get the random numbers that
+                environments 64, 65, ... of a larger task have.
         """
         with torch_stream(self.device):
             if seed is not None:
-                self.seed_rng(seed)
+                self.seed_rng(seed, first)
             for array in (self.terminated, self.truncated, self.diverged, self.episode_length, self.episode_sums):
                 array.zero_()
             self.done.fill_(value=True)
@@ -323,10 +327,11 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     # The parts of a step; `shoal.sim.validation` runs them one by one.
 
-    def seed_rng(self, seed: int) -> None:
-        """Give every environment a random state that follows from `seed` and its index."""
+    def seed_rng(self, seed: int, first: int = 0) -> None:
+        """Give every environment a random state that follows from `seed` and its index, counted from `first`."""
+        self.first_env.fill_(first)
         # Warp's kernels take seeds as signed 32-bit numbers.
-        self.launch(seed_environments, inputs=[seed % 2**31], outputs=[self.rng])
+        self.launch(seed_environments, inputs=[seed % 2**31, first], outputs=[self.rng])
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order."""

@@ -189,16 +189,16 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         self.reset_state()
         self.engine.forward(self.done, self.moved)
 
-    def restart(self, seed: int | None = None) -> None:
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode in every environment, as `KernelTask.restart` does."""
-        super().restart(seed)
+        super().restart(seed, first)
         if self.history:
             with torch_stream(self.device):
                 self.history.clear()
 
-    def seed_rng(self, seed: int) -> None:
+    def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state of its own, and randomised parameters."""
-        super().seed_rng(seed)
+        super().seed_rng(seed, first)
         self.randomize()
         self.apply_parameters()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from shoal.config import TrainConfig
+from shoal.config import LaunchConfig
 from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
 from shoal.launch.remote.channel import Message
@@ -21,19 +21,20 @@ from shoal.launch.remote.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
 from shoal.plan.environment_parity import code_of, fingerprint, refuse_differences
+from shoal.plan.launch import refuse_unwritable, requested_gpus
 from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, plan_devices, rendezvous_candidates
 from shoal.plan.slurm import allocated_hosts
-from shoal.plan.training import refuse_unwritable, requested_gpus
 from shoal.timing import ANSWER_S, POLL_S
 
 
 def probe_hosts(
     environ: Mapping[str, str],
-    config: TrainConfig,
+    config: LaunchConfig,
+    tasks: Sequence[str],
     on_missing: Callable[[ShoalError], None] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Nodes:
-    """Probe all hosts of a configuration, and plan the workers of each.
+    """Probe all hosts of a configuration, and plan the workers of each, which run these tasks.
 
     `on_missing` is called for each host that is unreachable and left out; by default none is. `check` is a cancellation
     hook, polled, which raises to abort.
@@ -57,12 +58,12 @@ def probe_hosts(
             raise UsageError(
                 f"--log-root asks for {log_root}, but {nearest} {why}: pass a directory that you can write to."
             ) from error
-        facts, missing = _gather(probes, config, token.name)
+        facts, missing = _gather(probes, tasks, token.name)
         for error in missing.values():
             if on_missing is None or not facts:
                 raise _combined([*missing.values()])
             on_missing(error)
-        own = fingerprint(socket.gethostname(), *code_of(config.task))
+        own = fingerprint(socket.gethostname(), *code_of(tasks))
         refuse_differences(own, [each.fingerprint for each in facts])
         planned, notes = plan_devices(requested_gpus(config), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
@@ -111,10 +112,10 @@ class _HostProbe:
 
 
 def _gather(
-    probes: Sequence[_HostProbe], config: TrainConfig, token: str
+    probes: Sequence[_HostProbe], tasks: Sequence[str], token: str
 ) -> tuple[list[NodeFacts], dict[str, ShoalError]]:
     """Request facts from all hosts at once; return them, and an error for each host without an answer."""
-    packages, files = code_of(config.task)
+    packages, files = code_of(tasks)
     begun = time.time()
     for probe in probes:
         probe.request("facts", {"token": token, "packages": packages, "files": files})

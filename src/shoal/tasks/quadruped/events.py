@@ -228,6 +228,7 @@ def update_terrain_levels(
 
 @wp.kernel(enable_backward=False)
 def move_to_tiles(
+    first: wp.array[wp.int32],
     done: wp.array[wp.bool],
     params: Curriculum,
     centers: wp.array2d[wp.vec2],
@@ -237,12 +238,12 @@ def move_to_tiles(
     rng: wp.array[wp.uint32],
     qpos: wp.array2d[wp.float32],
 ) -> None:
-    """Move robots that were reset at the origin to the middle of their tile."""
+    """Move robots that were reset at the origin to the middle of their tile; they take turns with the types."""
     env = wp.tid()
     if not done[env]:
         return
     random = rng[env]
-    center = centers[levels[env], env % params.kinds]
+    center = centers[levels[env], (first[0] + env) % params.kinds]
     x = center[0] + wp.randf(random, -spread, spread)
     y = center[1] + wp.randf(random, -spread, spread)
     qpos[env, 0] = x

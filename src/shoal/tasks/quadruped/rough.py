@@ -100,7 +100,10 @@ class RoughVelocity(VelocityTask[RoughConfig]):
         super().reset_state()
         self.launch(
             events.move_to_tiles,
-            inputs=[self.done, self.curriculum_params, self.centers, self.levels, _START_SPREAD, self.ground],
+            inputs=[
+                *(self.first_env, self.done, self.curriculum_params, self.centers, self.levels),
+                *(_START_SPREAD, self.ground),
+            ],
             outputs=[self.rng, self.qpos],
         )
 

@@ -1,0 +1,49 @@
+"""Output of `shoal runs`."""
+
+import json
+import sys
+from datetime import datetime, timedelta
+
+from shoal.cli.report import print_line
+from shoal.commands.runs import ListedRun, RunList
+from shoal.plan.changes import flag_words
+
+_TITLES = ("run", "state", "iterations", "steps", "score", "age", "flags")
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
+
+
+def print_runs(found: RunList, *, as_json: bool) -> None:
+    """Print a line for each run, which ends with the flags that not all runs of its task have in common."""
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_plain(), indent=2) + "\n")
+        return
+    now = datetime.now().astimezone()
+    rows = [_TITLES, *(_row(each, found, now) for each in found.runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for experiment, changed in found.common.items():
+        if changed:
+            print_line(f"All runs of {experiment}: {flag_words(changed)}")
+    if found.best is not None:
+        print_line(f"Best checkpoint by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
+
+
+def _row(each: ListedRun, found: RunList, now: datetime) -> tuple[str, ...]:
+    common = found.common[each.experiment]
+    changed = {name: value for name, value in (each.changed or {}).items() if name not in common}
+    return (
+        f"{each.experiment}/{each.run.name}" if len(found.common) > 1 else each.run.name,
+        f"failed ({each.exit_code})" if each.state == "failed" else each.state,
+        "-" if each.max_iterations is None else f"{each.iteration}/{each.max_iterations}",
+        "-" if each.steps is None else f"{each.steps:,}",
+        "-" if each.score is None else f"{each.score:.2f}",
+        "-" if each.started is None else _age(now - each.started),
+        each.reason or flag_words(changed),
+    )
+
+
+def _age(age: timedelta) -> str:
+    """Return a time as a whole number of its largest unit, such as ``3 h``."""
+    name = next((name for name, unit in _UNITS.items() if age >= unit), "s")
+    return f"{max(age // _UNITS[name], 0)} {name}"

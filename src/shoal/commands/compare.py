@@ -1,0 +1,162 @@
+"""The `compare` command: which of two policies, or of two evaluations, has the higher mean return."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
+from shoal.config.jobs import JobEntry
+from shoal.errors import UsageError, counted
+from shoal.jobs.comparison import ConfidenceSequence, Verdict, pair
+from shoal.jobs.entries import Overrides, expand
+from shoal.jobs.results import is_control, iterate_episodes, read_jobs
+from shoal.plan.job import Job
+from shoal.plan.ranks import joined_rank
+
+FIRST_ROUND = 64
+"""Episodes of each policy after the first round. Each further round doubles them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The comparison of A and B in one task."""
+
+    task: str
+    a: str
+    """The policy, or the directory of results."""
+    b: str
+    verdict: Verdict
+    unpaired: int = 0
+    """Episodes of either side that the other one lacks."""
+    diverged: int = 0
+    """Pairs left out because a return is not finite."""
+    differing: tuple[str, ...] = ()
+    """Fields of the environment that differ, though no job was asked to change them."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the verdict, and what it leaves out."""
+        yield f"{self.task}: {self.verdict.text}"
+        yield f"A is {self.a}, B is {self.b}."
+        if self.unpaired:
+            yield f"{counted(self.unpaired, 'episode')} of A or B alone: left out."
+        if self.diverged:
+            yield (
+                f"{counted(self.diverged, 'pair')} with a return that is not finite: left out, which favours the side "
+                "whose environments diverged."
+            )
+        if self.differing:
+            yield f"The environments of A and B differ in {', '.join(self.differing)}: returns may not be comparable."
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the comparison as plain values; None for an end of the interval that is infinite."""
+        plain = asdict(self)
+        verdict = plain.pop("verdict")
+        for end in ("low", "high"):
+            verdict[end] = verdict[end] if math.isfinite(verdict[end]) else None
+        return plain | verdict
+
+
+def compare(config: CompareConfig) -> list[Comparison]:
+    """Compare two directories of results; return a comparison for each task that both have.
+
+    Raises:
+        UsageError: A directory has no results, or nothing pairs.
+    """
+    outs = Path(config.a), Path(config.b)
+    jobs = [[job for job in read_jobs(out) if not is_control(job)] for out in outs]
+    tasks = sorted({job.task for job in jobs[0]} & {job.task for job in jobs[1]})
+    comparisons: list[Comparison] = []
+    for task in tasks or [None]:  # Without a common task, `pair` says so.
+        pairs = pair(*outs, task=task)
+        sequence = ConfidenceSequence()
+        for difference in pairs.differences.tolist():
+            sequence.add(difference)
+        comparisons.append(
+            Comparison(
+                task=pairs.task,
+                a=config.a,
+                b=config.b,
+                verdict=sequence.verdict(),
+                unpaired=pairs.unpaired,
+                diverged=pairs.diverged,
+                differing=_differing_fields(*([job for job in side if job.task == task] for side in jobs)),
+            )
+        )
+    return comparisons
+
+
+def _differing_fields(jobs_a: Sequence[Job], jobs_b: Sequence[Job]) -> tuple[str, ...]:
+    """Return the fields of the environments that differ between two sides, without those of variations."""
+    jobs = (*jobs_a, *jobs_b)
+    names = {name for job in jobs for name in job.env}
+    varied = {name.partition(".")[0] for job in jobs for name in job.variation}
+    values = {name: [{repr(job.env.get(name)) for job in side} for side in (jobs_a, jobs_b)] for name in names - varied}
+    return tuple(sorted(name for name, (a, b) in values.items() if a != b))
+
+
+def compare_policies(
+    config: ComparePoliciesConfig,
+    overrides: Overrides,
+    run_jobs: Callable[[EvaluateConfig, Sequence[Job]], Path],
+    on_round: Callable[[Verdict], None],
+) -> Comparison:
+    """Evaluate two policies on the same episodes, in rounds, until the verdict is sure or all episodes are run.
+
+    Args:
+        config: The flags.
+        overrides: The environment of both policies, and what was typed for their learner.
+        run_jobs: Runs jobs with the flags of `evaluate`; returns the directory of the results.
+        on_round: Takes the verdict after each round.
+
+    Raises:
+        UsageError: A side is no policy, or several, or torchrun or srun started this process.
+    """
+    if joined_rank() is not None:
+        raise UsageError(
+            "`shoal compare TASK A B` starts workers once a round, but torchrun or srun starts them once: run it by "
+            "itself, with --nproc-per-node or --hosts, or `evaluate` each policy, and compare the directories."
+        )
+    sides = [_job_of(side, policy, config, overrides) for side, policy in (("A", config.a), ("B", config.b))]
+    shared = {each.name for each in fields(EvaluateConfig)} & {each.name for each in fields(config)}
+    flags = EvaluateConfig(**{name: getattr(config, name) for name in shared})
+    sequence, diverged, first = ConfidenceSequence(), 0, 0
+    while True:
+        end = min(2 * first or FIRST_ROUND, config.num_episodes)
+        # The range is in the name, so that the same command with another --num-episodes goes on, too.
+        jobs = [
+            replace(side, name=f"{side.name}-{first:06d}-{end:06d}", first_episode=first, num_episodes=end - first)
+            for side in sides
+        ]
+        out = run_jobs(flags, jobs)
+        flags = replace(flags, out=str(out), rerun_failed=False)
+        a, b = ({episode["index"]: episode["return"] for episode in iterate_episodes(out, job)} for job in jobs)
+        for index in range(first, end):
+            difference = b[index] - a[index]
+            if math.isfinite(difference):
+                sequence.add(difference)
+            else:
+                diverged += 1
+        verdict, first = sequence.verdict(), end
+        on_round(verdict)
+        if verdict.sure or end == config.num_episodes:
+            a, b = (side.policy for side in sides)
+            return Comparison(task=config.task, a=a, b=b, verdict=verdict, diverged=diverged)
+
+
+def _job_of(side: str, policy: str, config: ComparePoliciesConfig, overrides: Overrides) -> Job:
+    """Return a job of one policy; its episodes are those of the rounds."""
+    entry = JobEntry(
+        name=side,
+        task=config.task,
+        policy=policy,
+        num_envs=config.num_envs,
+        seed=config.seed,
+        timeout=config.timeout,
+        retries=config.retries,
+    )
+    jobs = expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
+    if len(jobs) > 1:
+        raise UsageError(f"{side} is '{policy}', which names {len(jobs)} policies: pass one of them.")
+    return jobs[0]

@@ -1,0 +1,236 @@
+"""The `evaluate` command: jobs, directory of the results, workers until all jobs are done, results."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.checks.preflight import launch_findings, notes_of
+from shoal.config.evaluate import EvaluateConfig
+from shoal.config.jobs import JobEntry
+from shoal.config.plain import to_plain
+from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted
+from shoal.files import write_whole
+from shoal.jobs.entries import Overrides, expand, read_entries
+from shoal.jobs.ledger import forget_failures, prepare, record_loss, seconds_of, state_of
+from shoal.jobs.report import report_html
+from shoal.jobs.results import read_jobs, write_results
+from shoal.launch.exit_records import clear_exit_records
+from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.rank import ProgressReporter
+from shoal.launch.remote.host_probe import probe_hosts
+from shoal.launch.run_record import is_in_use, lock_run, make_first_free, make_log_dir, write_manifest
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.checkpoints import Checkpoint, list_checkpoints
+from shoal.plan.evaluation import EvaluatePlan, plan_evaluation
+from shoal.plan.job import Job
+from shoal.plan.ranks import joined_rank, stale_rank_variables
+from shoal.plan.rundir import RunDir, run_names
+from shoal.tasks import registry
+
+WATCH_S = 2.0
+"""Time between two looks at a run that is training."""
+
+
+_STOPPING = "stopping. Episodes that have ended are kept, and the same command goes on."
+
+
+def make_plan(
+    config: EvaluateConfig, overrides: Overrides | None = None, jobs: Sequence[Job] | None = None
+) -> EvaluatePlan:
+    """Find the jobs of a configuration, unless they are given, and plan them on this machine.
+
+    Raises:
+        UsageError: It cannot be done.
+    """
+    jobs = jobs or find_jobs(config, overrides)
+    if config.out is not None:
+        _refuse_changed(Path(config.out), jobs)
+    if config.hosts and config.out and not Path(config.out).resolve().is_relative_to(Path(config.log_root).resolve()):
+        raise UsageError(
+            f"With --hosts, workers of all machines take their jobs from --out {config.out}, which is not below "
+            f"--log-root {config.log_root}, where machines are asked whether they share it: pass one that is."
+        )
+    gpus, tasks = visible_gpus(), sorted({job.task for job in jobs})
+    probe = partial(probe_hosts, os.environ, config, tasks) if config.hosts else None
+    plan = plan_evaluation(config, _longest_first(config, jobs), os.environ, gpus, probe)
+    return replace(plan, notes=(*plan.notes, *notes_of(launch_findings(plan, os.environ))))
+
+
+def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: str = "") -> list[Job]:
+    """Return the jobs of a file, or those that the flags of one task make.
+
+    Args:
+        config: The flags.
+        overrides: What was typed for the environment and the learner.
+        name: Name of the jobs, to which is added in what they differ. Default: the task's.
+    """
+    if config.jobs is not None:
+        file = Path(config.jobs)
+        return expand(read_entries(file), log_root=config.log_root, trust_run=config.trust_run, source=file)
+    entry = JobEntry(
+        name=name or registry.resolve(config.task or "").experiment,
+        task=config.task or "",
+        policy=config.checkpoint if config.agent_kind == "trained" else config.agent_kind,
+        num_envs=config.num_envs,
+        num_episodes=config.num_episodes,
+        num_steps=config.num_steps,
+        rebuilds=config.rebuilds,
+        seed=config.seeds,
+        timeout=config.timeout,
+        retries=config.retries,
+        record=config.record,
+        video=config.video,
+        control=config.control,
+    )
+    return expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
+
+
+def evaluate(
+    plan: EvaluatePlan, view: ProgressReporter, abort: Callable[[ShoalError], None]
+) -> tuple[Path, dict[str, Any]]:
+    """Run all jobs; return the directory of the results, and the results, which rank 0 alone has.
+
+    Raises:
+        ShoalError: Jobs failed, or the launch did.
+    """
+
+    def begin() -> Path:
+        run = _open(plan, stack)
+        view.on_line(f"Results: {run.path}")
+        return run.path.absolute()
+
+    mode = launch_mode_of(plan, abort)
+    with ExitStack() as stack:
+        run = RunDir(mode.agree_on_run_dir(begin))
+        with without(stale_rank_variables(os.environ)), mode.listen(view, _STOPPING) as stop:
+            while True:
+                base = plan.log_base(run, os.environ)
+                try:
+                    mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
+                    break
+                except WorkerLostError as lost:
+                    if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":
+                        raise
+                    view.on_line(f"{lost} Its part is tried again.")
+                    clear_exit_records(run)
+    if not plan.leads:
+        return run.path, {}
+    results = write_results(run.path)
+    write_whole(run.path / "report.html", report_html(results, run.path))
+    failed = [job.name for job in plan.jobs if state_of(run.path, job) == "failed"]
+    if failed:
+        raise TrainingFailedError(
+            f"{len(failed)} of {counted(len(plan.jobs), 'job')} failed: {', '.join(failed[:5])}"
+            f"{', ...' if len(failed) > 5 else ''}. Their tracebacks are in {run.path}/<job>/traceback.txt; "  # noqa: PLR2004
+            "--rerun-failed tries them again."
+        )
+    return run.path, results
+
+
+def watch(
+    config: EvaluateConfig, overrides: Overrides, run_jobs: Callable[[EvaluateConfig, Sequence[Job]], None]
+) -> None:
+    """Evaluate each checkpoint of a run, also those that appear, until its training has ended.
+
+    Raises:
+        UsageError: There is no such run, or torchrun or srun started this process.
+    """
+    run = RunDir(Path(config.watch or ""))
+    if joined_rank() is not None:
+        raise UsageError(
+            "--watch starts workers for each new checkpoint, but torchrun or srun starts them once: leave --watch out, "
+            "or run `evaluate` by itself with --nproc-per-node or --hosts."
+        )
+    if not run.train_yaml.is_file():
+        raise UsageError(f"--watch {run.path} is no run: pass the directory of a training, below --log-root.")
+    config = replace(
+        config,
+        watch=None,
+        out=config.out or str(Path(config.log_root, "evaluations", f"{run.path.parent.name}_{run.name}")),
+    )
+    seen: set[Checkpoint] = set()
+    while True:
+        trains = is_in_use(run)  # Before the look at its checkpoints: the last one is written before its end.
+        new = [each for each in list_checkpoints(run) if each not in seen and each.damage() is None]
+        seen |= {*new}
+        if new:
+            named = [(replace(config, checkpoint=(str(each.path),)), each.path.name) for each in new]
+            run_jobs(config, [job for single, name in named for job in find_jobs(single, overrides, name)])
+        elif not trains:
+            return
+        else:
+            time.sleep(WATCH_S)
+
+
+def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
+    """Make or open the directory of the results, and write the manifest."""
+    config, jobs = plan.config, plan.jobs
+    try:
+        if config.out is None:
+            stamps = run_names(datetime.now().astimezone(), "")
+            run = RunDir(make_first_free(Path(config.log_root, "evaluations"), stamps))
+        else:
+            run = RunDir(Path(config.out))
+            run.path.mkdir(parents=True, exist_ok=True)
+            if any(run.path.iterdir()) and not run.manifest_json.exists():
+                raise UsageError(
+                    f"--out {run.path} holds files, but no results of an evaluation: pass a new directory, or that of "
+                    "an evaluation to go on with."
+                )
+        lock_run(run, stack)
+        run.ranks_dir.mkdir(exist_ok=True)
+        clear_exit_records(run)
+        _refuse_changed(run.path, jobs)
+        all_jobs = _jobs_in(run.path) | {job.name: to_plain(job) for job in jobs}
+        write_manifest(run, jobs=list(all_jobs.values()))
+        prepare(run.path, jobs)
+        if config.rerun_failed:
+            forget_failures(run.path, jobs)
+    except OSError as error:
+        raise UsageError(
+            f"The results cannot be written to {config.out or config.log_root} ({error.strerror}): pass --out with a "
+            "directory that you can write to."
+        ) from error
+    return run
+
+
+_MAY_CHANGE = ("timeout", "retries", "policy_device", "video")
+"""Fields of a job that do not change its episodes."""
+
+
+def _refuse_changed(out: Path, jobs: Sequence[Job]) -> None:
+    """Refuse jobs that have other episodes than those of the same name in the directory."""
+    earlier = _jobs_in(out)
+    for job in jobs:
+        plain, before = to_plain(job), earlier.get(job.name, {})
+        changed = [name for name in before if name not in _MAY_CHANGE and before[name] != plain.get(name)]
+        if changed:
+            name = changed[0]
+            raise UsageError(
+                f"The job {job.name} of --out {out} has {name} {before[name]!r}, and now {plain.get(name)!r}: pass "
+                "another --out, or give the job another name."
+            )
+
+
+def _jobs_in(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the jobs of a directory of results, as plain values by name; none of a new one."""
+    return {job.name: to_plain(job) for job in read_jobs(out)} if RunDir(out).manifest_json.exists() else {}
+
+
+def _longest_first(config: EvaluateConfig, jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs by descending time, as far as this directory or its newest neighbour knows it."""
+    if config.assignment == "static":
+        return list(jobs)
+    out = Path(config.out or Path(config.log_root, "evaluations", "new"))
+    known: dict[str, float] = {}
+    if out.parent.is_dir():
+        manifests = sorted(out.parent.glob("*/manifest.json"), key=lambda file: file.stat().st_mtime)
+        for manifest in manifests[-3:]:
+            known |= {job.name: seconds for job in jobs if (seconds := seconds_of(manifest.parent, job)) is not None}
+    return sorted(jobs, key=lambda job: -known.get(job.name, 0.0))

@@ -1,0 +1,224 @@
+"""`shoal runs`: list the runs of a task, or of all tasks. Of checkpoints, the manifests alone are read."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from shoal.config import RunsConfig
+from shoal.config.learners import LEARNERS
+from shoal.errors import InterruptedRunError, TerminatedRunError, UsageError
+from shoal.launch.run_record import is_in_use
+from shoal.plan.changes import changed_fields, defaults_of, flag_words, flatten
+from shoal.plan.checkpoints import Checkpoint, best_first, best_of_runs, list_checkpoints
+from shoal.plan.rundir import RunDir, experiment_dir, list_all_runs, list_runs
+from shoal.tasks import registry
+from shoal.user_code import absolute
+
+State = Literal["running", "finished", "interrupted", "failed", "lost", "unknown", "unreadable"]
+"""`lost` is a run without an exit code that no process trains; `unknown` if the file system does not tell that."""
+
+_WITHOUT_END: dict[bool | None, State] = {True: "running", False: "lost", None: "unknown"}
+"""State of a run whose newest launch has not ended by itself, by whether its lock is held."""
+_STATES: dict[int, State] = {
+    0: "finished",
+    InterruptedRunError.exit_code: "interrupted",
+    TerminatedRunError.exit_code: "interrupted",
+}
+"""States by exit code; the others are failures."""
+_TAIL_BYTES = 65536
+"""More than a line of metrics has."""
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+"""libyaml's, which is six times as fast."""
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """A run, as its files describe it."""
+
+    run: RunDir
+    state: State
+    reason: str | None = None
+    """Why it cannot be read."""
+    exit_code: int | None = None
+    """Exit code of the newest launch; None if it has not ended by itself."""
+    started: datetime | None = None
+    """Local time of the first launch."""
+    iteration: int = 0
+    """Finished iterations."""
+    max_iterations: int | None = None
+    steps: int | None = None
+    """Environment steps of all workers."""
+    best: Checkpoint | None = None
+    """The best checkpoint by the manifests; its other files may be damaged."""
+    score: float | None = None
+    metric: str | None = None
+    """Metric of the score."""
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Configuration, by dotted names."""
+    changed: dict[str, Any] | None = None
+    """Fields that differ from the task's defaults, or where those are not known, between the runs of the task."""
+
+    @property
+    def experiment(self) -> str:
+        """Name of the directory that holds the runs of this task."""
+        return self.run.path.parent.name
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "run": str(self.run.path),
+            "state": self.state,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "started": self.started.isoformat() if self.started else None,
+            "iteration": self.iteration,
+            "max_iterations": self.max_iterations,
+            "steps": self.steps,
+            "best": self.best.iteration if self.best else None,
+            "score": self.score,
+            "metric": self.metric,
+            "changed": self.changed,
+            "flags": flag_words(self.changed or {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunList:
+    """Runs in the order that was asked for."""
+
+    runs: tuple[ListedRun, ...]
+    best: Checkpoint | None
+    """The best checkpoint of all runs, which is whole; None without a score, and for the runs of several tasks."""
+    common: dict[str, dict[str, Any]]
+    """For each experiment the changed fields that are the same in all of its runs, if it has several."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"best": str(self.best.path) if self.best else None, "runs": [each.to_plain() for each in self.runs]}
+
+
+def collect(config: RunsConfig) -> RunList:
+    """Find the runs, and read what their files say.
+
+    Raises:
+        UsageError: There is no such task, or there are no runs.
+    """
+    specs = dict(registry.registered())
+    directory, runs = Path(config.log_root), list_all_runs(config.log_root)
+    if config.task is not None:
+        experiment = config.task  # Perhaps of a task that is not installed here, or whose file is not to be imported.
+        if "/" in experiment or not (directory / experiment).is_dir():
+            specs[absolute(config.task)] = registry.resolve(config.task)
+            experiment = specs[absolute(config.task)].experiment
+        directory = experiment_dir(directory, experiment)
+        runs = list_runs(directory)
+    if not runs:
+        raise UsageError(f"There are no runs in {directory.absolute()} yet: train first, or pass --log-root.")
+
+    @cache
+    def defaults(task: str, learner: str) -> dict[str, Any] | None:
+        return defaults_of(specs[task], learner) if task in specs and learner in LEARNERS else None
+
+    groups: dict[str, list[ListedRun]] = {}
+    for run in reversed(runs):
+        groups.setdefault(run.path.parent.name, []).append(_listed(run, defaults))
+    groups = {name: _with_changes(group) for name, group in groups.items()}
+    if config.sort == "score":
+        listed = [each for group in groups.values() for each in _by_score(group)]
+    else:
+        remaining = {name: iter(group) for name, group in groups.items()}
+        listed = [next(remaining[run.path.parent.name]) for run in reversed(runs)]
+    best = best_of_runs(runs) if len(groups) == 1 else None
+    return RunList(
+        runs=tuple(listed[: config.limit]),
+        best=best if best is not None and best.score is not None else None,
+        common={name: _common(group) for name, group in groups.items()},
+    )
+
+
+def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
+    try:
+        return _read(run, defaults)
+    except Exception as error:  # noqa: BLE001  A damaged file holds anything.
+        reason = " ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *getattr(error, "__notes__", [])])
+        return ListedRun(run=run, state="unreadable", reason=reason)
+
+
+def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
+    launches = _parsed(run.run_json, json.loads)["launches"]
+    ended, row = launches[-1]["ended"], _last_row(run)
+    plain = _parsed(run.train_yaml, lambda text: yaml.load(text, Loader=_LOADER))  # noqa: S506  Both are safe.
+    fields, known = flatten(plain), defaults(plain["task"], plain["learner"])
+    best = next((each for each in best_first(list_checkpoints(run)) if each.model.is_file()), None)
+    return ListedRun(
+        run=run,
+        state=_STATES.get(ended["exit_code"], "failed") if ended else _WITHOUT_END[is_in_use(run)],
+        exit_code=ended["exit_code"] if ended else None,
+        started=datetime.fromisoformat(launches[0]["started"]),
+        iteration=int(row.get("iteration", 0)),
+        max_iterations=int(fields["max_iterations"]),
+        steps=int(row["Train/total_steps"]) if "Train/total_steps" in row else None,
+        best=best,
+        score=best.score if best else None,
+        metric=best.metric if best else None,
+        fields=fields,
+        changed=None if known is None else changed_fields(fields, known),
+    )
+
+
+def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401  Whatever the file holds.
+    if file.exists() and not file.is_file():  # Reading a pipe would block.
+        raise IsADirectoryError(file)
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        error.add_note(f"in {file.name}")
+        raise
+
+
+def _last_row(run: RunDir) -> dict[str, Any]:
+    """Return the last complete line of the metrics; empty without one."""
+    if not run.metrics_jsonl.is_file():
+        return {}
+    with run.metrics_jsonl.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        *lines, _incomplete = file.read().split(b"\n")
+    return json.loads(lines[-1]) if lines else {}
+
+
+def _with_changes(group: Sequence[ListedRun]) -> list[ListedRun]:
+    """Fill in `changed` of runs whose defaults are not known: the fields in which they differ from each other."""
+    unfilled = [each.fields for each in group if each.changed is None and each.fields]
+    names = {name for fields in unfilled for name in fields}
+    differing = {name for name in names if any(fields.get(name) != unfilled[0].get(name) for fields in unfilled)}
+    return [replace(each, changed=_part(each.fields, differing)) if each.changed is None else each for each in group]
+
+
+def _part(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name in names}
+
+
+def _common(group: Sequence[ListedRun]) -> dict[str, Any]:
+    """Return the changed fields that are the same in all runs that can be read, if these are several."""
+    first, *others = [each.changed or {} for each in group if each.fields] or [{}]
+    same = {name for name, value in first.items() if all(each.get(name, _NOTHING) == value for each in others)}
+    return _part(first, same) if others else {}
+
+
+def _by_score(newest_first: Sequence[ListedRun]) -> list[ListedRun]:
+    """Return the best run first, and those without a score by the newest run's metric last."""
+    metric = next((each.metric for each in newest_first if each.metric is not None), None)
+
+    def key(each: ListedRun) -> float:
+        return -each.score if each.score is not None and each.metric == metric else math.inf
+
+    return sorted(newest_first, key=key)

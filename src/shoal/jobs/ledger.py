@@ -1,0 +1,291 @@
+"""The ledger: which parts of which jobs are done, in progress, failed or left. It is a directory, not a server.
+
+A worker that runs a part holds the lock of the part's file and appends each episode as it ends. The kernel drops the
+lock with the process, so that the part of a killed worker is free at once, with the episodes that it has. The directory
+may be shared by machines whose file system has locks (`flock`).
+"""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from shoal.config.evaluate import Assignment
+from shoal.files import write_whole
+from shoal.plan.job import Job, JobFiles, Part
+from shoal.plan.rundir import RunDir
+from shoal.provenance import now
+
+State = Literal["finished", "failed", "unfinished"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """A part that this process runs, with its file locked."""
+
+    job: Job
+    part: Part
+    file: Path
+    descriptor: int
+    done: set[int]
+    """Indices of the episodes that an earlier attempt has written."""
+
+    def write(self, episode: Mapping[str, Any]) -> None:
+        """Append an episode, unless it is there already."""
+        if episode["index"] not in self.done:
+            self.done.add(episode["index"])
+            os.write(self.descriptor, (json.dumps(episode) + "\n").encode())
+
+    def recording_file(self, rank: int) -> Path:
+        """Return the file of this part's steps, as a rank records them."""
+        return self.file.with_suffix(f".rank{rank:05d}.hdf5")
+
+    @property
+    def film(self) -> Path:
+        """The film of the first episode."""
+        return self.file.parent.parent / "episode_000000.mp4"
+
+    def release(self) -> None:
+        """Give the part back: what it has of episodes stays."""
+        os.close(self.descriptor)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """The jobs of one queue, as one rank sees them."""
+
+    out: Path
+    jobs: Sequence[Job]
+    rank: int = 0
+    world_size: int = 1
+    assignment: Assignment = "queue"
+    left: dict[str, list[Part]] = field(default_factory=dict[str, list[Part]])
+    """Parts of each job that were not yet seen to be done."""
+
+    def __post_init__(self) -> None:
+        """List the parts of this rank's jobs."""
+        of_rank = self.jobs[self.rank :: self.world_size] if self.assignment == "static" else self.jobs
+        self.left = {job.name: job.parts() for job in of_rank}
+
+    def claim(self, *, avoid_own_failures: bool = False) -> Claim | None:
+        """Lock and return the next free part; None if there is none at this moment.
+
+        Args:
+            avoid_own_failures: Leave parts that failed on this rank to others.
+        """
+        for job in self._open_jobs():
+            failures = read_failures(self.out, job)
+            for part in list(self.left[job.name]):
+                own = [each for each in failures if each["part"] == part.number]
+                if avoid_own_failures and any(each["rank"] == self.rank for each in own):
+                    continue
+                claimed = self._try(job, part)
+                if claimed is not None:
+                    self._tell_launcher(claimed)
+                    return claimed
+        return None
+
+    def _open_jobs(self) -> Iterator[Job]:
+        """Yield jobs with parts that may be left, and forget those that are finished or failed."""
+        for job in self.jobs:
+            if self.left.get(job.name):
+                if state_of(self.out, job) != "unfinished":
+                    self.left[job.name] = []
+                else:
+                    yield job
+
+    def is_done(self) -> bool:
+        """Whether every job of this rank is finished or failed."""
+        return next(self._open_jobs(), None) is None
+
+    def _try(self, job: Job, part: Part) -> Claim | None:
+        """Lock a part, unless it is done or locked."""
+        file, finished = _part_files(self.out, job, part)
+        if finished.exists():
+            self.left[job.name].remove(part)
+            return None
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:  # The job was finished just now, and its parts are removed.
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        # Another worker may have finished it between the two calls above.
+        if finished.exists():
+            os.close(descriptor)
+            return None
+        return Claim(job=job, part=part, file=file, descriptor=descriptor, done=_mend(descriptor))
+
+    def _tell_launcher(self, claim: Claim) -> None:
+        """Tell the launching process which part this rank runs, for when it is lost."""
+        with suppress(OSError):
+            write_whole(_present(self.out, self.rank), json.dumps({"job": claim.job.name, "part": claim.part.number}))
+
+    def complete(self, claim: Claim, seconds: float) -> None:
+        """Mark a part as done, and write the episodes of its job if it was the last."""
+        with _timing(self.out, claim.job).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": claim.part.number, "rank": self.rank, "seconds": seconds}) + "\n")
+        claim.file.rename(_part_files(self.out, claim.job, claim.part)[1])
+        claim.release()
+        self.left[claim.job.name].remove(claim.part)
+        _present(self.out, self.rank).unlink(missing_ok=True)
+        merge(self.out, claim.job)
+
+    def fail(self, claim: Claim, error: str, traceback: str) -> None:
+        """Record that a part failed, and give it back."""
+        record_failure(
+            self.out, claim.job.name, part=claim.part.number, rank=self.rank, error=error, traceback=traceback
+        )
+        claim.release()
+        _present(self.out, self.rank).unlink(missing_ok=True)
+
+    def progress(self) -> tuple[int, int]:
+        """Return the number of parts that are done, and of all parts of the queue."""
+        done = total = 0
+        for job in self.jobs:
+            parts = job.parts()
+            total += len(parts)
+            if JobFiles.of(self.out, job.name).episodes.exists():
+                done += len(parts)
+            else:
+                done += sum(_part_files(self.out, job, part)[1].exists() for part in parts)
+        return done, total
+
+
+def prepare(out: Path, jobs: Sequence[Job]) -> None:
+    """Make the directories of all jobs; workers make none, so that nothing of a finished job comes back."""
+    for job in jobs:
+        files = JobFiles.of(out, job.name)
+        if not files.episodes.exists():
+            files.parts.mkdir(parents=True, exist_ok=True)
+
+
+def state_of(out: Path, job: Job) -> State:
+    """Return the state of a job: it has failed once a part has failed more often than `retries` allows."""
+    if JobFiles.of(out, job.name).episodes.exists():
+        return "finished"
+    attempts = [each["part"] for each in read_failures(out, job)]
+    return "failed" if any(attempts.count(part) > job.retries for part in set(attempts)) else "unfinished"
+
+
+def read_failures(out: Path, job: Job) -> list[dict[str, Any]]:
+    """Return the attempts of a job that failed, oldest first."""
+    return _lines(JobFiles.of(out, job.name).failures)
+
+
+def record_failure(  # noqa: PLR0913  By name.
+    out: Path, job: str, *, part: int, rank: int, error: str, traceback: str = ""
+) -> None:
+    """Record an attempt that failed, with its traceback."""
+    files = JobFiles.of(out, job)
+    failure = {"part": part, "rank": rank, "host": platform.node(), "error": error, "time": now()}
+    write_whole(files.traceback, traceback or f"{error}\n")
+    with files.failures.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(failure) + "\n")
+
+
+def record_loss(out: Path, rank: int | None, error: str) -> int:
+    """Record that the parts which lost ranks ran have failed, once all ranks have ended; return their number.
+
+    Args:
+        out: Directory of the results.
+        rank: The rank that was lost; None where that is unknown, so that all that ran one are meant.
+        error: The error of the launch.
+    """
+    recorded = 0
+    for file in RunDir(out).ranks_dir.glob("rank_*.part"):
+        number = int(file.stem.removeprefix("rank_"))
+        if rank in (None, number):
+            ran = json.loads(file.read_text(encoding="utf-8"))
+            record_failure(out, ran["job"], part=ran["part"], rank=number, error=error)
+            recorded += 1
+        file.unlink()
+    return recorded
+
+
+def seconds_of(out: Path, job: Job) -> float | None:
+    """Return the time that the parts of a job of this name took, altogether [s]; None if it is unknown."""
+    times = [each["seconds"] for each in _lines(_timing(out, job))]
+    return sum(times) if times else None
+
+
+def forget_failures(out: Path, jobs: Sequence[Job]) -> None:
+    """Give jobs that have failed all their attempts again."""
+    for job in jobs:
+        if state_of(out, job) == "failed":
+            JobFiles.of(out, job.name).failures.unlink()
+
+
+def merge(out: Path, job: Job) -> None:
+    """Write the episodes of a job whose parts are all done, and remove the parts."""
+    files = JobFiles.of(out, job.name)
+    finished = [_part_files(out, job, part)[1] for part in job.parts()]
+    with suppress(FileNotFoundError):  # Another worker has merged them.
+        descriptor = os.open(files.parts, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if files.episodes.exists() or not all(each.exists() for each in finished):
+                return
+            unmerged = files.episodes.with_suffix(".unmerged")
+            with unmerged.open("w", encoding="utf-8") as merged:
+                for part in finished:
+                    for episode in sorted(_lines(part), key=lambda each: each["index"]):
+                        merged.write(json.dumps(episode) + "\n")
+            if job.record:
+                _merge_recordings(files, job)
+            unmerged.rename(files.episodes)
+            shutil.rmtree(files.parts, ignore_errors=True)  # Another worker may just be looking into it.
+        finally:
+            os.close(descriptor)
+
+
+def _merge_recordings(files: JobFiles, job: Job) -> None:
+    """Write the recorded steps of a job, one file for each rank that ran parts of it."""
+    from shoal.jobs.recording import merge_recordings  # It imports torch.
+
+    for rank in sorted({each.suffixes[0] for each in files.parts.glob("*.hdf5")}):
+        own = sorted(files.parts.glob(f"*{rank}.hdf5"))
+        merge_recordings(own, files.path / f"dataset_{job.name}_{rank[1:]}.hdf5")
+
+
+def _part_files(out: Path, job: Job, part: Part) -> tuple[Path, Path]:
+    """Return the file of a part in progress, and its name once it is done."""
+    directory = JobFiles.of(out, job.name).parts
+    return directory / f"{part.number:06d}.part", directory / f"{part.number:06d}.jsonl"
+
+
+def _timing(out: Path, job: Job) -> Path:
+    """Return the file with a line about the time of each part."""
+    return JobFiles.of(out, job.name).path / "timing.jsonl"
+
+
+def _present(out: Path, rank: int) -> Path:
+    """Return the file that names the part which a rank runs."""
+    return RunDir(out).ranks_dir / f"rank_{rank:05d}.part"
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """Return the JSON objects of a file, without a line that a killed process has left incomplete."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _mend(descriptor: int) -> set[int]:
+    """Cut off an incomplete last line, and return the indices of the episodes in the file."""
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.ftruncate(descriptor, len(whole))
+    return {json.loads(line)["index"] for line in whole.splitlines()}

@@ -1,0 +1,274 @@
+"""Policies of evaluation jobs: checkpoints, exported files, `zero`, `random`, and classes of the user's own.
+
+A policy is built on the device that it is handed, and nothing is wrapped around its network. Observations come from the
+device of the environments, and actions go back there.
+"""
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from shoal.config import PlayConfig
+from shoal.config.plain import from_plain
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
+from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
+from shoal.learn.export import METADATA
+from shoal.learn.groups import World
+from shoal.learn.inference import concatenated
+from shoal.learn.learners import build_learner
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.job import Job
+from shoal.tasks import registry
+from shoal.user_code import load
+
+_BLOCK = 64
+"""Steps of random actions that are drawn at once."""
+
+
+class JobPolicy(Protocol):
+    """Maps observations to actions, an episode in each environment."""
+
+    def begin(self, indices: Sequence[int], seed: int) -> None:
+        """Begin new episodes in all environments. `indices` are those of the episodes, one for each environment."""
+        ...
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return actions of shape (num_envs, num_actions), float32, on the device of the environments."""
+        ...
+
+    def reset(self, dones: torch.Tensor) -> None:
+        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+        ...
+
+
+def policy_device(  # noqa: PLR0913  A job, two flags, and what is true of the machine.
+    job: Job,
+    device: str | None,
+    device_id: int | None,
+    *,
+    env_device: torch.device | str,
+    environ: Mapping[str, str] = os.environ,
+    num_gpus: int | None = None,
+) -> torch.device:
+    """Return the device of a job's policy.
+
+    The first of these that is there decides: a launcher's `LOCAL_RANK`, which stands for the device of this rank and of
+    its environments; `device_id` (of `--policy-device-id`); `device` (of `--policy-device`); `policy_device` of the
+    job; and the device of the environments. `num_gpus` are there; None counts them.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    num_gpus = len(visible_gpus(environ)) if num_gpus is None else num_gpus
+    env_device = torch.device(env_device)
+    if "LOCAL_RANK" in environ:
+        return env_device
+    name = f"cuda:{device_id}" if device_id is not None else device or job.policy_device
+    if name is None or (name == "cuda" and env_device.type == "cuda"):
+        return env_device
+    name = "cuda:0" if name == "cuda" else name
+    devices = ["cpu", *(f"cuda:{index}" for index in range(num_gpus))]
+    if name not in devices:
+        raise UsageError(f"The policy's device is '{name}', but the devices here are {', '.join(devices)}: pass one.")
+    return torch.device(name)
+
+
+def open_policy(job: Job, env: WarpVecEnv, device: torch.device) -> JobPolicy:
+    """Build the policy of a job on `device`. What the constructor of a user's class raises is passed on.
+
+    Raises:
+        UsageError: There is no such policy, it is of another task, or a package that it needs is not installed.
+    """
+    if job.policy == "random":
+        return RandomPolicy(env)
+    if job.policy == "zero":
+        zeros = UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=0.0)
+        return DevicePolicy(job.policy, zeros, env, torch.device(env.device))
+    path = Path(job.policy)
+    if path.suffix == ".pt":
+        return CheckpointPolicy(job, env, device)
+    if path.suffix == ".onnx":  # Even on a GPU it takes and returns arrays in host memory.
+        return DevicePolicy(job.policy, _open_onnx(path, env, device), env, torch.device("cpu"))
+    if path.suffix == ".pt2":
+        return DevicePolicy(job.policy, _open_program(path, env, device), env, device)
+    return DevicePolicy(job.policy, _load_class(job.policy)(device=device, **job.config), env, device)
+
+
+class DevicePolicy:
+    """A policy that computes on a device of its own, in torch's inference mode. Its `reset(dones)` is optional."""
+
+    def __init__(
+        self, name: str, policy: Callable[[TensorDict], torch.Tensor], env: WarpVecEnv, device: torch.device
+    ) -> None:
+        self._name, self._policy, self._device = name, policy, device
+        self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
+        self._env_device, self._shape = torch.device(env.device), (env.num_envs, env.num_actions)
+
+    @torch.inference_mode()
+    def begin(self, indices: Sequence[int], seed: int) -> None:
+        """Reset the memory of all episodes."""
+        del indices, seed
+        self.reset(torch.ones(self._shape[0], dtype=torch.bool, device=self._device))
+
+    @torch.inference_mode()
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return actions of shape (num_envs, num_actions), float32, on the device of the environments.
+
+        Raises:
+            UsageError: The actions have another shape.
+        """
+        if self._device != self._env_device:
+            observations = observations.to(self._device)
+        actions = torch.as_tensor(self._policy(observations))
+        if actions.shape != self._shape:
+            raise UsageError(
+                f"The policy {self._name} returned actions of the shape {tuple(actions.shape)}, but {self._shape[0]} "
+                f"environments with {self._shape[1]} actions each need {self._shape}: return that."
+            )
+        return actions.to(self._env_device, torch.float32)
+
+    @torch.inference_mode()
+    def reset(self, dones: torch.Tensor) -> None:
+        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+        if self._reset is not None:
+            self._reset(dones.to(self._device))
+
+
+class CheckpointPolicy(DevicePolicy):
+    """The policy of a checkpoint, whose networks are rebuilt from the job's learner and its configuration."""
+
+    def __init__(self, job: Job, env: WarpVecEnv, device: torch.device) -> None:
+        spec = registry.resolve(job.task)
+        learner = job.learner or spec.learner
+        agent = from_plain(spec.agent_of(learner), job.agent or {}, "agent")
+        config = PlayConfig(task=job.task, learner=learner, agent=agent)
+        self._trained = TrainedPolicy(build_learner(env, config, World(device=str(device))), learner)
+        self.load(Path(job.policy))
+        super().__init__(job.policy, self._trained, env, device)
+
+    def load(self, model: Path) -> None:
+        """Exchange weights and normalisers for those of another checkpoint of the same learner and configuration."""
+        self._trained.load(model)
+
+
+class RandomPolicy:
+    """Uniform random actions in [-1, 1], which follow from the seed, the index of the episode and the step alone.
+
+    Steps count from `begin`, also where an episode ends and another one follows.
+    """
+
+    def __init__(self, env: WarpVecEnv) -> None:
+        self._num_actions, self._device = env.num_actions, env.device
+
+    def begin(self, indices: Sequence[int], seed: int) -> None:
+        """Begin the actions of these episodes."""
+        self._steps = self._draw([np.random.default_rng([seed, index]) for index in indices])
+
+    def _draw(self, generators: Sequence[np.random.Generator]) -> Iterator[torch.Tensor]:
+        """Yield the actions of each step, each episode's from a generator of its own."""
+        while True:
+            drawn = [generator.uniform(-1, 1, (_BLOCK, self._num_actions)) for generator in generators]
+            yield from torch.from_numpy(np.stack(drawn, axis=1).astype(np.float32)).to(self._device)
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        """Return the actions of the next step. Shape (num_envs, num_actions)."""
+        del observations
+        return next(self._steps)
+
+    def reset(self, dones: torch.Tensor) -> None:
+        """Do nothing: there is no memory."""
+
+
+class _ExportedPolicy:
+    """A network that `shoal.learn.export` wrote, which takes observations and states, and returns actions and states.
+
+    States have the shape (layers, num_envs, units). A network without memory has none.
+    """
+
+    def __init__(
+        self, network: Callable[..., Sequence[torch.Tensor]], groups: Sequence[str], states: Sequence[torch.Tensor]
+    ) -> None:
+        self._network, self._groups, self._states = network, groups, states
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        actions, *self._states = self._network(concatenated(observations, self._groups), *self._states)
+        return actions
+
+    def reset(self, dones: torch.Tensor) -> None:
+        # Not multiplied: the states of an environment that diverged may be NaN.
+        self._states = [state.masked_fill(dones.bool()[:, None], 0.0) for state in self._states]
+
+
+def _open_onnx(file: Path, env: WarpVecEnv, device: torch.device) -> _ExportedPolicy:
+    """Open an ONNX file in onnxruntime, on a GPU if its build has CUDA."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UsageError(f"The policy {file} needs onnxruntime, which is not installed: run `uv add 'shoal[onnx]'`.")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()  # By default each worker would take all cores.
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device.type == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
+    session = onnxruntime.InferenceSession(file, options, providers=providers)
+    inputs = session.get_inputs()
+    # The batch axis has a name for its size.
+    shapes = [[env.num_envs if isinstance(size, str) else size for size in each.shape] for each in inputs]
+
+    def network(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        arrays = {each.name: tensor.numpy() for each, tensor in zip(inputs, tensors, strict=True)}
+        return [torch.from_numpy(array) for array in session.run(None, arrays)]
+
+    groups = _observation_groups(file, session.get_modelmeta().custom_metadata_map, env)
+    return _ExportedPolicy(network, groups, [torch.zeros(shape) for shape in shapes[1:]])
+
+
+def _open_program(file: Path, env: WarpVecEnv, device: torch.device) -> _ExportedPolicy:
+    """Open a program of `torch.export` on `device`."""
+    from torch.export.passes import move_to_device_pass
+
+    extra = {METADATA: "{}"}
+    program = move_to_device_pass(torch.export.load(file, extra_files=extra), device)
+    module = program.module()
+    (_, *states), _ = program.example_inputs or ((None,), {})
+
+    def network(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        outputs = module(*tensors)
+        # A GRU returns None in the place of an LSTM's second state.
+        return [each for each in outputs if each is not None] if isinstance(outputs, tuple) else [outputs]
+
+    groups = _observation_groups(file, json.loads(extra[METADATA]), env)
+    shapes = [(len(each), env.num_envs, each.shape[2]) for each in states]
+    return _ExportedPolicy(network, groups, [torch.zeros(shape, device=device) for shape in shapes])
+
+
+def _observation_groups(file: Path, metadata: Mapping[str, str], env: WarpVecEnv) -> list[str]:
+    """Return the observation groups of an exported policy, in the order in which it takes them."""
+    groups, columns = (json.loads(metadata.get(f"observation_{part}", "[]")) for part in ("groups", "columns"))
+    needed = dict(zip(groups, columns, strict=True))
+    given = {name: group.shape[-1] for name, group in env.get_observations().items()}
+    if not needed or not needed.items() <= given.items():
+        raise UsageError(
+            f"The policy {file} needs the observation groups {needed}, by their columns, but the task has {given}: "
+            "pass a policy of this task that `shoal export` wrote."
+        )
+    return groups
+
+
+def _load_class(reference: str) -> Callable[..., Any]:
+    """Import a user's class."""
+    try:
+        return load(reference)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"The policy '{reference}' cannot be imported ({error}): pass a .pt, .onnx or .pt2 file, zero, random, "
+            "package.module:Class, or path/to/file.py:Class."
+        ) from error

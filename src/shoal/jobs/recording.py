@@ -1,0 +1,94 @@
+"""Recording of a job: observations, actions and rewards of each step, one HDF5 group an episode."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from shoal.errors import UsageError
+
+_TERMINATED, _TIME_OUT = 1, 2
+
+
+def require_h5py() -> Any:  # noqa: ANN401  The module.
+    """Return h5py.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import h5py  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise UsageError(
+            "--record needs the package h5py, which is not installed: run `uv add 'shoal[record]'`."
+        ) from error
+    return h5py
+
+
+class Recording:
+    """The steps of one part, in host memory until it is done. Each episode is cut off at its end."""
+
+    def __init__(self, first: int, stride: int) -> None:
+        """Record a part whose first episode has the index `first`; those of one environment are `stride` apart."""
+        self._first, self._stride = first, stride
+        self._observations: list[TensorDict] = []
+        self._steps: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def add(  # noqa: PLR0913  By name.
+        self,
+        observations: TensorDict,
+        *,
+        actions: torch.Tensor,
+        rewards: torch.Tensor,
+        dones: torch.Tensor,
+        time_outs: torch.Tensor,
+        running: torch.Tensor,
+    ) -> None:
+        """Add a step: what the policy saw and did, and what came of it. Shapes (num_envs, ...)."""
+        self._observations.append(observations.detach().cpu().clone())
+        flags = torch.where(time_outs, _TIME_OUT, torch.where(dones != 0, _TERMINATED, 0)).to(torch.uint8)
+        self._steps.append(tuple(each.detach().cpu().clone() for each in (actions, rewards, flags, running)))  # pyright: ignore[reportArgumentType]
+
+    def write(self, file: Path) -> None:
+        """Write all episodes to an HDF5 file."""
+        h5py = require_h5py()
+        actions, rewards, flags, running = (torch.stack(each) for each in zip(*self._steps, strict=True))
+        with h5py.File(file, "w") as opened:
+            for row in range(actions.shape[1]):
+                for number, steps in enumerate(_episodes(flags[:, row], running[:, row])):
+                    group = opened.create_group(_name(self._first + row + number * self._stride))
+                    for name in list(self._observations[0].keys()):
+                        values = torch.stack([self._observations[step][name][row] for step in steps])
+                        group.create_dataset(f"obs/{name}", data=values.numpy(), compression="gzip")
+                    group.create_dataset("actions", data=actions[steps, row].float().numpy(), compression="gzip")
+                    group.create_dataset("rewards", data=rewards[steps, row].numpy())
+                    group.create_dataset("terminated", data=(flags[steps, row] == _TERMINATED).numpy())
+                    group.create_dataset("time_outs", data=(flags[steps, row] == _TIME_OUT).numpy())
+
+
+def merge_recordings(parts: Iterable[Path], file: Path) -> None:
+    """Move the episodes of several files into one."""
+    h5py = require_h5py()
+    with h5py.File(file, "w") as merged:
+        for part in parts:
+            with h5py.File(part, "r") as opened:
+                for name in opened:
+                    opened.copy(name, merged)
+
+
+def _episodes(flags: torch.Tensor, running: torch.Tensor) -> Iterator[list[int]]:
+    """Yield the steps of each finished episode of one environment."""
+    steps: list[int] = []
+    for step in range(len(flags)):
+        if not running[step]:
+            continue
+        steps.append(step)
+        if flags[step]:
+            yield steps
+            steps = []
+
+
+def _name(index: int) -> str:
+    return f"episode_{index:06d}"

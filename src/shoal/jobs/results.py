@@ -1,0 +1,163 @@
+"""Results of an output directory: statistics of each job, and of each policy over all seeds, as JSON and CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.files import write_whole
+from shoal.jobs.ledger import read_failures, state_of
+from shoal.jobs.statistics import CONFIDENCE, Pool, summarize
+from shoal.plan.job import Job, JobFiles
+
+
+def is_control(job: Job) -> bool:
+    """Return whether a job is the zero-action control, which shows what the robot does without a policy."""
+    return job.policy == "zero" and job.name.endswith("-control")
+
+
+def _read_manifest(out: Path) -> tuple[dict[str, Any], list[Job]]:
+    path = out / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        jobs = [Job(**plain) for plain in manifest["jobs"]]
+        # Results are written below these names.
+        outside = [job.name for job in jobs if Path(job.name).name != job.name or job.name in {"", ".."}]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"{path} has no jobs that can be read ({reason}): pass the output of an evaluation."
+        ) from error
+    if outside:
+        raise UsageError(f"{path} has a job named {outside[0]!a:.60}, which is no name of a directory: rename it.")
+    return manifest, jobs
+
+
+def read_jobs(out: Path) -> list[Job]:
+    """Return the jobs of an output directory, in the order of its queue.
+
+    Raises:
+        UsageError: It is no output directory.
+    """
+    return _read_manifest(out)[1]
+
+
+def iterate_episodes(out: Path, job: Job) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a job by index, and none of a job that has not finished.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    path = JobFiles.of(out, job.name).episodes
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise UsageError(f"{path}, line {number}, is no JSON: remove the file, and evaluate again.") from error
+
+
+def read_episodes(out: Path, job: Job) -> list[dict[str, Any]]:
+    """Return the episodes of a job, see `iterate_episodes`."""
+    return list(iterate_episodes(out, job))
+
+
+def write_summary(out: Path, job: Job) -> dict[str, Any]:
+    """Write, and return, the statistics of a finished job."""
+    summary = summarize(iterate_episodes(out, job))
+    write_whole(JobFiles.of(out, job.name).summary, json.dumps(summary, indent=2))
+    return summary
+
+
+def write_results(out: Path) -> dict[str, Any]:
+    """Write `results.json` and `results.csv`, and return the former.
+
+    Its `groups` pool the episodes of jobs that differ in their seeds only: task, policy and variation are equal. An
+    episode that several jobs of a group have run counts once, by its seed and index. A summary is None if no job has
+    finished. A job failed if one of its parts was tried as often as its retries allow.
+
+    Raises:
+        UsageError: It is no output directory, or a file in it is damaged.
+        OSError: They cannot be written.
+    """
+    manifest, jobs = _read_manifest(out)
+    members: dict[str, list[Job]] = {}
+    for job in jobs:
+        members.setdefault(json.dumps(_conditions(job), sort_keys=True), []).append(job)
+    summaries: dict[str, dict[str, Any]] = {}
+    groups = [_group(out, group, summaries) for group in members.values()]
+    rows = [_row(out, job, summaries.get(job.name)) for job in jobs]
+    about = {key: manifest.get(key) for key in ("shoal", "started", "command")}
+    results = {**about, "confidence": CONFIDENCE, "jobs": rows, "groups": groups}
+    write_whole(out / "results.json", json.dumps(results, indent=2))
+    write_whole(out / "results.csv", _csv(rows))
+    return results
+
+
+def _conditions(job: Job) -> dict[str, Any]:
+    names = ("task", "policy", "config", "variation")
+    return {name: getattr(job, name) for name in names} | {"control": is_control(job)}
+
+
+def _group(out: Path, jobs: list[Job], summaries: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the pooled results of jobs, and add the summary of each that has finished to `summaries`."""
+    pooled = Pool()
+    counted: set[tuple[int, int]] = set()
+    finished = [job for job in jobs if JobFiles.of(out, job.name).episodes.is_file()]
+    for job in finished:
+        alone = Pool()
+        new: set[tuple[int, int]] = set()  # Not yet counted, so that equal indices within a job all count.
+        for episode in iterate_episodes(out, job):
+            alone.add(episode)
+            key = (episode["seed"], episode["index"])
+            if key not in counted:
+                pooled.add(episode)
+                new.add(key)
+        counted |= new
+        summaries[job.name] = alone.summary()
+    return {
+        **_conditions(jobs[0]),
+        "seeds": sorted({job.seed for job in jobs}),
+        "jobs": [job.name for job in jobs],
+        "finished": [job.name for job in finished],
+        "summary": pooled.summary() if finished else None,
+    }
+
+
+def _row(out: Path, job: Job, summary: dict[str, Any] | None) -> dict[str, Any]:
+    failures = read_failures(out, job)
+    return {
+        "name": job.name,
+        **_conditions(job),
+        "seed": job.seed,
+        "state": state_of(out, job),
+        "failed_attempts": len(failures),
+        "last_error": failures[-1].get("error") if failures else None,
+        "summary": summary,
+    }
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """Return a table with a line for each job, and a column for each value that any of them has."""
+    flat = [dict(_flat({**row, **(row["summary"] or {}), "summary": None})) for row in rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, dict.fromkeys(name for row in flat for name in row), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested values under dotted names, and what users have named, as JSON."""
+    for name, value in values.items():
+        if not prefix and name in {"config", "variation"}:
+            yield name, json.dumps(value)
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value

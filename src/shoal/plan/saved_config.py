@@ -1,0 +1,120 @@
+"""Saved configurations: that of a run, and files such as `<run>/params/train.yaml`, over the defaults of a task."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import yaml
+
+from shoal.config import EnvConfig, TrainConfig
+from shoal.config.checks import foreign_code
+from shoal.config.plain import from_plain, to_plain
+from shoal.errors import UsageError
+from shoal.plan.rundir import RunDir
+from shoal.tasks import registry
+
+EnvT = TypeVar("EnvT", bound=EnvConfig)
+
+_WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
+"""Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""
+
+
+def config_of_files(task: str | None, learner: str | None, files: Sequence[Path]) -> TrainConfig:
+    """Return the training without any flag, of a learner or of the one that the files name."""
+    layers = {file: _read_layer(file) for file in files}
+    named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
+    if named is None:
+        raise UsageError("No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all.")
+    learner = learner or next((str(layer["learner"]) for layer in layers.values() if "learner" in layer), None)
+    config = registry.resolve(named).defaults(named, learner)
+    for file, layer in layers.items():
+        of_another = layer.get("learner", config.learner) != config.learner
+        kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
+        try:
+            config = from_plain(config, _without_encoders(kept) | {"task": named, "learner": config.learner})
+        except UsageError as error:
+            raise UsageError(f"In {file}: {error}") from error
+        config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
+    return config
+
+
+def _without_encoders(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file holds without the learner's image encoders, which runs saved until they were removed."""
+
+    def pruned(value: Any) -> Any:  # noqa: ANN401
+        if not isinstance(value, dict):
+            return value
+        items = cast("dict[str, Any]", value).items()
+        return {name: pruned(item) for name, item in items if name not in _WITHOUT_ENCODERS}
+
+    return {name: pruned(value) if name == "agent" else value for name, value in layer.items()}
+
+
+def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
+    """Return the environment's configuration with the run's own copies of the model files that `layer` names."""
+    named = [field for field in env.model_fields if layer.get("env", {}).get(field)]
+    found = {field: str(file.absolute()) for field in named if (file := run.saved_model(field))}
+    return replace(env, **found)
+
+
+def config_of_run(
+    task: str | None, learner: str | None, run: RunDir, log_root: str, *, trust: str | None
+) -> TrainConfig:
+    """Return the configuration of a run.
+
+    Args:
+        task: The task of this command.
+        learner: The learner of this command; None for that of the run.
+        run: The run.
+        log_root: Directory of this user's own runs.
+        trust: Flag that trusts a run outside of it; None if it was passed.
+    """
+    if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
+        # The file is judged before anything that it names is imported: its learner may be another user's code.
+        own = config_of_files(task, None, [])
+        found = foreign_code([to_plain(own)], [_without_encoders(_read_layer(run.train_yaml)) | {"task": own.task}])
+        if found is not None:
+            raise UsageError(
+                f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
+                f"read that code, and pass {trust} if you trust it."
+            )
+    config = config_of_files(task, None, [run.train_yaml])
+    if learner not in (None, config.learner):
+        raise UsageError(
+            f"--learner {learner} was asked for, but the learner of the run {run.path} is {config.learner}: leave the "
+            "flag out, or start a new run."
+        )
+    return config
+
+
+def _read_layer(file: Path) -> dict[str, Any]:
+    """Read one configuration file."""
+    data = read_plain_file("--config", file, example="<run>/params/train.yaml")
+    if not isinstance(data, dict):
+        raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
+    return cast("dict[str, Any]", data)
+
+
+def read_plain_file(flag: str, file: Path, *, example: str) -> object:
+    """Return what a YAML or JSON file holds.
+
+    Args:
+        flag: The flag that names the file, for errors.
+        file: The file.
+        example: A file that the flag takes.
+
+    Raises:
+        UsageError: It cannot be read, or is neither.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)  # YAML refuses JSON with tabs.
+    except OSError as error:
+        message = f"{flag} {file} cannot be read ({error.strerror}): pass a file such as {example}."
+        raise UsageError(message) from error
+    except (yaml.YAMLError, ValueError) as error:
+        where = " ".join(str(error).split())  # PyYAML's message has several lines.
+        kind = "JSON" if file.suffix == ".json" else "plain YAML"
+        raise UsageError(f"{flag} {file} is no {kind} ({where}): pass a file such as {example}.") from error

@@ -1,0 +1,1 @@
+"""Sweeps: many trainings of one task, whose flags Optuna proposes."""

@@ -1,0 +1,228 @@
+"""The work of one rank in a sweep: train trials, one at a time, on this rank's device until none is left."""
+
+import gc
+import json
+import logging
+import math
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from shoal.errors import (
+    InterruptedRunError,
+    ShoalError,
+    TerminatedRunError,
+    TrainingFailedError,
+    WorkerLostError,
+    did_you_mean,
+)
+from shoal.files import write_whole
+from shoal.heartbeat import Heartbeat
+from shoal.launch.modes import without
+from shoal.launch.run_record import record_end, record_launch
+from shoal.learn.metrics import Row
+from shoal.machine.gpus import visible_gpus
+from shoal.plan.checkpoints import newest_good
+from shoal.plan.ranks import RANK_VARIABLES, Rank, usable_threads
+from shoal.plan.rundir import RunDir
+from shoal.plan.spec import SweepSpec
+from shoal.plan.training import TrainPlan, plan_training
+from shoal.signals import ERRORS, StopRequests
+from shoal.sweep.file import metric_of, training_of
+from shoal.sweep.results import losses_of
+from shoal.sweep.study import End, SweepStudy, Trial
+from shoal.worker import run_worker
+
+logger = logging.getLogger(__name__)
+
+_ALONE = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
+"""The rank of a worker in the training of its trial."""
+_MOST_LOSSES = 3
+"""How often a trial may lose its worker until it has failed."""
+
+
+def run_trials(
+    spec: SweepSpec,
+    rank: Rank,
+    *,
+    stop: StopRequests,
+    on_row: Callable[[Any], None] | None,
+    beat: Heartbeat,
+) -> None:
+    """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
+
+    Args:
+        spec: The sweep, the same on every rank.
+        rank: This worker's rank.
+        stop: Stop signals received.
+        on_row: Called with a row for each trial that begins or ends.
+        beat: This rank's heartbeat.
+
+    Raises:
+        ShoalError: A signal came, or the GPU cannot be used any more.
+    """
+    if rank.local_world_size > 1:
+        os.environ["OMP_NUM_THREADS"] = str(usable_threads(rank))  # A lone rank would take the cores of all.
+    worker = _Worker(spec, rank, stop, on_row, beat)
+    with without(RANK_VARIABLES):  # Libraries would take a trial for one of several ranks.
+        while worker.run_one():
+            gc.collect()
+            if worker.device != "cpu":
+                torch.cuda.empty_cache()
+
+
+class _TrialStop(StopRequests):
+    """The stop requests of this process, and the pruning of one trial, which looks like a SIGTERM to its training."""
+
+    def __init__(self, process: StopRequests) -> None:
+        self.counts = process.counts
+        self.prunes = False
+
+    def flags(self) -> dict[str, bool]:
+        """Return which signals were received, or stand for the pruning."""
+        flags = super().flags()
+        return {**flags, "SIGTERM": flags["SIGTERM"] or self.prunes}
+
+
+class _Worker:
+    """One rank at work."""
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        rank: Rank,
+        stop: StopRequests,
+        on_row: Callable[[Any], None] | None,
+        beat: Heartbeat,
+    ) -> None:
+        self._spec, self._stop, self._on_row, self._beat = spec, stop, on_row, beat
+        self.device = spec.nodes[0].devices[rank.local_rank]
+        self._number = rank.rank
+        self._study = SweepStudy(spec.run.path, spec.sweep)
+        self._metric = metric_of(spec.sweep)
+        self._row: Row = {}  # The newest metrics of a training.
+
+    def run_one(self) -> bool:
+        """Train one trial; return False if none is left for this rank."""
+        self._beat.iteration, self._beat.limit = 0, self._spec.config.startup_timeout or math.inf
+        self._beat.enter("startup")
+        self._refuse_after_signal()
+        with self._study.claim() as trial:
+            if trial is None:
+                return False
+            try:
+                self._attempt(trial)
+            except Exception as error:
+                self._refuse_after_signal(error)
+                if isinstance(error, WorkerLostError):
+                    raise
+                reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                details = error.details if isinstance(error, ShoalError) else ""
+                write_whole(trial.run.path / "traceback.txt", details or traceback.format_exc())
+                logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
+                self._end(trial, "failed", reason.partition("\n")[0])
+                self._refuse_broken_gpu(error)
+        return True
+
+    def _attempt(self, trial: Trial) -> None:
+        """Train a trial, from its newest checkpoint if it has one, and record its end."""
+        plan, end = self._plan(trial), "finished"
+        if plan is not None:
+            record_launch(trial.run, plan)
+            self._report("running", trial)
+            try:
+                _refuse_lost(trial.run)
+                end = self._train(trial, plan)
+            except BaseException as error:
+                code = error.exit_code if isinstance(error, ShoalError) else 1
+                record_end(trial.run, code, str(error) or repr(error))
+                raise
+            record_end(trial.run, 0, end)
+        if not trial.reported:
+            near = did_you_mean(self._metric, self._row)
+            raise TrainingFailedError(f"No iteration had a finite '{self._metric}', the score.{near}")
+        self._end(trial, end)
+
+    def _plan(self, trial: Trial) -> TrainPlan | None:
+        """Return the plan of a trial's training; None if only its end was not recorded."""
+        config = training_of(self._spec.sweep, trial.parameters, self._spec.config, self.device)
+        newest, _ = newest_good(trial.run)
+        if newest is not None and newest.iteration >= config.max_iterations:
+            return None
+        if newest is not None:
+            config = replace(config, resume=(str(trial.run.path),), checkpoint=None)
+        return replace(plan_training(config, {}, visible_gpus()), continued=trial.run)
+
+    def _train(self, trial: Trial, plan: TrainPlan) -> End:
+        stop = _TrialStop(self._stop)
+
+        def take_row(row: Row) -> None:
+            self._row = row
+            iteration, score = int(row["iteration"]), row.get(self._metric, math.nan)
+            if math.isfinite(score) and trial.report(iteration, score):
+                stop.prunes = True
+
+        try:
+            _, export = run_worker(plan.worker_spec(trial.run), _ALONE, stop=stop, on_row=take_row, beat=self._beat)
+        except TerminatedRunError:
+            if self._stop.first is not None:
+                raise
+            return "pruned"
+        export()
+        return "finished"
+
+    def _end(self, trial: Trial, end: End, error: str = "") -> None:
+        newest, _ = newest_good(trial.run)
+        trial.end(end, newest.iteration if newest else 0, error)
+        self._report(end, trial)
+
+    def _report(self, state: str, trial: Trial) -> None:
+        """Tell the launching process, which follows the metrics of the sweep's directory, that a trial began or ended.
+
+        By this it sees that the sweep goes on.
+        """
+        last = max(trial.reported, default=None)
+        row = {
+            "rank": self._number,
+            "trial": trial.trial.number,
+            "state": state,
+            "iteration": last or 0,
+            "metric": self._metric,
+            "score": None if last is None else trial.reported[last],
+            "parameters": trial.parameters,
+        }
+        descriptor = os.open(self._spec.run.metrics_jsonl, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, (json.dumps(row) + "\n").encode())  # In one piece: others write there too.
+        finally:
+            os.close(descriptor)
+        if self._on_row is not None:
+            self._on_row(row)
+
+    def _refuse_after_signal(self, error: Exception | None = None) -> None:
+        """End the work of this rank after a signal."""
+        name = self._stop.first
+        if name is not None:
+            kind: type[InterruptedRunError | TerminatedRunError] = ERRORS[name]
+            raise kind(f"{name} ended the sweep: the same command goes on with it.") from error
+
+    def _refuse_broken_gpu(self, error: Exception) -> None:
+        """End this process if its GPU does nothing any more, as after an illegal access."""
+        if self.device == "cpu":
+            return
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError as broken:
+            raise WorkerLostError(f"A worker cannot use {self.device} any more ({broken}).") from error
+
+
+def _refuse_lost(run: RunDir) -> None:
+    """Refuse a trial whose worker was lost again and again."""
+    file = losses_of(run)
+    losses = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if len(losses) >= _MOST_LOSSES:
+        raise TrainingFailedError(f"Its worker was lost {len(losses)} times: {losses[-1]}")

@@ -1,0 +1,148 @@
+"""The ledger: parts are run once, by whoever is free, and what a killed process has written stays."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shoal.jobs.ledger import (
+    Claim,
+    Ledger,
+    forget_failures,
+    prepare,
+    read_failures,
+    record_loss,
+    seconds_of,
+    state_of,
+)
+from shoal.plan.job import Job, JobFiles
+from shoal.plan.rundir import RunDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = Job(name="job", task="Cartpole-Swingup", policy="zero", num_envs=4, num_episodes=10)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    RunDir(tmp_path).ranks_dir.mkdir()
+    prepare(tmp_path, [JOB, replace(JOB, name="other")])
+    return tmp_path
+
+
+def ledger(out: Path, rank: int = 0, *jobs: Job) -> Ledger:
+    return Ledger(out=out, jobs=jobs or (JOB,), rank=rank, world_size=2)
+
+
+def write(claim: Claim, *indices: int) -> None:
+    for index in indices or range(claim.part.first, claim.part.first + claim.part.count):
+        claim.write({"index": index})
+
+
+def indices_in(out: Path, job: Job = JOB) -> list[int]:
+    lines = JobFiles.of(out, job.name).episodes.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["index"] for line in lines]
+
+
+def take(queue: Ledger) -> Claim:
+    claim = queue.claim()
+    assert claim is not None
+    return claim
+
+
+def test_parts_have_the_size_of_the_environments_and_span_no_build() -> None:
+    assert [(each.first, each.count) for each in JOB.parts()] == [(0, 4), (4, 4), (8, 2)]
+    rebuilt = replace(JOB, rebuilds=3, first_episode=100)
+    assert [(each.first, each.count, each.build) for each in rebuilt.parts()] == [
+        *((100, 3, 0), (103, 3, 1), (106, 4, 2)),
+    ]
+    steps = replace(JOB, num_episodes=None, num_steps=50, rebuilds=2)
+    assert [(each.first, each.count, each.build) for each in steps.parts()] == [(0, 4, 0), (4, 4, 1)]
+
+
+def test_two_ranks_share_the_parts_of_a_job_and_its_episodes_are_merged_by_index(out: Path) -> None:
+    first, second = ledger(out), ledger(out, 1)
+    one, other, last = take(first), take(second), take(first)
+    assert [one.part.number, other.part.number, last.part.number] == [0, 1, 2]
+    assert second.claim() is None
+    assert not second.is_done()
+    write(last)
+    first.complete(last, 1.0)
+    write(other, 7, 5, 4, 6)
+    second.complete(other, 2.0)
+    assert state_of(out, JOB) == "unfinished"
+    write(one)
+    first.complete(one, 3.0)
+    assert indices_in(out) == list(range(10))
+    assert first.is_done()
+    assert second.is_done()
+    assert not JobFiles.of(out, JOB.name).parts.exists()
+    assert seconds_of(out, JOB) == 6.0
+    assert ledger(out).claim() is None
+
+
+def test_static_assignment_is_the_job_number_modulo_ranks(out: Path) -> None:
+    jobs = (JOB, replace(JOB, name="other"))
+    second = Ledger(out=out, jobs=jobs, rank=1, world_size=2, assignment="static")
+    assert take(second).job.name == "other"
+
+
+def hold_a_part(out: Path, ready: int) -> None:
+    """Claim a part, write an episode and half of another, and wait to be killed."""
+    claim = take(ledger(out, 1))
+    claim.write({"index": 2})
+    os.write(claim.descriptor, b'{"index": 1, "retu')
+    os.write(ready, b"x")
+    signal.pause()
+
+
+def test_the_part_of_a_killed_process_is_free_with_the_episodes_that_it_has(out: Path) -> None:
+    ready, written = os.pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold_a_part, args=(out, written))
+    process.start()
+    os.read(ready, 1)
+    queue = ledger(out)
+    assert take(queue).part.number == 1, "the first one is locked"
+    process.kill()
+    process.join()
+    claim = take(queue)
+    assert (claim.part.number, claim.done) == (0, {2})
+    write(claim)
+    assert [json.loads(line)["index"] for line in claim.file.read_text(encoding="utf-8").splitlines()] == [2, 0, 1, 3]
+    assert record_loss(out, 1, "Lost rank 1") == 1
+    assert [(each["part"], each["rank"], each["error"]) for each in read_failures(out, JOB)] == [(0, 1, "Lost rank 1")]
+
+
+def test_a_part_that_failed_is_left_to_others_and_the_job_fails_after_its_retries(out: Path) -> None:
+    first, second = ledger(out), ledger(out, 1)
+    first.fail(take(first), "broken", "Traceback")
+    claim = first.claim(avoid_own_failures=True)
+    assert claim is not None
+    assert claim.part.number == 1
+    claim.release()
+    assert state_of(out, JOB) == "unfinished"
+    second.fail(take(second), "broken", "Traceback of the second")
+    assert state_of(out, JOB) == "failed"
+    assert first.is_done()
+    assert first.claim() is None
+    assert JobFiles.of(out, JOB.name).traceback.read_text(encoding="utf-8") == "Traceback of the second"
+    forget_failures(out, [JOB])
+    assert state_of(out, JOB) == "unfinished"
+    assert take(ledger(out)).part.number == 0
+
+
+def test_progress_counts_parts_of_all_jobs(out: Path) -> None:
+    jobs = (JOB, replace(JOB, name="other"))
+    queue = ledger(out, 0, *jobs)
+    assert queue.progress() == (0, 6)
+    claim = take(queue)
+    write(claim)
+    queue.complete(claim, 1.0)
+    assert queue.progress() == (1, 6)
