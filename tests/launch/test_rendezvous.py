@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -98,6 +103,40 @@ def test_tasks_of_one_machine_meet_in_a_directory_of_their_user_and_at_no_port(o
     assert one.directory.exists()
     one.close(FIRST)
     assert not one.directory.exists()
+
+
+LEAVE = """
+import sys, tempfile
+from pathlib import Path
+from shoal.launch.rendezvous import Rendezvous
+from shoal.plan.ranks import Rank
+
+tempfile.tempdir = sys.argv[1]
+rank = Rank(rank=0, local_rank=0, world_size=2, local_world_size=2)
+store = Rendezvous("", 0, "srun/1", None, Path(sys.argv[1], "meet")).open(rank, 5)
+store.set("key", "value")
+print("met", flush=True)
+sys.stdin.read(1)
+"""
+
+
+def test_a_rank_ends_while_another_removes_their_directory(tmp_path: Path) -> None:
+    """Torch's destructor of the store opens its file once more, and would wait half an hour for it."""
+    with subprocess.Popen(
+        (sys.executable, "-c", LEAVE, str(tmp_path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as leaving:
+        assert leaving.stdin
+        assert leaving.stdout
+        assert leaving.stdout.readline() == "met\n"
+        with (tmp_path / "meet" / "store").open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # The destructor finds the file, and waits for its lock.
+            leaving.stdin.close()
+            time.sleep(0.5)
+            shutil.rmtree(tmp_path / "meet")
+        try:
+            assert leaving.wait(10) == 0
+        finally:
+            leaving.kill()
 
 
 @pytest.mark.parametrize("trap", ["link", "open"])

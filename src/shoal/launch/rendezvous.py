@@ -6,6 +6,7 @@ node with another version, another command or no GPU ends all ranks at once with
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -90,13 +91,13 @@ class Rendezvous:
 
     def open(self, rank: Rank, timeout: float) -> SignedStore:
         """Connect this process to the store, which may take `timeout` seconds to appear; 0 for no limit."""
-        from torch.distributed import FileStore, PrefixStore, rendezvous
+        from torch.distributed import PrefixStore, rendezvous
 
         is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
         timeout = timeout or FOREVER_S
         if self.directory is not None:
             make_directory(self.directory) if is_first else find_directory(self.directory, timeout)
-            store, secret = FileStore(str(self.directory / "store"), rank.world_size), None
+            store, secret = open_file_store(self.directory / "store", rank), None
         elif self.secret_file is not None:
             if is_first:
                 secret = secret or make_secret(self.secret_file)
@@ -172,6 +173,19 @@ class Rendezvous:
 
         store = TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=STATUS_ANSWER_S))
         return SignedStore(PrefixStore(f"shoal/status/{self.attempt}", store), secret)
+
+
+def open_file_store(file: Path, rank: Rank) -> Store:
+    """Open a store of the ranks of one machine, which is never destroyed.
+
+    Its destructor writes into the file: where the directory is removed meanwhile, it waits for the file until the
+    store's timeout, and then aborts the process.
+    """
+    from torch.distributed import FileStore
+
+    store = FileStore(str(file), rank.world_size)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
+    return store
 
 
 def acknowledge(store: SignedStore, rank: Rank, what: str, timeout: float = ACKNOWLEDGE_S) -> None:

@@ -14,7 +14,7 @@ from shoal.errors import ShoalError
 from shoal.launch.processes import life_file
 from shoal.launch.rank import run_rank
 from shoal.launch.reaper import lock_with_pid
-from shoal.launch.rendezvous import open_tcp_rendezvous
+from shoal.launch.rendezvous import open_file_store, open_tcp_rendezvous
 from shoal.launch.status_store import StatusStore
 from shoal.logs import configure_logging
 from shoal.plan.ranks import Rank
@@ -51,11 +51,9 @@ def enter(worker_spec: str) -> None:
         return WorkerSpec.from_json(worker_spec)
 
     def open_store() -> Store:
-        from torch.distributed import FileStore
-
         if node.rendezvous is not None:
             return open_tcp_rendezvous(scratch, rank, node.rendezvous)
-        return FileStore(str(scratch / "rendezvous"), rank.world_size)
+        return open_file_store(scratch / "rendezvous", rank)
 
     with stop_requests(insist=False) as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # The launching process has blocked them in its children.
