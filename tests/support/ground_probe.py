@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import warp as wp
 
-from shoal.tasks.quadruped.ground import Ground, clearance_of, surface_at
+from shoal.mdp.ground import Ground, clearance_of, surface_at
 
 if TYPE_CHECKING:
     import numpy as np

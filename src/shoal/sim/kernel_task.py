@@ -100,7 +100,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         """
         if num_envs < 1:
             raise UsageError(f"{num_envs} environments were asked for: pass --num-envs 1 or more.")
-        validation.check_declarations(type(self), config)
+        self.check_declarations(config)
         self.config = config
         self.num_envs = num_envs
         self.seed = seed
@@ -163,11 +163,24 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.final_obs: Mapping[str, wp.array] = {}
         """Observations before the reset, by group, valid where `done`; empty unless `keep_final_observations`."""
         per_step = 1.0 if self.reward_per_step else self.step_dt
-        weights = [getattr(self.config, f"{term}_weight") * per_step for term in self.reward_terms]
+        weights = [self.weight_of(term) * per_step for term in self.reward_terms]
         self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
         """Contribution of one step of a term of 1 to the return. Shape (num_terms,)."""
 
     # Written by the author.
+
+    def check_declarations(self, config: ConfigT) -> None:
+        """Check the class attributes, see `shoal.sim.validation`."""
+        validation.check_declarations(type(self), config)
+
+    def declare(self, **declarations: object) -> None:
+        """Set what the class declares anew for this task, in `build`."""
+        for name, value in declarations.items():
+            setattr(self, name, value)
+
+    def weight_of(self, term: str) -> float:
+        """Return the weight of a reward term."""
+        return getattr(self.config, f"{term}_weight")
 
     def build(self) -> None:
         """Prepare what `step_dt` and the declarations need, before any array is allocated."""

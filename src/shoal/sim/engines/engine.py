@@ -108,6 +108,11 @@ class Engine(ABC):
             self.parameters[name] = self._allocate(name, getattr(self.model, name))
         return self.parameters[name]
 
+    def constant(self, name: str) -> wp.array:
+        """Return a field of `MjModel` as the model has it, (rows,): what `parameter` had at first."""
+        row = np.asarray(getattr(self.model, name))
+        return wp.array(row, dtype=_DTYPES[row.shape[1:]], device=self.device)
+
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
         """Return a new array for a field of floating-point numbers, with `row` in every environment."""
         row = np.asarray(row)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import warp as wp
 
+from shoal.mdp.ground import Ground, surface_at
 from shoal.sim.engines.engine import vec10
-from shoal.tasks.quadruped.ground import Ground, surface_at
 from shoal.tasks.quadruped.kernels import command_of, lin_vel_of
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import warp as wp
 
+from shoal.mdp.ground import Ground, clearance_of, surface_at
 from shoal.sim.engines.engine import vec10
-from shoal.tasks.quadruped.ground import Ground, clearance_of, surface_at
 
 TERMS = (
     "track_linear_velocity",

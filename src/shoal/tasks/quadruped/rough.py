@@ -7,9 +7,9 @@ import mujoco
 import numpy as np
 import warp as wp
 
+from shoal.mdp.ground import scan
 from shoal.tasks.quadruped import events
 from shoal.tasks.quadruped.config import RoughConfig
-from shoal.tasks.quadruped.ground import scan
 from shoal.tasks.quadruped.task import VelocityTask
 from shoal.tasks.quadruped.terrain import BORDER, CELL, build_on_terrain, make_terrain
 

@@ -8,11 +8,11 @@ import mujoco
 import numpy as np
 import warp as wp
 
+from shoal.mdp.ground import Ground
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
 from shoal.tasks.quadruped import events, kernels
 from shoal.tasks.quadruped.config import VelocityConfig
-from shoal.tasks.quadruped.ground import Ground
 from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
 
 ConfigT = TypeVar("ConfigT", bound=VelocityConfig)

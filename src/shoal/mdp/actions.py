@@ -1,0 +1,27 @@
+"""Actions: each turns column `i` of its actions, `action`, into controls."""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.names import Actuator
+
+
+@wp.func
+def joint_position(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    action: wp.float32,
+    actuators: wp.array[Actuator],
+    scale: wp.array[wp.float32],
+) -> None:
+    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action."""
+    state.ctrl[env, actuators[i].index] = actuators[i].default_pos + scale[i] * action

@@ -1,0 +1,54 @@
+"""The base of a robot in its own frame: what many terms need.
+
+The robot's free joint is the model's first: ``qpos`` begins with the base's position and quaternion (real part first),
+``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+
+@wp.func
+def to_base(state: Any, env: wp.int32, vector: wp.vec3) -> wp.vec3:
+    """Rotate a vector from the world to the base's frame."""
+    # Warp's quaternions have the real part last.
+    turn = wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+    return wp.quat_rotate_inv(turn, vector)
+
+
+@wp.func
+def lin_vel_w(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's velocity in the world [m/s]."""
+    return wp.vec3(state.qvel[env, 0], state.qvel[env, 1], state.qvel[env, 2])
+
+
+@wp.func
+def lin_vel_b(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's velocity in its own frame [m/s]."""
+    return to_base(state, env, lin_vel_w(state, env))
+
+
+@wp.func
+def ang_vel_b(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's angular velocity in its own frame [rad/s]."""
+    return wp.vec3(state.qvel[env, 3], state.qvel[env, 4], state.qvel[env, 5])
+
+
+@wp.func
+def gravity_b(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the direction of gravity in the base's frame."""
+    return to_base(state, env, wp.vec3(0.0, 0.0, -1.0))
+
+
+@wp.func
+def command_at(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
+    """Return the three columns of a command that begin at `command`."""
+    return wp.vec3(state.commands[env, command], state.commands[env, command + 1], state.commands[env, command + 2])

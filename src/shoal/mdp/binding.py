@@ -1,0 +1,277 @@
+"""Parameters of terms to arguments of kernels: numbers to places of one array, patterns to arrays of indices.
+
+Numbers are read from an array, so that another weight or range compiles nothing, and a curriculum may change it.
+"""
+
+# pyright: reportInvalidTypeForm=false
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, get_type_hints
+
+import numpy as np
+import warp as wp
+
+from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.names import Names, kind_of
+from shoal.mdp.terms import Term
+from shoal.user_code import load
+
+_VECTORS: dict[Any, tuple[str, ...]] = {wp.vec2: ("x", "y"), wp.vec3: ("x", "y", "z"), wp.vec4: ("w", "x", "y", "z")}
+_ARRAY = type(wp.array[wp.float32])
+_SCALARS: dict[Any, str] = {
+    wp.float32: "{}",
+    float: "{}",
+    wp.int32: "wp.int32({})",
+    int: "wp.int32({})",
+    wp.bool: "({} != 0.0)",
+    bool: "({} != 0.0)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A term's function with the arguments of its call, as expressions of a kernel."""
+
+    name: str
+    """The term's name in the generated code: group and name."""
+    function: wp.Function
+    arguments: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Names of the columns of its value."""
+    is_by_column: bool
+    """Whether it is called for each column, with the column's index."""
+
+    def call(self, *more: str) -> str:
+        """Return the call, with further arguments after the environment."""
+        return f"{identifier(self.function)}({', '.join(('state', 'env', *more, *self.arguments))})"
+
+
+def identifier(function: wp.Function) -> str:
+    """Return a function's name in generated code, which no other function has."""
+    python: Any = function.func
+    name = re.sub(r"\W", "_", f"{python.__module__}_{python.__qualname__}")
+    if "<locals>" not in python.__qualname__:
+        return name
+    return f"{name}_{hashlib.sha256(inspect.getsource(python).encode()).hexdigest()[:8]}"
+
+
+class Binder:
+    """Binds the terms of one task."""
+
+    def __init__(self, names: Names, allocate: Callable[[str, int, Any], wp.array], device: wp.Device) -> None:
+        """Prepare.
+
+        Args:
+            names: The model's names.
+            allocate: Returns an array of the task's state by name, columns and type: the memory of a term.
+            device: Where arrays live.
+        """
+        self.names = names
+        self.device = device
+        self.numbers: list[float] = []
+        self.places: dict[str, int] = {}
+        """Where in `numbers` each parameter begins, by its path such as ``rewards.feet_slip.weight``."""
+        self.arrays: dict[str, Any] = {}
+        """Arguments of the kernels, by name."""
+        self.memories: list[str] = []
+        """Arguments that are the memory of a term, cleared when an episode begins."""
+        self.commands: dict[str, int] = {}
+        """First column of each command."""
+        self.structs: dict[str, Any] = {}
+        """Values that a parameter may name, by name: contacts."""
+        self.functions: dict[str, Any] = {}
+        """Functions that the text of the kernels calls, by name."""
+        self._allocate = allocate
+        self._shared: dict[tuple[str, object], str] = {}
+
+    def number(self, path: str, value: float) -> str:
+        """Return the expression of one number, which has one place however often it is asked for."""
+        if path not in self.places:
+            self.places[path] = len(self.numbers)
+            self.numbers.append(float(value))
+        return f"numbers[{self.places[path]}]"
+
+    def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
+        """Bind a term.
+
+        Args:
+            path: Its group and name, such as ``rewards.feet_slip``.
+            term: Its declaration.
+            library: Module of `shoal.mdp` whose functions a string names.
+            own: Parameters after `state` and `env` that the caller passes itself.
+        """
+        function = find_function(term.func, library, path)
+        self.functions[identifier(function)] = function
+        python: Any = function.func
+        signature, hints = inspect.signature(python), get_type_hints(python)
+        state, env, *parameters = signature.parameters
+        del state, env
+        passed = [name for name in parameters if name in own]
+        unknown = [name for name in term.parameters if name not in parameters]
+        if unknown:
+            raise ShoalError(
+                f"{path}.{unknown[0]} is given, but {function.key}() has no such parameter."
+                f"{did_you_mean(unknown[0], parameters)}"
+            )
+        arguments: list[str] = []
+        columns: tuple[str, ...] = ()
+        for name in parameters[len(passed) :]:
+            where, default = f"{path}.{name}", signature.parameters[name].default
+            value = getattr(term, name) if name in term.parameters else default
+            if value is inspect.Parameter.empty and name != "memory":
+                raise ShoalError(f"{where} is missing: {function.key}() needs it.")
+            expression, selected = self._argument(where, name, hints[name], value, columns)
+            columns = columns or selected
+            arguments.append(expression)
+        by_column = "i" in passed
+        if not by_column:
+            columns = _VECTORS.get(hints.get("return"), ("",))
+        return Bound(path.replace(".", "_"), function, tuple(arguments), columns, by_column)
+
+    def _argument(
+        self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the expression of an argument, and the names of what it selects."""
+        what = kind_of(name)
+        if what is not None:
+            return self._selection(path, *what, value)
+        if name == "command":
+            return str(_found(path, value, self.commands)), ()
+        if name == "contact":
+            _found(path, value, self.structs)
+            return self.contact(value), ()
+        argument = path.replace(".", "_")
+        if name == "memory":
+            self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
+            self.memories.append(argument)
+            return argument, ()
+        if isinstance(kind, _ARRAY):
+            row = np.array(_by_name(path, value, selected), dtype=np.float32)
+            self.arrays[argument] = wp.array(row, dtype=wp.float32, device=self.device)
+            return argument, ()
+        return self._number_or_vector(path, kind, value), ()
+
+    def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
+        if kind in _VECTORS:
+            parts = [self.number(f"{path}.{at}", each) for at, each in enumerate(value)]
+            return f"wp.vec{len(parts)}({', '.join(parts)})"
+        if kind not in _SCALARS:
+            raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
+        return _SCALARS[kind].format(self.number(path, value))
+
+    def _selection(self, path: str, kind: str, several: bool, patterns: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
+        indices = self.names.select(kind, patterns, path)
+        if not several:
+            if len(indices) > 1:
+                names = ", ".join(self.names.names(kind)[index] for index in indices)
+                raise UsageError(f"{path} is '{patterns}', which matches more than one {kind} ({names}): name one.")
+            _, rows = self.names.rows(kind, indices)
+            return str(int(rows[0]) if rows.dtype.names is None else indices[0]), ()
+
+        def make() -> wp.array:
+            dtype, rows = self.names.rows(kind, indices)
+            return wp.array(rows, dtype=dtype, device=self.device)
+
+        names = tuple(self.names.names(kind)[index] for index in indices)
+        return self.share(kind, tuple(indices), make), names
+
+    def share(self, kind: str, key: object, make: Callable[[], Any]) -> str:
+        """Return the argument with this key: terms that select the same share it."""
+        if (kind, key) not in self._shared:
+            self._shared[kind, key] = f"{kind}_{len(self._shared)}"
+            self.arrays[self._shared[kind, key]] = make()
+        return self._shared[kind, key]
+
+    def contact(self, name: str) -> str:
+        """Return the argument of a contact."""
+        return self.share("contact", name, lambda: self.structs[name])
+
+
+def _by_name(path: str, value: Any, names: tuple[str, ...]) -> list[float]:
+    """Return one number for each selected name, from a number, numbers, or numbers by pattern."""
+    if not isinstance(value, Mapping):
+        numbers = [float(each) for each in (value if isinstance(value, tuple | list) else [value] * len(names))]
+        if len(numbers) != len(names):
+            raise UsageError(f"{path} has {len(numbers)} numbers for {len(names)} names ({', '.join(names)}).")
+        return numbers
+    found: list[float] = []
+    for name in names:
+        matching = [number for pattern, number in value.items() if re.fullmatch(pattern, name)]
+        if len(matching) != 1:
+            count = "no pattern" if not matching else "more than one pattern"
+            raise UsageError(f"{path} has {count} for '{name}': each name must match one of {', '.join(value)}.")
+        found.append(float(matching[0]))
+    return found
+
+
+def _found(path: str, name: Any, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise ShoalError(f"{path} is '{name}', which the task does not have.{did_you_mean(str(name), known)}")
+    return known[name]
+
+
+def find_function(func: Any, library: str, path: str) -> wp.Function:
+    """Return the function of a term.
+
+    Raises:
+        ShoalError: There is none of that name.
+    """
+    if isinstance(func, str):
+        if ":" in func:
+            func = load(func)
+        else:
+            module = import_module(f"shoal.mdp.{library}")
+            known = [name for name, value in vars(module).items() if isinstance(value, wp.Function)]
+            if func not in known:
+                hint = did_you_mean(func, known)
+                raise ShoalError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
+            func = getattr(module, func)
+    if not isinstance(func, wp.Function):
+        raise ShoalError(f"{path} is {func!r}, but must be a wp.func.")
+    return func
+
+
+@cache
+def uses(function: wp.Function) -> frozenset[str]:
+    """Return the names of what a function, with those that it calls, reads from its `state`."""
+    python: Any = function.func
+    definition = ast.parse(textwrap.dedent(inspect.getsource(python)))
+    scope = inspect.getclosurevars(python)
+    known = {**scope.globals, **scope.nonlocals}
+    found = {
+        each.attr for each in ast.walk(definition) if isinstance(each, ast.Attribute) and _is_name(each.value, "state")
+    }
+    for call in _calls(definition):
+        callee = known.get(call[0])
+        for name in call[1:]:
+            callee = getattr(callee, name, None)
+        if isinstance(callee, wp.Function) and hasattr(callee, "func") and callee.func is not None:
+            found |= uses(callee)
+    return frozenset(found)
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _calls(tree: ast.AST) -> Iterator[list[str]]:
+    """Yield the parts of each called name."""
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Call):
+            parts: list[str] = []
+            node = each.func
+            while isinstance(node, ast.Attribute):
+                parts.insert(0, node.attr)
+                node = node.value
+            if isinstance(node, ast.Name):
+                yield [node.id, *parts]

@@ -1,0 +1,154 @@
+"""Configurations of tasks made of terms: groups of declarations as dataclasses, so that each field is a flag."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import Any, Self, TypeVar, cast
+
+from shoal.config.checks import Config
+from shoal.config.env import MujocoConfig
+from shoal.errors import ShoalError
+from shoal.mdp.terms import (
+    ActionTerm,
+    CommandTerm,
+    ContactTerm,
+    DoneTerm,
+    EventTerm,
+    MetricTerm,
+    ObsTerm,
+    RewardTerm,
+    Term,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Config):
+    """Base of the groups of a configuration: one field for each term, by its name."""
+
+
+def group(name: str, terms: Mapping[str, Any]) -> Group:
+    """Return terms as a dataclass, in their order."""
+    for key in terms:
+        if not key.isidentifier():
+            raise ShoalError(f"The term '{key}' of {name} is no name: use letters, digits and underscores.")
+    members = [(key, type(term), field(default=term)) for key, term in terms.items()]
+    return make_dataclass(name.title(), members, bases=(Group,), frozen=True, kw_only=True)()
+
+
+def members(each: Any) -> dict[str, Any]:
+    """Return the terms of a group by name."""
+    return {item.name: getattr(each, item.name) for item in fields(each)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermsConfig(MujocoConfig):
+    """Base of the configuration of a task made of terms; `task_config` makes one."""
+
+    actions: Group = field(default_factory=Group)
+    """What the columns of the policy's actions do."""
+    commands: Group = field(default_factory=Group)
+    """What the policy is given to follow."""
+    contacts: Group = field(default_factory=Group)
+    """Contacts that terms ask for."""
+    observations: Group = field(default_factory=Group)
+    """What the policy and the critic observe, by group."""
+    rewards: Group = field(default_factory=Group)
+    """What is rewarded."""
+    terminations: Group = field(default_factory=Group)
+    """What ends an episode."""
+    events: Group = field(default_factory=Group)
+    """What happens at random."""
+    metrics: Group = field(default_factory=Group)
+    """What is logged beside the rewards."""
+
+    def terms(self, name: str) -> dict[str, Any]:
+        """Return the terms of a group by name."""
+        return members(getattr(self, name))
+
+    def undisturbed(self) -> Self:
+        """Return the same without events in intervals, and without noise and delay of observations."""
+        groups = {
+            name: _map(each, lambda term: replace(term, noise=0.0, delay=0))
+            for name, each in self.terms("observations").items()
+        }
+        events = _map(self.events, lambda term: replace(term, interval=(0.0, 0.0)))
+        return replace(self, observations=replace(self.observations, **groups), events=events)
+
+    def change(self, **changes: Any) -> Self:
+        """Return the same with other terms: added, replaced, or removed where the value is None; and other fields.
+
+        Observations are named by group: ``change(observations={"policy": {"contact": Obs(...)}})``.
+        """
+        own: dict[str, dict[str, Any]] = {name: self.terms(name) for name in _KINDS}
+        own["observations"] = {name: members(each) for name, each in own["observations"].items()}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _KINDS}
+        for name, value in changes.items():
+            if name in _KINDS:
+                own[name] = _merged(own[name], value)
+            else:
+                values[name] = value
+        base = next(each for each in type(self).__mro__ if "is_made" not in vars(each))
+        return cast("Self", task_config(base, **own, **values))
+
+
+def _merged(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return terms with changes; groups of observations are merged in turn."""
+    merged: dict[str, Any] = dict(own)
+    for name, value in changes.items():
+        if value is None:
+            if merged.pop(name, None) is None:
+                raise ShoalError(f"There is no term '{name}' to remove: there are {', '.join(own)}.")
+        elif isinstance(value, Mapping):
+            merged[name] = _merged(own.get(name, {}), cast("Mapping[str, Any]", value))
+        else:
+            merged[name] = value
+    return merged
+
+
+def _map(each: Group, change: Any) -> Group:
+    return replace(each, **{name: change(term) for name, term in members(each).items()})
+
+
+_KINDS: dict[str, type[Term]] = {
+    "actions": ActionTerm,
+    "commands": CommandTerm,
+    "contacts": ContactTerm,
+    "observations": ObsTerm,
+    "rewards": RewardTerm,
+    "terminations": DoneTerm,
+    "events": EventTerm,
+    "metrics": MetricTerm,
+}
+"""Groups of terms, and what each holds."""
+
+ConfigT = TypeVar("ConfigT", bound=TermsConfig)
+
+
+def task_config(base: type[ConfigT], **values: Any) -> ConfigT:
+    """Return a configuration with groups of terms, each a mapping by name, and other fields of `base`.
+
+    Raises:
+        ShoalError: A group holds another kind of term.
+    """
+    groups: dict[str, Group] = {}
+    for name, kind in _KINDS.items():
+        terms = values.pop(name, {})
+        if name == "observations":
+            terms = {key: group(f"{key}_group", _checked(name, kind, each)) for key, each in terms.items()}
+        groups[name] = group(name, terms if name == "observations" else _checked(name, kind, terms))
+    made = make_dataclass(
+        base.__name__,
+        [(name, type(each), field(default=each)) for name, each in groups.items()],
+        bases=(base,),
+        namespace={"is_made": True, "__module__": base.__module__},
+        frozen=True,
+        kw_only=True,
+    )
+    return made(**values)
+
+
+def _checked(name: str, kind: type[Term], terms: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key, term in terms.items():
+        if not isinstance(term, kind):
+            right = kind.__name__.removesuffix("Term")
+            raise ShoalError(f"'{key}' of {name} is {type(term).__name__}, but must be declared by {right}(...).")
+    return terms

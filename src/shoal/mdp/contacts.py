@@ -1,0 +1,86 @@
+"""Contacts of geoms that a task tracks: whether each touches, since when, and how it moves."""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.ground import clearance_of
+from shoal.mdp.names import Geom
+
+
+@wp.struct
+class Contact:
+    """The contacts of several geoms, each (num_envs, number of geoms)."""
+
+    found: wp.array2d[wp.bool]
+    """Whether each touches."""
+    position: wp.array2d[wp.vec3]
+    """Where each is in the world [m]."""
+    velocity: wp.array2d[wp.vec3]
+    """How each moved during the last step [m/s]; of no meaning in the first step of an episode."""
+    air_time: wp.array2d[wp.float32]
+    """Time without contact until now [s]; 0 in contact."""
+    contact_time: wp.array2d[wp.float32]
+    """Time in contact until now [s]; 0 without."""
+    last_air_time: wp.array2d[wp.float32]
+    """Length of the last time without contact [s]; 0 where there was none in this episode."""
+
+
+def new_contact(allocate: Callable[[str, Any], wp.array]) -> Any:
+    """Return a contact whose arrays `allocate` makes, by name and type."""
+    contact = Contact()
+    contact.found = allocate("found", wp.bool)
+    contact.position = allocate("position", wp.vec3)
+    contact.velocity = allocate("velocity", wp.vec3)
+    contact.air_time = allocate("air_time", wp.float32)
+    contact.contact_time = allocate("contact_time", wp.float32)
+    contact.last_air_time = allocate("last_air_time", wp.float32)
+    return contact
+
+
+@wp.func
+def track_contact(
+    contact: Contact, env: wp.int32, i: wp.int32, found: wp.bool, position: wp.vec3, step_dt: wp.float32
+) -> None:
+    """Update the contact of one geom after a step."""
+    contact.velocity[env, i] = (position - contact.position[env, i]) / step_dt
+    contact.position[env, i] = position
+    contact.found[env, i] = found
+    if found:
+        if contact.contact_time[env, i] == 0.0:
+            contact.last_air_time[env, i] = contact.air_time[env, i]
+        contact.contact_time[env, i] = contact.contact_time[env, i] + step_dt
+        contact.air_time[env, i] = 0.0
+    else:
+        contact.air_time[env, i] = contact.air_time[env, i] + step_dt
+        contact.contact_time[env, i] = 0.0
+
+
+@wp.func
+def clear_contact(contact: Contact, env: wp.int32, i: wp.int32) -> None:
+    """Begin an episode."""
+    contact.found[env, i] = False
+    contact.air_time[env, i] = 0.0
+    contact.contact_time[env, i] = 0.0
+    contact.last_air_time[env, i] = 0.0
+
+
+@wp.func
+def has_just_landed(contact: Contact, env: wp.int32, i: wp.int32, step_dt: wp.float32) -> wp.bool:
+    """Whether the contact began with the last step, as mjlab's `compute_first_contact`."""
+    return contact.contact_time[env, i] > 0.0 and contact.contact_time[env, i] < 1.5 * step_dt
+
+
+@wp.func
+def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Geom], tolerance: wp.float32) -> wp.bool:
+    """Whether a spherical geom is at most `tolerance` [m] above the ground."""
+    geom = geoms[i]
+    return clearance_of(state.ground, state.geom_xpos[env, geom.index]) <= geom.radius + tolerance

@@ -1,0 +1,188 @@
+"""Selections by name: patterns of joints, bodies, geoms, sites, actuators and sensors of a model, resolved once."""
+
+# pyright: reportInvalidTypeForm=false
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import warp as wp
+
+from shoal.errors import UsageError, did_you_mean
+
+NO_LIMIT = 1e6
+"""Limit of what has none."""
+
+
+@wp.struct
+class Joint:
+    """A joint with one degree of freedom."""
+
+    qpos: wp.int32
+    """Column of its position in ``qpos``."""
+    dof: wp.int32
+    """Column of its speed in ``qvel``."""
+    default_pos: wp.float32
+    """Its position in the default pose [rad or m]."""
+    lower: wp.float32
+    """Lowest position [rad or m]."""
+    upper: wp.float32
+    """Highest position [rad or m]."""
+
+
+@wp.struct
+class Actuator:
+    """An actuator of a joint."""
+
+    index: wp.int32
+    """Column of its control in ``ctrl``."""
+    qpos: wp.int32
+    """Column of its joint's position in ``qpos``."""
+    dof: wp.int32
+    """Column of its joint's speed in ``qvel``."""
+    default_pos: wp.float32
+    """Its joint's position in the default pose [rad or m]."""
+    limit: wp.float32
+    """Largest force or torque [N or N m]."""
+
+
+@wp.struct
+class Geom:
+    """A geom."""
+
+    index: wp.int32
+    body: wp.int32
+    radius: wp.float32
+    """The first of its sizes: the radius of a sphere or capsule [m]."""
+
+
+_OBJECTS = {
+    "joint": mujoco.mjtObj.mjOBJ_JOINT,
+    "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR,
+    "geom": mujoco.mjtObj.mjOBJ_GEOM,
+    "body": mujoco.mjtObj.mjOBJ_BODY,
+    "site": mujoco.mjtObj.mjOBJ_SITE,
+    "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
+}
+_PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
+_STRUCTS = {"joint": Joint, "actuator": Actuator, "geom": Geom}
+_SHOWN = 12
+
+
+def kind_of(parameter: str) -> tuple[str, bool] | None:
+    """Return what a parameter of this name selects, by its last word, and whether it selects several; or None."""
+    word = parameter.rpartition("_")[2]
+    if word in _PLURALS:
+        return _PLURALS[word], True
+    return (word, False) if word in _OBJECTS else None
+
+
+class Names:
+    """The names of a model, and its default pose."""
+
+    def __init__(self, model: mujoco.MjModel, home: np.ndarray, roles: Mapping[str, str]) -> None:
+        """Prepare. `home` is the default pose, (nq,); `roles` are patterns that others may contain, as ``{feet}``."""
+        self.model = model
+        self.home = home
+        self.roles = roles
+
+    def select(self, kind: str, patterns: str | Iterable[str], path: str) -> list[int]:
+        """Return the indices of all objects whose names match, in the model's order.
+
+        Raises:
+            UsageError: A pattern matches nothing.
+        """
+        names = self.names(kind)
+        found: set[int] = set()
+        for each in (patterns,) if isinstance(patterns, str) else patterns:
+            pattern = self._filled(each, path)
+            try:
+                matching = {index for index, name in enumerate(names) if name and re.fullmatch(pattern, name)}
+            except re.error as error:
+                raise UsageError(
+                    f"{path} is '{pattern}', which is no pattern that Python understands: {error}."
+                ) from error
+            if not matching:
+                listed = [name for name in names if name]
+                known = ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+                hint = did_you_mean(pattern, listed) or (
+                    f" It has: {known}." if listed else " It has none with a name."
+                )
+                raise UsageError(f"{path} is '{pattern}', which matches no {kind} of the model.{hint}")
+            found |= matching
+        return sorted(found)
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
+        model, objects = self.model, _OBJECTS[kind]
+        count = {
+            "joint": model.njnt,
+            "actuator": model.nu,
+            "geom": model.ngeom,
+            "body": model.nbody,
+            "site": model.nsite,
+            "sensor": model.nsensor,
+        }[kind]
+        names = [mujoco.mj_id2name(model, objects, index) or "" for index in range(count)]
+        if kind == "joint":
+            names = [name if self._is_scalar(index) else "" for index, name in enumerate(names)]
+        return names
+
+    def rows(self, kind: str, indices: list[int]) -> tuple[Any, np.ndarray]:
+        """Return the type and values of an array with one entry for each selected object."""
+        if kind == "sensor":
+            return wp.int32, self.model.sensor_adr[indices].astype(np.int32)
+        if kind not in _STRUCTS:
+            return wp.int32, np.array(indices, dtype=np.int32)
+        struct: Any = _STRUCTS[kind]
+        rows: Any = np.zeros(len(indices), dtype=struct.numpy_dtype())
+        for row, index in zip(rows, indices, strict=True):
+            for name, value in getattr(self, f"_{kind}")(index).items():
+                row[name] = value
+        return struct, rows
+
+    def _is_scalar(self, joint: int) -> bool:
+        return int(self.model.jnt_type[joint]) in (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+
+    def _joint(self, index: int) -> dict[str, float]:
+        model = self.model
+        qpos = int(model.jnt_qposadr[index])
+        lower, upper = model.jnt_range[index] if model.jnt_limited[index] else (-NO_LIMIT, NO_LIMIT)
+        return {
+            "qpos": qpos,
+            "dof": int(model.jnt_dofadr[index]),
+            "default_pos": self.home[qpos],
+            "lower": lower,
+            "upper": upper,
+        }
+
+    def _actuator(self, index: int) -> dict[str, float]:
+        model = self.model
+        joint = self._joint(int(model.actuator_trnid[index, 0]))
+        limit = model.actuator_forcerange[index, 1] if model.actuator_forcelimited[index] else NO_LIMIT
+        return {
+            "index": index,
+            "qpos": joint["qpos"],
+            "dof": joint["dof"],
+            "default_pos": joint["default_pos"],
+            "limit": limit,
+        }
+
+    def _geom(self, index: int) -> dict[str, float]:
+        return {"index": index, "body": int(self.model.geom_bodyid[index]), "radius": self.model.geom_size[index, 0]}
+
+    def _filled(self, pattern: str, path: str) -> str:
+        """Replace the names of roles in braces."""
+
+        def role(match: re.Match[str]) -> str:
+            if match[1] not in self.roles:
+                raise UsageError(
+                    f"{path} is '{pattern}', but the robot has no '{match[1]}'.{did_you_mean(match[1], self.roles)}"
+                )
+            return f"(?:{self.roles[match[1]]})"
+
+        return re.sub(r"\{([a-z_]+)\}", role, pattern)

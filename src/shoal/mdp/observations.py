@@ -1,0 +1,60 @@
+"""Observation terms. Names are mjlab's where it has the term.
+
+A function with a parameter `i` returns column `i`: it has a column for each name that its next parameter selects.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import ang_vel_b, gravity_b, lin_vel_b
+from shoal.mdp.names import Actuator, Joint
+
+
+@wp.func
+def base_lin_vel(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's velocity in its own frame [m/s]."""
+    return lin_vel_b(state, env)
+
+
+@wp.func
+def base_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's angular velocity in its own frame [rad/s]."""
+    return ang_vel_b(state, env)
+
+
+@wp.func
+def projected_gravity(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the direction of gravity in the base's frame."""
+    return gravity_b(state, env)
+
+
+@wp.func
+def joint_pos_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the distance of a joint from the default pose [rad or m]."""
+    return state.qpos[env, joints[i].qpos] - joints[i].default_pos
+
+
+@wp.func
+def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the speed of a joint [rad/s or m/s]."""
+    return state.qvel[env, joints[i].dof]
+
+
+@wp.func
+def last_action(state: Any, env: wp.int32, i: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
+    """Return the last action of an actuator; all actuators must have one, in their order."""
+    return state.action[env, actuators[i].index]
+
+
+@wp.func
+def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
+    """Return a command of three columns."""
+    return wp.vec3(state.commands[env, command], state.commands[env, command + 1], state.commands[env, command + 2])

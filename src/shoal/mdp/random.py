@@ -1,0 +1,29 @@
+"""Random numbers of one environment."""
+
+# pyright: reportIndexIssue=false, reportInvalidTypeForm=false, reportReturnType=false, reportArgumentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+
+@wp.func
+def uniform(state: Any, env: wp.int32, low: wp.float32, high: wp.float32) -> wp.float32:
+    """Return a number drawn uniformly; nothing is drawn where `low` is `high`."""
+    if low == high:
+        return low
+    rng = state.rng[env]
+    drawn = wp.randf(rng, low, high)
+    state.rng[env] = rng
+    return drawn
+
+
+@wp.func
+def uniform_int(state: Any, env: wp.int32, count: wp.int32) -> wp.int32:
+    """Return a whole number from 0 to `count` - 1, drawn uniformly."""
+    rng = state.rng[env]
+    drawn = wp.randi(rng, 0, count)
+    state.rng[env] = rng
+    return drawn

@@ -1,0 +1,35 @@
+"""The last values of an observation, for its delay and its history: a ring of rows of columns."""
+
+# pyright: reportIndexIssue=false, reportInvalidTypeForm=false, reportReturnType=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import warp as wp
+
+
+@wp.func
+def remember(
+    ring: wp.array2d[wp.float32],
+    env: wp.int32,
+    i: wp.int32,
+    columns: wp.int32,
+    slots: wp.int32,
+    age: wp.int32,
+    value: wp.float32,
+) -> None:
+    """Keep column `i` of what is observed `age` steps after the episode began."""
+    ring[env, (age % slots) * columns + i] = value
+
+
+@wp.func
+def recall(
+    ring: wp.array2d[wp.float32],
+    env: wp.int32,
+    i: wp.int32,
+    columns: wp.int32,
+    slots: wp.int32,
+    age: wp.int32,
+    back: wp.int32,
+) -> wp.float32:
+    """Return column `i` of what was observed `back` steps ago, or else first in the episode."""
+    return ring[env, (wp.max(age - back, 0) % slots) * columns + i]

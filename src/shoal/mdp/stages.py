@@ -1,0 +1,253 @@
+"""The text of the kernels of a step, from the terms of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.config import TermsConfig, members
+from shoal.mdp.contacts import clear_contact, track_contact
+from shoal.mdp.kernels import Source
+from shoal.mdp.random import uniform, uniform_int
+from shoal.mdp.rings import recall, remember
+from shoal.mdp.terms import ObsTerm
+
+_WIDE = 32
+"""An observation with more columns is computed by one thread for each column."""
+
+_Terms = Mapping[str, Bound]
+
+
+@dataclass(slots=True)
+class BoundTerms:
+    """The terms of a task, bound, by group and name."""
+
+    actions: _Terms
+    commands: _Terms
+    contacts: _Terms
+    rewards: _Terms
+    terminations: _Terms
+    metrics: _Terms
+    events: _Terms
+    observations: Mapping[str, _Terms]
+    delays: list[int] = field(default_factory=list[int])
+    """Largest delay of each delayed observation [steps], in the order of the columns of `lags`."""
+    rings: dict[str, int] = field(default_factory=dict[str, int])
+    """Columns of each array that keeps the last values of an observation, by its name in the text."""
+
+
+def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
+    """Return the kernels of all stages.
+
+    They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
+    `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
+    """
+    binder.functions |= {
+        "track_contact": track_contact,
+        "clear_contact": clear_contact,
+        "uniform": uniform,
+        "uniform_int": uniform_int,
+        "remember": remember,
+        "recall": recall,
+    }
+    observing = _observe(config, terms, binder)
+    return [
+        _act(config, terms, binder),
+        _sense(terms, binder),
+        _reward(config, terms),
+        _reset(config, terms, binder),
+        _interval(config, terms, binder),
+        _startup(config, terms),
+        *observing,
+    ]
+
+
+def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
+    """Actions to controls."""
+    source = Source("act")
+    source.add(
+        "age[env] = age[env] + 1",
+        "for column in range(actions.shape[1]):",
+        "    state.last_action[env, column] = state.action[env, column]",
+    )
+    first = 0
+    for name, bound in terms.actions.items():
+        clip = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip)
+        source.add(
+            f"for i in range({len(bound.columns)}):",
+            f"    value = wp.clamp(actions[env, {first} + i], -{clip}, {clip})",
+            f"    state.action[env, {first} + i] = value",
+            f"    {bound.call('i', 'value')}",
+        )
+        first += len(bound.columns)
+    return source
+
+
+def _sense(terms: BoundTerms, binder: Binder) -> Source:
+    """Contacts after a step."""
+    source = Source("sense")
+    for name, bound in terms.contacts.items():
+        geoms = next(each for each in bound.arguments if each.startswith("geom"))
+        position = f"state.geom_xpos[env, {geoms}[i].index]"
+        source.add(
+            f"for i in range({len(bound.columns)}):",
+            f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {position}, state.step_dt)",
+        )
+    return source
+
+
+def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
+    """Rewards, metrics and terminations."""
+    source = Source("reward")
+    source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
+    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
+    for column, (name, bound) in enumerate(terms.terminations.items()):
+        flag = "truncated" if getattr(config.terminations, name).time_out else "terminated"
+        source.add(
+            f"done_terms[env, {column}] = {bound.call()}",
+            f"if done_terms[env, {column}]:",
+            f"    {flag}[env] = True",
+        )
+    return source
+
+
+def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
+    """Reset events, commands, and all that is remembered of the episode before."""
+    source = Source("reset")
+    source.add(
+        "if not done[env]:",
+        "    return",
+        "age[env] = 0",
+        "for column in range(state.action.shape[1]):",
+        "    state.action[env, column] = 0.0",
+        "    state.last_action[env, column] = 0.0",
+    )
+    for name, bound in _of_mode(config, terms, "reset"):
+        del name
+        source.add(bound.call())
+    for at, name in enumerate(terms.commands):
+        source.add(*_new_command(config, terms, binder, at, name))
+    for at, (name, _) in enumerate(_of_mode(config, terms, "interval")):
+        source.add(f"event_left[env, {at}] = {_time(config.events, binder, f'events.{name}.interval')}")
+    for name, bound in terms.contacts.items():
+        source.add(f"for i in range({len(bound.columns)}):", f"    clear_contact({binder.contact(name)}, env, i)")
+    for memory in binder.memories:
+        source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
+    for at, delay in enumerate(terms.delays):
+        source.add(f"lags[env, {at}] = uniform_int(state, env, {delay + 1})")
+    return source
+
+
+def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
+    """Commands and events whose time has come, in running episodes."""
+    source = Source("interval")
+    for at, name in enumerate(terms.commands):
+        source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
+        source.add(f"if command_left[env, {at}] <= 0.0:")
+        source.add(*_new_command(config, terms, binder, at, name), depth=1)
+    for at, (name, bound) in enumerate(_of_mode(config, terms, "interval")):
+        path = f"events.{name}.interval"
+        longest = binder.number(f"{path}.1", getattr(config.events, name).interval[1])
+        source.add(
+            f"event_left[env, {at}] = event_left[env, {at}] - state.step_dt",
+            f"if {longest} > 0.0 and event_left[env, {at}] <= 0.0:",
+            f"    {bound.call()}",
+            f"    event_left[env, {at}] = {_time(config.events, binder, path)}",
+            "    moved[env] = True",
+        )
+    if source.lines:
+        source.lines[:0] = ["if done[env]:", "    return"]
+    return source
+
+
+def _startup(config: TermsConfig, terms: BoundTerms) -> Source:
+    """Startup events."""
+    source = Source("startup")
+    source.add(*(bound.call() for _, bound in _of_mode(config, terms, "startup")))
+    return source
+
+
+def _of_mode(config: TermsConfig, terms: BoundTerms, mode: str) -> list[tuple[str, Bound]]:
+    return [(name, bound) for name, bound in terms.events.items() if getattr(config.events, name).mode == mode]
+
+
+def _new_command(config: TermsConfig, terms: BoundTerms, binder: Binder, at: int, name: str) -> list[str]:
+    return [
+        terms.commands[name].call(str(binder.commands[name])),
+        f"command_left[env, {at}] = {_time(config.commands, binder, f'commands.{name}.resampling_time')}",
+    ]
+
+
+def _time(group: object, binder: Binder, path: str) -> str:
+    """Return the expression of a time that is drawn between the two of a field [s]."""
+    _, name, item = path.split(".")
+    low, high = getattr(getattr(group, name), item)
+    return f"uniform(state, env, {binder.number(f'{path}.0', low)}, {binder.number(f'{path}.1', high)})"
+
+
+def _observe(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
+    """Observations: one kernel, and one for each wide term. What groups share is computed once."""
+    users: dict[str, list[tuple[str, str, int, Bound]]] = {}
+    for group, bounds in terms.observations.items():
+        first = 0
+        for name, bound in bounds.items():
+            users.setdefault(_value(bound), []).append((group, name, first, bound))
+            first += len(bound.columns) * _term(config, group, name).history
+    together, wide = Source("observe"), list[Source]()
+    for value, uses in users.items():
+        bound = uses[0][3]
+        count = len(bound.columns)
+        is_vector = not bound.is_by_column and count > 1
+        if bound.is_by_column and count > _WIDE:
+            source, depth = Source(f"observe_{bound.name}", columns=count), 0
+            source.add("rng = wp.rand_init(wp.int32(state.rng[env]), i)")
+            wide.append(source)
+        else:
+            source, depth = together, 1
+            if is_vector:
+                source.add(f"{bound.name} = {value}")
+            source.add(f"for i in range({count}):")
+        source.add(f"value = {f'{bound.name}[i]' if is_vector else value}", depth=depth)
+        for group, name, first, _ in uses:
+            term = _term(config, group, name)
+            source.add(*_columns(terms, binder, f"observations.{group}.{name}", term, first, count), depth=depth)
+    if together.lines:
+        together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
+    return [together, *wide]
+
+
+def _value(bound: Bound) -> str:
+    return bound.call("i") if bound.is_by_column else bound.call()
+
+
+def _term(config: TermsConfig, group: str, name: str) -> ObsTerm:
+    return members(getattr(config.observations, group))[name]
+
+
+def _columns(terms: BoundTerms, binder: Binder, path: str, term: ObsTerm, first: int, count: int) -> list[str]:
+    """Return the lines that write one column of one group: with noise, clipped, scaled, delayed, with its history."""
+    output, lines = f"obs_{path.split('.')[1]}", list[str]()
+    shown = "value"
+    if term.noise:
+        shown = f"{shown} + {binder.number(f'{path}.noise', term.noise)} * wp.randf(rng, -1.0, 1.0)"
+    if term.clip:
+        limit = binder.number(f"{path}.clip", term.clip)
+        shown = f"wp.clamp({shown}, -{limit}, {limit})"
+    if term.scale != 1.0:
+        shown = f"({shown}) * {binder.number(f'{path}.scale', term.scale)}"
+    if term.delay:
+        ring, slots = f"{path.replace('.', '_')}_delay", term.delay + 1
+        terms.rings[ring] = count * slots
+        lines.append(f"remember({ring}, env, i, {count}, {slots}, age[env], {shown})")
+        shown = f"recall({ring}, env, i, {count}, {slots}, age[env], lags[env, {len(terms.delays)}])"
+        terms.delays.append(term.delay)
+    if term.history == 1:
+        return [*lines, f"{output}[env, {first} + i] = {shown}"]
+    ring = f"{path.replace('.', '_')}_history"
+    terms.rings[ring] = count * term.history
+    lines.append(f"remember({ring}, env, i, {count}, {term.history}, age[env], {shown})")
+    for place in range(term.history):
+        recalled = f"recall({ring}, env, i, {count}, {term.history}, age[env], {term.history - 1 - place})"
+        lines.append(f"{output}[env, {first + place * count} + i] = {recalled}")
+    return lines

@@ -1,0 +1,225 @@
+"""The base class of tasks that are made of terms: the terms of each stage of a step become one Warp kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import warp as wp
+from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
+
+from shoal.errors import ShoalError, did_you_mean
+from shoal.mdp.binding import Binder, Bound, uses
+from shoal.mdp.config import TermsConfig, members
+from shoal.mdp.contacts import new_contact
+from shoal.mdp.ground import Ground
+from shoal.mdp.kernels import generate, struct_of
+from shoal.mdp.names import Names
+from shoal.mdp.stages import BoundTerms, stages_of
+from shoal.sim.kernel_task import Command
+from shoal.sim.mujoco_task import MujocoTask
+
+ConfigT = TypeVar("ConfigT", bound=TermsConfig)
+
+_ALWAYS = ("action", "last_action", "rng", "step_dt")
+"""What the generated text reads from `state` itself."""
+_DEFAULT = "default_"
+"""Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
+
+
+class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
+    """A MuJoCo model with terms. A subclass returns the model in `build_model`.
+
+    The functions of terms read from their first parameter, `state`: fields of `MjData` and `MjModel` by MuJoCo's names,
+    with one row for each environment; a field of `MjModel` with ``default_`` before it, without rows; and
+
+    | name | shape | meaning |
+    | --- | --- | --- |
+    | `action`, `last_action` | (num_envs, num_actions) | the clipped actions of this step and of the one before |
+    | `commands` | (num_envs, columns) | all commands |
+    | `home` | (nq,) | the default pose |
+    | `ground` | | the ground, see `shoal.mdp.ground` |
+    | `episode_length` | (num_envs,) | steps since the episode began |
+    | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
+    | `step_dt` | | time between two actions [s] |
+    """
+
+    def home(self) -> np.ndarray:
+        """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
+        return self.model.key_qpos[0].copy() if self.model.nkey else self.model.qpos0.copy()
+
+    def roles(self) -> Mapping[str, str]:
+        """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
+        return {}
+
+    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+        """Return the ground: a plane at height 0."""
+        ground = Ground()
+        ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
+        return ground
+
+    # The parts of a task.
+
+    def check_declarations(self, config: ConfigT) -> None:
+        """Check nothing: what a task of kernels declares follows here from the terms."""
+
+    def weight_of(self, term: str) -> float:
+        """Return the weight of a reward term."""
+        return getattr(self.config.rewards, term).weight
+
+    def build(self) -> None:
+        """Build the model, bind all terms, and count columns."""
+        super().build()
+        names = Names(self.model, self.home(), self.roles())
+        self.binder = Binder(names, self.array, self.device)
+        commands = self._number_commands()
+        contacts = self._bind("contacts")
+        for name, bound in contacts.items():
+            self.binder.structs[name] = new_contact(partial(self._contact_array, name, len(bound.columns)))
+        self.bound = BoundTerms(
+            actions=self._bind("actions", "i", "action"),
+            commands=self._bind("commands", "first"),
+            contacts=contacts,
+            rewards=self._bind("rewards"),
+            terminations=self._bind("terminations"),
+            metrics=self._bind("metrics"),
+            events=self._bind("events"),
+            observations={
+                group: {
+                    name: self.binder.bind(f"observations.{group}.{name}", term, "observations")
+                    for name, term in members(terms).items()
+                }
+                for group, terms in self.config.terms("observations").items()
+            },
+        )
+        sizes = {
+            group: sum(
+                len(bound.columns) * getattr(getattr(self.config.observations, group), name).history
+                for name, bound in terms.items()
+            )
+            for group, terms in self.bound.observations.items()
+        }
+        self.declare(
+            observations=sizes,
+            num_actions=sum(len(bound.columns) for bound in self.bound.actions.values()),
+            reward_terms=tuple(self.bound.rewards),
+            metrics=tuple(self.bound.metrics),
+            commands=commands,
+        )
+
+    def _bind(self, group: str, *own: str) -> dict[str, Bound]:
+        """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
+        terms = self.config.terms(group)
+        return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
+
+    def _contact_array(self, name: str, columns: int, field: str, dtype: Any) -> wp.array:
+        return self.array(f"contacts/{name}/{field}", columns, dtype)
+
+    def _number_commands(self) -> dict[str, Command]:
+        """Give each command its columns; return the name, range and unit of each."""
+        columns: dict[str, Command] = {}
+        for name, term in self.config.terms("commands").items():
+            self.binder.commands[name] = len(columns)
+            for column, unit in zip(term.columns, term.units, strict=True):
+                low, high = getattr(term, column, (-1.0, 1.0))
+                columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)
+        return columns
+
+    def allocate(self) -> None:
+        """Make arrays, generate the kernels, and open the fields that their functions read."""
+        events = [term for term in self.config.terms("events").values() if term.mode == "interval"]
+        self.action = self.array("action", self.num_actions)
+        """The clipped actions of this step."""
+        self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
+        """Which terminations hold. Shape (num_envs, number of terminations)."""
+        arrays: dict[str, wp.array] = {
+            "actions": self.actions,
+            "terms": self.terms,
+            "done_terms": self.done_terms,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "done": self.done,
+            "moved": self.moved,
+            "age": self.array("age", dtype=wp.int32),
+            "command_left": self.array("command_left", max(1, len(self.bound.commands))),
+            "event_left": self.array("event_left", max(1, len(events))),
+            **{f"obs_{group}": array for group, array in self.obs.items()},
+        }
+        if self.metrics:
+            arrays["metrics"] = self.metric_values
+        sources = stages_of(self.config, self.bound, self.binder)
+        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.items()}
+        if self.bound.delays:
+            arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
+        self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
+        """The numbers among the parameters of all terms."""
+        arguments = {"state": self._state(), "numbers": self.numbers, **arrays, **self.binder.arrays}
+        self._kernels = generate(sources, self.binder.functions, arguments)
+
+    def _state(self) -> Any:
+        """Return what the functions of terms read."""
+        own: dict[str, Any] = {
+            "action": self.action,
+            "last_action": self.array("last_action", self.num_actions),
+            "rng": self.rng,
+            "episode_length": self.episode_length,
+            "step_dt": self.step_dt,
+        }
+        if self.commands:
+            own["commands"] = self.command_array
+        made = {
+            "ground": self.build_ground,
+            "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
+        }
+        values: dict[str, Any] = {}
+        for name in sorted({*_ALWAYS}.union(*map(uses, self.binder.functions.values()))):
+            if name in own:
+                values[name] = own[name]
+            elif name in made:
+                values[name] = made[name]()
+            elif name in DATA_FIELDS:
+                values[name] = self.data(name)
+            elif name in MODEL_FIELDS:
+                values[name] = self.parameter(name)
+            elif name.startswith(_DEFAULT) and name.removeprefix(_DEFAULT) in MODEL_FIELDS:
+                values[name] = self.engine.constant(name.removeprefix(_DEFAULT))
+            else:
+                hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
+                raise ShoalError(f"A term reads state.{name}, which neither MuJoCo nor the task has.{hint}")
+        return struct_of(values)
+
+    def _run(self, stage: str) -> None:
+        """Launch the kernel of a stage, if it has one."""
+        if stage in self._kernels:
+            generated = self._kernels[stage]
+            dim = (self.num_envs, generated.columns) if generated.columns else None
+            self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
+
+    def apply_actions(self) -> None:
+        """Turn actions into controls."""
+        self._run("act")
+
+    def compute_rewards(self) -> None:
+        """Compute contacts, rewards, terminations and metrics."""
+        self._run("sense")
+        self._run("reward")
+
+    def reset_state(self) -> None:
+        """Begin new episodes where done."""
+        self._run("reset")
+
+    def interval_events(self) -> None:
+        """Draw commands anew, and let events happen, where their time has come."""
+        self._run("interval")
+
+    def randomize(self) -> None:
+        """Run the events of mode `startup`."""
+        self._run("startup")
+
+    def observe(self) -> None:
+        """Write the observations."""
+        for stage in self._kernels:
+            if stage.startswith("observe"):
+                self._run(stage)

@@ -1,0 +1,28 @@
+"""Terminations. Names are mjlab's where it has the term."""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import gravity_b
+from shoal.mdp.ground import surface_at
+
+
+@wp.func
+def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bool:
+    """Whether the base tilts more than `limit_angle` [rad]."""
+    return gravity_b(state, env)[2] > -wp.cos(limit_angle)
+
+
+@wp.func
+def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.float32) -> wp.bool:
+    """Whether the base is lower than `minimum_height` above the ground [m]."""
+    surface = surface_at(state.ground, state.qpos[env, 0], state.qpos[env, 1])
+    return state.qpos[env, 2] - surface[0] < minimum_height

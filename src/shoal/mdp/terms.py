@@ -1,0 +1,178 @@
+"""Declarations of terms: what a task observes, rewards, ends, draws at random and commands, by name.
+
+A declaration names a function and gives its parameters. Both become fields of the task's configuration, and so flags:
+``Reward("feet_slip", weight=-0.1, geoms="{feet}")`` as the reward `feet_slip` is ``--env.rewards.feet-slip.weight`` and
+``--env.rewards.feet-slip.geoms``. Nothing here needs Warp: a function of `shoal.mdp` may be named by a string.
+"""
+
+# ruff: noqa: N802  A declaration reads as a value; the class of each is made for its parameters.
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, make_dataclass
+from typing import Any, ClassVar, TypeVar
+
+from shoal.config.checks import Config
+from shoal.errors import ShoalError
+
+Function = str | Callable[..., Any]
+"""A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
+Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
+"""A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term(Config):
+    """Base of all declarations; a subclass with a field for each parameter is made for every one."""
+
+    func: ClassVar[Function]
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields that are parameters of the function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardTerm(Term):
+    """A rate: the reward of a step is the sum of weight times value, times the length of a step."""
+
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoneTerm(Term):
+    """A condition that ends the episode."""
+
+    time_out: bool = False
+    """The episode is cut off, as when its time is up, and has not failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsTerm(Term):
+    """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history."""
+
+    noise: float = 0.0
+    """Largest error, drawn uniformly for each column and step."""
+    clip: float = 0.0
+    """Largest magnitude after the noise; 0 for any."""
+    scale: float = 1.0
+    """Factor after clipping."""
+    delay: int = 0
+    """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
+    history: int = 1
+    """Number of last values, oldest first. At the beginning of an episode all are the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventTerm(Term):
+    """Something that happens to an environment."""
+
+    mode: ClassVar[str]
+    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes."""
+    interval: tuple[float, float] = (0.0, 0.0)
+    """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of mode `interval`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandTerm(Term):
+    """Columns that the policy is given to follow, drawn anew in every episode and in intervals."""
+
+    columns: ClassVar[tuple[str, ...]]
+    units: ClassVar[tuple[str, ...]]
+    resampling_time: tuple[float, float]
+    """Shortest and longest time between two commands, drawn uniformly [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionTerm(Term):
+    """Columns of the policy's actions, turned into controls."""
+
+    clip: float = 10.0
+    """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactTerm(Term):
+    """Geoms whose contacts are tracked: its function returns whether each touches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricTerm(Term):
+    """A number that is logged, beside the rewards."""
+
+
+TermT = TypeVar("TermT", bound=Term)
+
+
+def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
+    """Return a declaration whose class has a field for each parameter."""
+    own = [name for name in values if name not in base.__dataclass_fields__]
+    for name in own:
+        if name in vars(Config) or name in {"func", "parameters"}:
+            raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
+    fields = [(name, _type_of(values[name])) for name in own]
+    function = func if isinstance(func, str) else staticmethod(func)
+    namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
+    made = make_dataclass(
+        f"{base.__name__}_{_name_of(func)}", fields, bases=(base,), namespace=namespace, frozen=True, kw_only=True
+    )
+    return made(**values)
+
+
+def _name_of(func: Function) -> str:
+    """Return the function's name without its module."""
+    name = func if isinstance(func, str) else getattr(func, "key", None) or func.__name__
+    return name.rpartition(":")[2].rpartition(".")[2]
+
+
+def _type_of(value: object) -> Any:
+    """Return the annotation of a parameter with this default."""
+    if isinstance(value, Mapping):
+        return dict[str, float]
+    if isinstance(value, tuple):
+        return tuple[tuple(map(type, value))] if value and isinstance(value[0], float | int) else tuple[str, ...]
+    return type(value)
+
+
+def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
+    """Declare a reward term."""
+    return _declare(RewardTerm, func, {"weight": float(weight), **params})
+
+
+def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
+    """Declare a termination, or with `time_out` a truncation."""
+    return _declare(DoneTerm, func, {"time_out": time_out, **params})
+
+
+def Obs(func: Function, **params: Value) -> ObsTerm:
+    """Declare an observation; the fields of `ObsTerm` are among the parameters."""
+    return _declare(ObsTerm, func, params)
+
+
+def Event(func: Function, mode: str, **params: Value) -> EventTerm:
+    """Declare an event of mode `startup`, `reset` or `interval`."""
+    return _declare(EventTerm, func, params, mode=mode)
+
+
+def Command(
+    func: Function,
+    *,
+    columns: Mapping[str, str],
+    resampling_time: tuple[float, float],
+    **params: Value,
+) -> CommandTerm:
+    """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any."""
+    fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
+    return _declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
+
+
+def Action(func: Function, **params: Value) -> ActionTerm:
+    """Declare an action."""
+    return _declare(ActionTerm, func, params)
+
+
+def Metric(func: Function, **params: Value) -> MetricTerm:
+    """Declare a metric."""
+    return _declare(MetricTerm, func, params)
+
+
+def Contact(func: Function, **params: Value) -> ContactTerm:
+    """Declare contacts of geoms."""
+    return _declare(ContactTerm, func, params)
