@@ -152,7 +152,7 @@ def shoal(iterations: int) -> list[str]:
     """Return the words that start Shoal."""
     agent = f"--agent.num-steps-per-env {STEPS} --agent.save-interval 1 --no-export --seed {SEED}"
     env = f"--num-envs {NUM_ENVS} --env.episode-length-s {EPISODE_S} --env.terrain-levels {LEVELS}"
-    env = f"{env} --env.forward-speed {FORWARD_SPEED}"
+    env = f"{env} --env.commands.twist.lin-vel-x {-FORWARD_SPEED} {FORWARD_SPEED}"
     words = f"--gpu-ids None --max-iterations {iterations} {agent} {env}"
     return [*TRAIN, "Quadruped-Velocity-Rough", *words.split()]
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fake_devices import machine, mig_gpu, seen
 
 from shoal.cli.parse import parse_bench, parse_export, parse_play, parse_train, split_task
 from shoal.config import RslRlConfig
+from shoal.config.plain import to_plain
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
+from shoal.plan.changes import flatten
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.tasks.registry import registered
@@ -298,6 +300,15 @@ def test_a_run_of_another_is_resumed_only_with_the_configuration_that_its_user_n
     assert actor_class(parse_train([*words, "--config", str(run.train_yaml)])) == "evil:Model"
 
 
+SAVED = """
+env:
+  events: {push: {interval: [3, 3]}, foot_friction: {ranges: [0.3, 1.2]}}
+  observations: {policy: {projected_gravity: {noise: 0.2}}}
+"""
+PUSH, FRICTION = "events.push.interval", "events.foot_friction.ranges"
+GRAVITY, SPEEDS = "observations.policy.projected_gravity.noise", "observations.policy.joint_vel.noise"
+
+
 @pytest.mark.parametrize("task", ["Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough"])
 @pytest.mark.parametrize("program", ["play", "evaluate"])
 def test_a_policy_plays_without_the_pushes_and_the_noise_of_its_training(
@@ -308,19 +319,25 @@ def test_a_policy_plays_without_the_pushes_and_the_noise_of_its_training(
     model.parent.mkdir(parents=True)
     model.touch()
     run.train_yaml.parent.mkdir()
-    run.train_yaml.write_text("env: {push_interval: 3.0, noise_gravity: 0.2, friction_min: 0.3}", encoding="utf-8")
+    run.train_yaml.write_text(SAVED, encoding="utf-8")
 
-    def disturbances(*words: str) -> dict[str, float]:
+    def disturbances(*words: str) -> dict[str, Any]:
         env = parse_play([task, *words], program=program).env
-        return {name: getattr(env, name) for name in dir(env) if name.startswith(("push_int", "noise", "friction_min"))}
+        found = flatten({"env": to_plain(env)})
+        return {
+            name.removeprefix("env."): found[name]
+            for name in found
+            if name.endswith((".noise", "push.interval", "friction.ranges"))
+        }
 
     calm = disturbances("--agent", "zero")
-    assert calm.pop("friction_min") == 0.4
+    assert calm.pop(FRICTION) == [0.4, 1.2]
+    assert calm.pop(PUSH) == [0.0, 0.0]
     assert set(calm.values()) == {0.0}
     trained = disturbances("--checkpoint", str(model))
-    assert trained.pop("friction_min") == 0.3  # Environments still differ.
-    assert trained == calm
+    assert trained.pop(FRICTION) == [0.3, 1.2]  # Environments still differ.
+    assert trained == calm | {PUSH: [0.0, 0.0]}
     kept = disturbances("--checkpoint", str(model), "--disturbances")
-    assert (kept["push_interval"], kept["noise_gravity"], kept["noise_joint_velocity"]) == (3.0, 0.2, 1.5)
-    assert disturbances("--agent", "zero", "--disturbances")["push_interval"] == 8.0
-    assert disturbances("--agent", "zero", "--env.push-interval", "2")["push_interval"] == 2.0
+    assert (kept[PUSH], kept[GRAVITY], kept[SPEEDS]) == ([3.0, 3.0], 0.2, 1.5)
+    assert disturbances("--agent", "zero", "--disturbances")[PUSH] == [4.0, 12.0]
+    assert disturbances("--agent", "zero", "--env.events.push.interval", "2", "3")[PUSH] == [2.0, 3.0]

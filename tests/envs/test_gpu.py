@@ -13,8 +13,7 @@ from support.vec_env_contract import random_actions
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.tasks.cartpole.mujoco_task import SwingupMujoco
 from shoal.tasks.cartpole.task import Balance, Swingup
-from shoal.tasks.quadruped.rough import RoughVelocity
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 pytestmark = pytest.mark.gpu
 

@@ -12,8 +12,7 @@ import pytest
 import warp as wp
 
 from shoal.errors import ShoalError
-from shoal.tasks.quadruped.rough import RoughVelocity
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 pytestmark = pytest.mark.emulated_gpu
 

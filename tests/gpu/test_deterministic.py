@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.tasks.gymnasium_v5.tasks import Ant
-from shoal.tasks.quadruped.rough import RoughVelocity
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 pytestmark = [pytest.mark.emulated_gpu, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -191,8 +191,8 @@ def test_nested_fields_have_dotted_names(log_root: Path, task_file: Path) -> Non
 
 
 def test_limits_that_depend_on_one_another_change_together(log_root: Path) -> None:
-    (job,) = jobs_of(log_root, ROUGH, variations={"friction_min": 2.0, "friction_max": 3.0})
-    assert (job.env["friction_min"], job.env["friction_max"]) == (2.0, 3.0)
+    (job,) = jobs_of(log_root, ROUGH, variations={"terrain_levels": 30, "only_level": 20})
+    assert (job.env["terrain_levels"], job.env["only_level"]) == (30, 20)
 
 
 def test_long_values_are_numbered(log_root: Path) -> None:
@@ -251,9 +251,11 @@ def test_a_checkpoint_in_no_run_has_the_learner_of_its_manifest(log_root: Path, 
 
 
 def test_the_pushes_and_the_noise_of_training_are_off_unless_a_variation_has_them(log_root: Path) -> None:
-    calm, pushed = jobs_of(log_root, ROUGH, variations={"push_interval": [0.0, 8.0]})
-    assert (calm.env["push_interval"], pushed.env["push_interval"]) == (0.0, 8.0)
-    assert (calm.env["noise_gravity"], calm.env["curriculum"]) == (0.0, False)
+    calm, pushed = jobs_of(log_root, ROUGH, variations={"events.push.interval": [[0.0, 0.0], [4.0, 8.0]]})
+    intervals = [job.env["events"]["push"]["interval"] for job in (calm, pushed)]
+    assert intervals == [[0.0, 0.0], [4.0, 8.0]]
+    noises = [each["noise"] for each in calm.env["observations"]["policy"].values()]
+    assert (set(noises), calm.env["curriculum"]) == ({0.0}, False)
 
 
 def test_given_configurations_replace_those_of_the_run(log_root: Path, run: RunDir) -> None:

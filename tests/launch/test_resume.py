@@ -25,7 +25,7 @@ CASES = {
     "kernels": CARTPOLE,
     "mujoco": (
         *("Quadruped-Velocity-Rough", "--num-envs", "16", "--env.episode-length-s", "0.4", "--env.terrain-levels", "3"),
-        *("--env.command-interval-min", "0.1", "--env.command-interval-max", "0.2"),
+        *("--env.commands.twist.resampling-time", "0.1", "0.2"),
     ),
     "recurrent": (
         *CARTPOLE,

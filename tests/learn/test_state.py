@@ -22,7 +22,7 @@ from shoal.learn.state import collect_rows, random_state, resume_environments, s
 from shoal.plan.checkpoints import Checkpoint
 from shoal.plan.rundir import RunDir
 from shoal.tasks.cartpole.task import Swingup
-from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.config import FLAT
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def test_as_many_ranks_and_environments_go_on_with_their_random_states_too(run_d
 def test_environments_that_are_new_begin_as_none_of_the_run_did(run_dir: RunDir) -> None:
     def begun(rank: int, size: int, each: int) -> RslRlLoop:
         seed = tiny_config().seed + rank  # As `shoal.worker` seeds them.
-        task = FlatVelocity(VelocityConfig(), num_envs=each, device="cpu", seed=seed)
+        task = FlatVelocity(FLAT, num_envs=each, device="cpu", seed=seed)
         return on_a_rank(rank, size, each, task=task)
 
     before = [begun(rank, 3, 8) for rank in range(3)]
@@ -174,7 +174,7 @@ def test_random_states_are_plain_values(tmp_path: Path) -> None:
 
 def test_a_robot_goes_on_with_its_own_floor_and_motors(run_dir: RunDir) -> None:
     def walking(seed: int) -> FlatVelocity:
-        return FlatVelocity(VelocityConfig(), num_envs=3, device="cpu", seed=seed)
+        return FlatVelocity(FLAT, num_envs=3, device="cpu", seed=seed)
 
     before = stepped(on_a_rank(0, 1, 3, task=walking(0)))
     checkpoint = saved(run_dir, [before])
@@ -215,7 +215,7 @@ def test_environments_of_another_task_begin_new_episodes(
     num_envs: int, run_dir: RunDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
-    robot = FlatVelocity(VelocityConfig(), num_envs=num_envs, device="cpu", seed=0)
+    robot = FlatVelocity(FLAT, num_envs=num_envs, device="cpu", seed=0)
     now = on_a_rank(0, 1, num_envs, task=robot)
     resume_environments(now, checkpoint)
     assert now.num_resumed == 0

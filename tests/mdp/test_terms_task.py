@@ -103,7 +103,7 @@ CONFIG = task_config(
     },
     rewards={
         "counted": Reward(counted, weight=1.0),
-        "weighed": Reward(weighed, weight=2.0, joints=".*", factors={"shoul.*": 1.0, "elbow": 10.0}),
+        "weighed": Reward(weighed, weight=2.0, joints=".*", factors={"should.*": 1.0, "elbow": 10.0}),
         "tip": Reward(tip_height, weight=0.5, site="tip"),
     },
     terminations={"late": Done(longer_than, steps=5), "cut": Done(longer_than, time_out=True, steps=100)},

@@ -40,7 +40,7 @@ def test_the_flags_that_are_shown_make_the_same_training(flags: str) -> None:
 
 
 def test_a_negative_number_is_shown_as_it_is_typed() -> None:
-    words = ("Quadruped-Velocity-Flat", "--env.lin-vel-z-weight", "-0.5")
+    words = ("Quadruped-Velocity-Flat", "--env.rewards.lin-vel-z.weight", "-0.5")
     assert shlex.split(flag_words(changes_of(parse_train(words)))) == list(words[1:])
 
 

@@ -59,11 +59,14 @@ def test_experience_grows_with_environments_and_steps() -> None:
         ((), 834_000 + 24 * (330 + 7) * 4),
         (("--agent.num-steps-per-env", "10"), 834_000 + 10 * (330 + 7) * 4),
         # Rewards, commands and the terrain's size change no array of an environment; what is kept only adds to them.
-        (("--env.push-speed", "0", "--env.terrain-levels", "3", "--env.on-nan", "stop"), 834_000 + 24 * (330 + 7) * 4),
+        (
+            ("--env.rewards.feet-slip.weight", "0", "--env.terrain-levels", "3", "--env.on-nan", "stop"),
+            834_000 + 24 * (330 + 7) * 4,
+        ),
         # With other settings that matter, nothing is known of the environment.
         (("--env.nconmax", "16"), 24 * (1 + 7) * 4),
         (("--env.njmax", "4096"), 24 * (1 + 7) * 4),
-        (("--env.scan-width", "0"), 24 * (1 + 7) * 4),
+        (("--env.observations.policy.joint-pos.history", "2"), 24 * (1 + 7) * 4),
     ],
 )
 def test_the_gpu_memory_of_an_environment_is_declared_for_settings_that_leave_it_alone(

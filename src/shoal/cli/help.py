@@ -48,7 +48,12 @@ _GROUPS = (
     ),
     ("jobs", "Jobs: retries, order, rebuilds.", "--(retries|rerun-failed|fail-fast|assignment|rebuilds)"),
     ("viewer", "The page or window that shows a policy.", "--viewer(-.*)?"),
-    ("env rewards", "Weights of the reward terms.", r"--env\..*-weight"),
+    ("env rewards", "Weights and parameters of the reward terms.", r"--env\.(.*-weight|rewards\..*)"),
+    ("env observations", "Observation terms: noise, delay, history, scale.", r"--env\.observations\..*"),
+    ("env commands", "Commands: ranges, and times between two.", r"--env\.commands\..*"),
+    ("env events", "What happens at random: resets, pushes, domain randomization.", r"--env\.events\..*"),
+    ("env terminations", "What ends an episode.", r"--env\.terminations\..*"),
+    ("env terms", "Actions, contacts and metrics.", r"--env\.(actions|contacts|metrics)\..*"),
     (
         "env simulation",
         "Physics engine: time step, sizes, non-finite states.",

@@ -145,11 +145,14 @@ class Binder:
         what = kind_of(name)
         if what is not None:
             return self._selection(path, *what, value)
-        if name == "command":
-            return str(_found(path, value, self.commands)), ()
-        if name == "contact":
-            _found(path, value, self.structs)
-            return self.contact(value), ()
+        if name in ("command", "contact"):
+            return (str(_found(path, value, self.commands)) if name == "command" else self.contact(value, path)), ()
+        if name == "grid":
+            points = grid_points(*value)
+            columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
+            return self.share(
+                "grid", tuple(value), lambda: wp.array(points, dtype=wp.vec2, device=self.device)
+            ), columns
         argument = path.replace(".", "_")
         if name == "memory":
             self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
@@ -192,9 +195,17 @@ class Binder:
             self.arrays[self._shared[kind, key]] = make()
         return self._shared[kind, key]
 
-    def contact(self, name: str) -> str:
-        """Return the argument of a contact."""
+    def contact(self, name: str, path: str = "") -> str:
+        """Return the argument of a contact, which a parameter at `path` names."""
+        _found(path, name, self.structs)
         return self.share("contact", name, lambda: self.structs[name])
+
+
+def grid_points(length: float, width: float, spacing: float) -> np.ndarray:
+    """Return the points of a grid around the origin, x and y [m]. Shape (n, 2)."""
+    counts = (int(side / spacing + 1e-6) + 1 for side in (length, width))
+    axes = [(np.arange(count) - (count - 1) / 2) * spacing for count in counts]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _by_name(path: str, value: Any, names: tuple[str, ...]) -> list[float]:

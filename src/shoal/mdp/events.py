@@ -64,3 +64,25 @@ def geom_friction(state: Any, env: wp.int32, geoms: wp.array[Geom], ranges: wp.v
     for i in range(geoms.shape[0]):
         usual = state.geom_friction[env, geoms[i].index]
         state.geom_friction[env, geoms[i].index] = wp.vec3(sliding, usual[1], usual[2])
+
+
+@wp.func
+def add_body_mass(state: Any, env: wp.int32, body: wp.int32, ranges: wp.vec2) -> None:
+    """Add a mass to a body [kg]."""
+    state.body_mass[env, body] = state.default_body_mass[body] + uniform(state, env, ranges[0], ranges[1])
+
+
+@wp.func
+def scale_servo_gains(state: Any, env: wp.int32, actuators: wp.array[Actuator], kp: wp.vec2, kd: wp.vec2) -> None:
+    """Multiply stiffness and damping of position servos, each by a factor of its own."""
+    for i in range(actuators.shape[0]):
+        index = actuators[i].index
+        stiffness = state.default_actuator_gainprm[index][0] * uniform(state, env, kp[0], kp[1])
+        damping = state.default_actuator_biasprm[index][2] * uniform(state, env, kd[0], kd[1])
+        gain = state.actuator_gainprm[env, index]
+        gain[0] = stiffness
+        state.actuator_gainprm[env, index] = gain
+        bias = state.actuator_biasprm[env, index]
+        bias[1] = -stiffness
+        bias[2] = damping
+        state.actuator_biasprm[env, index] = bias

@@ -15,6 +15,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import ang_vel_b, gravity_b, lin_vel_b
+from shoal.mdp.ground import surface_at
 from shoal.mdp.names import Actuator, Joint
 
 
@@ -58,3 +59,20 @@ def last_action(state: Any, env: wp.int32, i: wp.int32, actuators: wp.array[Actu
 def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
     """Return a command of three columns."""
     return wp.vec3(state.commands[env, command], state.commands[env, command + 1], state.commands[env, command + 2])
+
+
+@wp.func
+def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2]) -> wp.float32:
+    """Return the height of the base above the ground, less that in the default pose, at a point that turns with it [m].
+
+    `grid` is length, width, and distance between two points [m].
+    """
+    # Warp's quaternions have the real part last.
+    ahead = wp.quat_rotate(
+        wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3]), wp.vec3(1.0, 0.0, 0.0)
+    )
+    heading = wp.atan2(ahead[1], ahead[0])
+    point = grid[i]
+    x = state.qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
+    y = state.qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
+    return state.qpos[env, 2] - state.home[2] - surface_at(state.ground, x, y)[0]

@@ -42,6 +42,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `home` | (nq,) | the default pose |
     | `ground` | | the ground, see `shoal.mdp.ground` |
     | `episode_length` | (num_envs,) | steps since the episode began |
+    | `time_out` | (num_envs,) | in events of mode `reset`: the episode before was cut off, and has not failed |
+    | `first_env` | (1,) | index of the first environment, see `KernelTask.restart` |
     | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
     | `step_dt` | | time between two actions [s] |
     """
@@ -59,6 +61,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         ground = Ground()
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
         return ground
+
+    def own_state(self) -> Mapping[str, Any]:
+        """Return arrays, made with `self.array`, numbers and structs that terms of this task read as `state.<name>`."""
+        return {}
 
     # The parts of a task.
 
@@ -165,7 +171,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "last_action": self.array("last_action", self.num_actions),
             "rng": self.rng,
             "episode_length": self.episode_length,
+            "time_out": self.time_out,
+            "first_env": self.first_env,
             "step_dt": self.step_dt,
+            **self.own_state(),
         }
         if self.commands:
             own["commands"] = self.command_array
@@ -188,6 +197,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             else:
                 hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
                 raise ShoalError(f"A term reads state.{name}, which neither MuJoCo nor the task has.{hint}")
+        self.state_values = values
+        """What the functions of terms read, by name."""
         return struct_of(values)
 
     def _run(self, stage: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from support.calm import changed
 from support.lost_envs import RUNAWAY, act, bouncing, dump_of, step_until_lost
 
 from shoal.sim.nan.replay import TOLERANCE, replay
@@ -55,7 +56,7 @@ def test_the_recorded_states_come_out(dump: Dump) -> None:
 
 @pytest.mark.parametrize(("engine", "num_envs"), [("native", 4), ("warp", 2)])
 def test_a_robot_on_the_ground_that_is_pushed_and_begins_anew_is_replayed_too(engine: str, num_envs: int) -> None:
-    config = replace(FlatVelocity.config, on_nan="stop", engine=engine, push_interval=0.3)
+    config = changed(FlatVelocity.config, on_nan="stop", engine=engine, events={"push": {"interval": [0.1, 0.5]}})
     robots, rng = FlatVelocity(config, num_envs=num_envs, device="cpu", seed=1), np.random.default_rng(0)
     for _ in range(60):
         robots.actions.assign(rng.normal(0.0, 1.5, (num_envs, 12)).astype(np.float32))

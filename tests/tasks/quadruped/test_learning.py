@@ -44,8 +44,15 @@ def levels_in(run_dir: Path, iteration: int) -> list[float]:
 def test_levels_are_pooled_saved_and_dealt_to_another_number_of_workers(tmp_path: Path) -> None:
     rough = (*TRAIN, "Quadruped-Velocity-Rough", "--gpu-ids", "None", "--no-export", "--env.terrain-levels", "5")
     # Whoever is cut off so early has shown nothing, and nobody falls: levels stay as they were drawn.
-    still = ("--env.first-levels", "5", "--env.episode-length-s", "0.1", "--env.height-limit", "0")
-    still += ("--env.tilt-limit", "4")
+    still = (
+        "--env.first-levels",
+        "5",
+        "--env.episode-length-s",
+        "0.1",
+        "--env.terminations.too-low.minimum-height",
+        "-9",
+    )
+    still += ("--env.terminations.fell-over.limit-angle", "4")
     ended = run((*rough, *still, "--nproc-per-node", "2", "--num-envs", "60", "--max-iterations", "1"), tmp_path)
     assert ended.code == 0, ended.stderr
     (run_dir,) = (tmp_path / "logs" / "Quadruped-Velocity-Rough").glob("*/")

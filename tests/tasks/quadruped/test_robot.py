@@ -12,19 +12,20 @@ from pathlib import Path
 import mujoco
 import numpy as np
 import pytest
+from support import calm
 from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.launch.run_record import make_run_dir, record_launch
-from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.config import FLAT, VelocityConfig
 from shoal.tasks.quadruped.robot import SHIPPED, build_spec
 from shoal.tasks.quadruped.specs import check_robot
 from shoal.tasks.quadruped.task import FlatVelocity
 
 
 def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
-    model = FlatVelocity.build_model(VelocityConfig())
+    model = FlatVelocity.build_model(FLAT)
     assert sum(model.body_mass) == pytest.approx(12.0, abs=0.05)
     assert (model.nq, model.nv, model.nu) == (19, 18, 12)
     data = mujoco.MjData(model)
@@ -52,22 +53,24 @@ def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
 
 def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
     stronger = changed(tmp_path, ('kp="35"', 'kp="60"'), ("_foot", "_paw"), ('key name="home"', 'key name="up"'))
-    config = VelocityConfig(robot=stronger, feet=".*_paw", keyframe="up", gain_range=0.0)
+    config = calm.changed(FLAT, calm.CALM, robot=stronger, feet=".*_paw", keyframe="up")
     task = FlatVelocity(config, num_envs=2, device="cpu", seed=0)
     task.step()
-    assert task.gainprm.numpy()[0, 0, 0] == 60.0
+    assert task.parameter("actuator_gainprm").numpy()[0, 0, 0] == 60.0
     assert len(task.robot.feet) == 4
 
 
 def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -> None:
     silent = changed(tmp_path, ('timestep="0.005" ', ""))  # MuJoCo's own default is 0.002 s.
-    (note,) = check_robot(VelocityConfig(robot=silent))
+    (note,) = check_robot(dataclasses.replace(FLAT, robot=silent))
     assert note == (
         f"--env.robot {silent} has a time step of 0.002 s, but the task's is 0.005 s: pass --env.physics-dt 0.002 "
         "--env.decimation 10 for the robot's own, at the same control rate."
     )
-    assert FlatVelocity(VelocityConfig(robot=silent), num_envs=1, device="cpu", seed=0).step_dt == pytest.approx(0.02)
-    own = VelocityConfig(robot=silent, physics_dt=0.002, decimation=10)
+    assert FlatVelocity(
+        dataclasses.replace(FLAT, robot=silent), num_envs=1, device="cpu", seed=0
+    ).step_dt == pytest.approx(0.02)
+    own = dataclasses.replace(FLAT, robot=silent, physics_dt=0.002, decimation=10)
     assert check_robot(own) == ()
 
 
@@ -110,7 +113,7 @@ def menagerie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("menagerie")
 def test_a_robot_of_the_menagerie_is_its_model_without_the_scene() -> None:
-    spec = build_spec(VelocityConfig(robot="unitree_go1"))
+    spec = build_spec(dataclasses.replace(FLAT, robot="unitree_go1"))
     assert spec.key("home").qpos[2] == 0.29
     assert not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms)
 
@@ -129,7 +132,7 @@ def test_a_run_keeps_its_robot_of_the_menagerie(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("menagerie")
 def test_a_robot_that_the_menagerie_does_not_have_is_refused_with_its_own_words() -> None:
     with pytest.raises(UsageError, match=r"^--env.robot unitree_go9 .* \(Unknown robot 'unitree_go9'\."):
-        build_spec(VelocityConfig(robot="unitree_go9"))
+        build_spec(dataclasses.replace(FLAT, robot="unitree_go9"))
 
 
 def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
     spec.compile()
     path = tmp_path / "planar.xml"
     path.write_text(spec.to_xml(), encoding="utf-8")
-    task = FlatVelocity(VelocityConfig(robot=str(path)), num_envs=2, device="cpu", seed=0)
+    task = FlatVelocity(dataclasses.replace(FLAT, robot=str(path)), num_envs=2, device="cpu", seed=0)
     task.step()
     assert task.actions.shape == (2, 8)
     assert task.obs["policy"].shape == (2, 12 + 3 * 8)
@@ -173,6 +176,6 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
 def test_a_robot_that_cannot_walk_is_refused(
     robot: tuple[tuple[str, str], ...], flags: dict[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    config = VelocityConfig(robot=changed(tmp_path, *robot))
+    config = dataclasses.replace(FLAT, robot=changed(tmp_path, *robot))
     with pytest.raises(UsageError, match=sentence):
         FlatVelocity(dataclasses.replace(config, **flags), num_envs=1, device="cpu", seed=0)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
+from support.calm import CALM, changed
 from support.ground_probe import probe
 
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.tasks.quadruped.config import RoughConfig
-from shoal.tasks.quadruped.rough import RoughVelocity
+from shoal.tasks.quadruped.config import ROUGH
+from shoal.tasks.quadruped.task import RoughVelocity
 from shoal.tasks.quadruped.terrain import TILE, make_terrain
 
-CALM: dict[str, Any] = {"push_interval": 0.0, "gain_range": 0.0, "added_mass_min": 0.0, "added_mass_max": 0.0}
-KINDS = RoughConfig().terrains
+KINDS = ROUGH.terrains
 
 
-def rough(num_envs: int = 60, **changes: Any) -> RoughVelocity:
+def rough(num_envs: int = 60, *changes: dict[str, Any], **fields: Any) -> RoughVelocity:
     """Build the task on the CPU."""
-    return RoughVelocity(dataclasses.replace(RoughConfig(), **changes), num_envs=num_envs, device="cpu", seed=1)
+    return RoughVelocity(changed(ROUGH, *changes, **fields), num_envs=num_envs, device="cpu", seed=1)
 
 
 def levels_of(task: RoughVelocity) -> np.ndarray:
@@ -36,7 +35,7 @@ def test_the_ground_is_where_mujoco_has_it() -> None:
     half = -np.array(task.terrain.corner) - 0.01
     places = np.random.default_rng(0).uniform(-half, half, (500, 2))
     places = np.column_stack([places, np.full(500, 5.0)])
-    surfaces, gaps = probe(task.ground, places)
+    surfaces, gaps = probe(task.state_values["ground"], places)
     floor = task.model.geom("floor").id
     down = np.array([0.0, 0.0, -1.0])
     heights = [5.0 - mujoco.mj_rayHfield(task.model, data, floor, place, down) for place in places]
@@ -51,15 +50,15 @@ def test_the_ground_is_where_mujoco_has_it() -> None:
 def test_what_is_no_place_and_what_is_beyond_the_edge_has_a_ground_too() -> None:
     task = rough(1, terrain_levels=1)
     places = np.array([[np.nan, 0.0, 1.0], [1e30, -1e30, 1.0], [-np.inf, np.inf, 1.0]])
-    assert np.isfinite(probe(task.ground, places)[0]).all()
+    assert np.isfinite(probe(task.state_values["ground"], places)[0]).all()
 
 
 def test_each_level_is_harder_than_the_one_before() -> None:
-    terrain = make_terrain(RoughConfig())
+    terrain = make_terrain(ROUGH)
     assert terrain.centers.shape == (10, len(KINDS), 2)
-    again = make_terrain(RoughConfig())
+    again = make_terrain(ROUGH)
     np.testing.assert_array_equal(terrain.heights, again.heights)
-    assert (make_terrain(RoughConfig(terrain_seed=1)).heights != terrain.heights).any()
+    assert (make_terrain(changed(ROUGH, terrain_seed=1)).heights != terrain.heights).any()
     for column in range(len(KINDS)):
         roughness = []
         for level in range(10):
@@ -74,7 +73,7 @@ def test_each_level_is_harder_than_the_one_before() -> None:
 
 
 def test_each_robot_begins_on_its_tile_and_stands_there() -> None:
-    task = rough(terrain_levels=4, first_levels=4, **CALM)
+    task = rough(60, CALM, terrain_levels=4, first_levels=4)
     places, levels = task.qpos.numpy()[:, :3], levels_of(task)
     assert set(levels) == {0, 1, 2, 3}
     kinds = np.arange(task.num_envs) % len(KINDS)
@@ -83,17 +82,17 @@ def test_each_robot_begins_on_its_tile_and_stands_there() -> None:
         task.step()
     assert not task.done.numpy().any()
     qpos = task.qpos.numpy()
-    heights = qpos[:, 2] - probe(task.ground, qpos[:, :3])[0][:, 0]
+    heights = qpos[:, 2] - probe(task.state_values["ground"], qpos[:, :3])[0][:, 0]
     assert heights == pytest.approx(0.25, abs=0.03)
-    feet = task.geom_xpos.numpy()[:, task.robot.feet].reshape(-1, 3)
+    feet = task.data("geom_xpos").numpy()[:, task.robot.feet].reshape(-1, 3)
     assert (
-        np.abs(probe(task.ground, feet)[1] - 0.023) < 0.005
+        np.abs(probe(task.state_values["ground"], feet)[1] - 0.023) < 0.005
     ).all()  # They touch the ground: a foot's radius above it.
-    assert (task.air_times.numpy() == 0).all()
+    assert (task.arrays["contacts/feet/air_time"].numpy() == 0).all()
 
 
 def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
-    task = rough(terrain_levels=2, only_level=1, **CALM)
+    task = rough(60, CALM, terrain_levels=2, only_level=1)
     for _ in range(3):
         task.step()
     policy, critic = (task.obs[group].numpy() for group in ("policy", "critic"))
@@ -106,18 +105,18 @@ def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
     heading = 2 * np.arctan2(qpos[6], qpos[3])  # It stands upright.
     turn = np.array([[np.cos(heading), -np.sin(heading)], [np.sin(heading), np.cos(heading)]])
     place = [*(qpos[:2] + turn @ (ahead, left)), 0.0]
-    height = probe(task.ground, np.array([place]))[0][0, 0]
+    height = probe(task.state_values["ground"], np.array([place]))[0][0, 0]
     assert critic[env, 48 + 12 * 9] == pytest.approx(qpos[2] - 0.29 - height, abs=0.01)
 
 
 def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool = False) -> np.ndarray:
     """End all episodes after such a way, and return the new levels."""
-    task.commanded_distance.fill_(asked)
-    task.walked_distance.fill_(walked)
+    task.arrays["commanded_distance"].fill_(asked)
+    task.arrays["walked_distance"].fill_(walked)
     task.done.fill_(value=True)
     task.time_out.fill_(not failed)
     task.reset_state()
-    assert not task.commanded_distance.numpy().any()
+    assert not task.arrays["commanded_distance"].numpy().any()
     return levels_of(task)
 
 
@@ -145,7 +144,7 @@ def test_a_restart_changes_no_level() -> None:
 
 
 def test_without_a_curriculum_each_episode_is_on_any_level() -> None:
-    config = RoughConfig(terrain_levels=5).in_play()
+    config = changed(ROUGH, terrain_levels=5).in_play()
     assert not config.curriculum
     task = RoughVelocity(config, num_envs=200, device="cpu", seed=1)
     assert set(levels_of(task)) == set(range(5))
@@ -156,7 +155,7 @@ def test_without_a_curriculum_each_episode_is_on_any_level() -> None:
 
 
 def test_progress_is_the_way_along_the_command() -> None:
-    task = rough(6, **CALM)
+    task = rough(6, CALM)
     qvel = task.qvel.numpy().copy()
     qvel[:, 0] = 0.4  # Along the world's x.
     task.qvel.assign(qvel)
@@ -168,12 +167,12 @@ def test_progress_is_the_way_along_the_command() -> None:
     commands[3:, 0] = (0.5, 0.0, -0.5)
     task.command_array.assign(commands)
     task.compute_rewards()
-    assert task.commanded_distance.numpy() / 0.02 == pytest.approx([0.5, 0.3, 0.5, 0.5, 0.0, 0.5])
-    assert task.walked_distance.numpy() / 0.02 == pytest.approx([0.4, 0.3, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
+    assert task.arrays["commanded_distance"].numpy() / 0.02 == pytest.approx([0.5, 0.3, 0.5, 0.5, 0.0, 0.5])
+    assert task.arrays["walked_distance"].numpy() / 0.02 == pytest.approx([0.4, 0.3, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
 
 
 def test_an_episode_is_cut_off_at_the_edge_and_has_not_failed() -> None:
-    task = rough(4, terrain_levels=1, **CALM)
+    task = rough(4, CALM, terrain_levels=1)
     qpos = task.qpos.numpy().copy()
     qpos[1, 0] = TILE / 2 + 2.1  # One level along x, six kinds along y.
     qpos[2, 1] = -3 * TILE - 2.1
@@ -207,7 +206,7 @@ def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
 @pytest.mark.soak
 def test_both_engines_agree() -> None:
     hard = {"njmax": 80, "nconmax": 32, "only_level": 9, "terrains": ("rough", "stairs_down")}
-    tasks = [rough(2, **CALM, **hard, engine=engine) for engine in ("native", "warp")]
+    tasks = [rough(2, CALM, **hard, engine=engine) for engine in ("native", "warp")]
     rng = np.random.default_rng(0)
     for _ in range(25):
         actions = rng.normal(0.0, 0.3, (2, 12)).astype(np.float32)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.calm import CALM, changed
 from tensordict import TensorDict
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
-from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
+from shoal.mdp.binding import grid_points
+from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.quadruped.robot import SHIPPED, build_on_a_plane, read_robot
-from shoal.tasks.quadruped.rough import RoughVelocity
 from shoal.tasks.quadruped.symmetry import mirror, mirrored_joints
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 NUM_ENVS = 8
 SAME: dict[str, Any] = {
-    **dict.fromkeys(("push_interval", "gain_range", "added_mass_min", "added_mass_max"), 0.0),
-    **dict.fromkeys(("noise_linear_velocity", "noise_angular_velocity", "noise_gravity"), 0.0),
-    **dict.fromkeys(("noise_joint_position", "noise_joint_velocity"), 0.0),
-    **dict.fromkeys(("friction_min", "friction_max"), 0.8),
-    **dict.fromkeys(("command_interval_min", "command_interval_max"), 1e3),
+    "events": {"foot_friction": {"ranges": [0.8, 0.8]}},
+    "commands": {"twist": {"resampling_time": [1e3, 1e3]}},
 }
-"""All environments are the same, and nothing is random but the first states."""
+"""All environments are the same, and with CALM nothing is random but the first states."""
 
 
 def with_mirror_images(env: WarpVecEnv, observations: TensorDict) -> TensorDict:
@@ -36,7 +35,7 @@ def with_mirror_images(env: WarpVecEnv, observations: TensorDict) -> TensorDict:
 
 
 def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
-    task = FlatVelocity(VelocityConfig(**SAME), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
+    task = FlatVelocity(changed(FLAT, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
     env = WarpVecEnv(task)
     torch.manual_seed(0)
     for _ in range(12):
@@ -47,10 +46,10 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
         ("qpos", (1, -1, 1, 1, -1, 1, -1), joints),  # A quaternion turns about x and z the other way.
         ("qvel", (1, -1, 1, -1, 1, -1), joints),
         ("command_array", (1, -1, -1), ([], [])),
-        ("last_actions", (), joints),
-        ("last_joint_vel", (), joints),
+        ("action", (), joints),
+        ("joint_speeds", (), joints),
     ):
-        array = getattr(task, name)
+        array = task.arrays["rewards.joint_acc.memory"] if name == "joint_speeds" else getattr(task, name)
         values, first = array.numpy().copy(), len(base)
         order, factors = rest
         values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
@@ -70,17 +69,18 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
 
 
 def test_a_height_scan_is_mirrored_point_by_point() -> None:
-    task = RoughVelocity(RoughConfig(), num_envs=1, device="cpu", seed=1)
+    task = RoughVelocity(ROUGH, num_envs=1, device="cpu", seed=1)
     env = WarpVecEnv(task)
-    heights = torch.tensor(task.scan_points @ (1.0, 10.0), dtype=torch.float32)  # A number for each point.
+    points = grid_points(1.2, 0.8, 0.1)
+    heights = torch.tensor(points @ (1.0, 10.0), dtype=torch.float32)  # A number for each point.
     rows = torch.cat([torch.zeros(48), heights])[None]
     mirrored = with_mirror_images(env, TensorDict({"policy": rows}, batch_size=[1]))
-    torch.testing.assert_close(mirrored["policy"][1, 48:].double(), torch.tensor(task.scan_points @ (1.0, -10.0)))
+    torch.testing.assert_close(mirrored["policy"][1, 48:].double(), torch.tensor(points @ (1.0, -10.0)))
 
 
 def test_a_mirror_image_of_a_mirror_image_is_the_original() -> None:
-    robot = read_robot(build_on_a_plane(VelocityConfig()), VelocityConfig())
-    partners, signs = mirrored_joints(build_on_a_plane(VelocityConfig()), robot)
+    robot = read_robot(build_on_a_plane(FLAT), FLAT)
+    partners, signs = mirrored_joints(build_on_a_plane(FLAT), robot)
     names = [robot.joint_names[partner] for partner in partners]
     assert names == [re.sub("R_|L_", lambda side: {"R_": "L_", "L_": "R_"}[side[0]], n) for n in robot.joint_names]
     assert signs.tolist() == [-1, 1, 1] * 4
@@ -91,7 +91,7 @@ def test_a_robot_without_a_left_side_like_its_right_one_is_refused(tmp_path: Pat
     assert "0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8" in text
     path = tmp_path / "crooked.xml"
     path.write_text(text.replace("0 0.9 -1.8  0 0.9 -1.8  0 0.9 -1.8", "0 1.2 -1.8  0 0.9 -1.8  0 0.9 -1.8"))
-    model = build_on_a_plane(VelocityConfig(robot=str(path)))
-    robot = read_robot(model, VelocityConfig(robot=str(path)))
+    model = build_on_a_plane(replace(FLAT, robot=str(path)))
+    robot = read_robot(model, FLAT)
     with pytest.raises(UsageError, match=r"but joint FR_thigh has no partner.*--agent.algorithm.symmetry.no-enabled"):
         mirrored_joints(model, robot)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 import pytest
 import torch
+from support.calm import CALM, NEVER_FALLS, changed
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.groups import World
 from shoal.learn.statistics import Seconds, Statistics
-from shoal.tasks.quadruped.config import VelocityConfig
+from shoal.tasks.quadruped.config import FLAT
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NUM_ENVS = 256
-CALM = {"push_interval": 0.0, "gain_range": 0.0, "added_mass_min": 0.0, "added_mass_max": 0.0}
 
 
-def walking(num_envs: int = NUM_ENVS, **changes: object) -> FlatVelocity:
+def walking(num_envs: int = NUM_ENVS, *changes: dict[str, Any], **fields: Any) -> FlatVelocity:
     """Build the task on the CPU."""
-    return FlatVelocity(dataclasses.replace(VelocityConfig(), **changes), num_envs=num_envs, device="cpu", seed=1)
+    return FlatVelocity(changed(FLAT, *changes, **fields), num_envs=num_envs, device="cpu", seed=1)
 
 
 def noisy_steps(task: FlatVelocity, steps: int, size: float = 0.5) -> Iterator[np.ndarray]:
@@ -49,12 +48,18 @@ def in_base(quaternions: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 
 
 def test_reward_terms_are_what_their_names_say() -> None:
-    task = walking(64, **{**CALM, "gain_range": 0.3})
+    task = walking(64, CALM, events={"gains": {"kp": [0.7, 1.3], "kd": [0.7, 1.3]}})
     for _ in noisy_steps(task, 12, size=1.0):
         pass
     before = {
-        name: getattr(task, name).numpy().copy()
-        for name in ("last_actions", "last_joint_vel", "last_feet", "air_times")
+        name: array.numpy().copy()
+        for name, array in {
+            "action": task.action,
+            "joint_vel": task.rows("qvel"),
+            "feet": task.arrays["contacts/feet/position"],
+            "air_time": task.arrays["contacts/feet/air_time"],
+            "contact_time": task.arrays["contacts/feet/contact_time"],
+        }.items()
     }
     task.actions.assign(np.random.default_rng(1).normal(0.0, 1.0, task.actions.shape).astype(np.float32))
     task.simulate()  # Up to the terms: nothing is reset yet.
@@ -64,16 +69,17 @@ def test_reward_terms_are_what_their_names_say() -> None:
     gravity = in_base(qpos[:, 3:7], np.tile([0.0, 0.0, -1.0], (64, 1)))
     angles, joint_speeds = qpos[:, 7:], qvel[:, 6:]
     standing = np.tile([0.0, 0.9, -1.8], 4)
-    stiffness, damping = task.gainprm.numpy()[:, :, 0], -task.biasprm.numpy()[:, :, 2]
+    stiffness = task.parameter("actuator_gainprm").numpy()[:, :, 0]
+    damping = -task.parameter("actuator_biasprm").numpy()[:, :, 2]
     assert (np.ptp(stiffness), np.ptp(damping)) == pytest.approx((0.6 * 35.0, 0.6 * 0.9), rel=0.05)
     torques = stiffness * (standing + 0.3 * actions - angles) - damping * joint_speeds
     torques = np.clip(torques, -task_limits(), task_limits())
     stands = np.abs(command).sum(axis=1) < 0.1
-    feet = task.geom_xpos.numpy()[:, task.robot.feet]
+    feet = task.data("geom_xpos").numpy()[:, task.robot.feet]
     touches = feet[:, :, 2] <= 0.023 + 0.005
-    was_in_air = before["air_times"] > 0
-    swings = np.where(touches & was_in_air, before["air_times"] - 0.25, 0.0).sum(axis=1) / 0.02
-    slips = (((feet - before["last_feet"]) / 0.02)[:, :, :2] ** 2).sum(axis=2)
+    was_in_air = before["air_time"] > 0
+    swings = np.where(touches & was_in_air, before["air_time"] - 0.25, 0.0).sum(axis=1) / 0.02
+    slips = (((feet - before["feet"]) / 0.02)[:, :, :2] ** 2).sum(axis=2)
     expected = {
         "track_linear_velocity": np.exp(-((command[:, :2] - speed[:, :2]) ** 2).sum(axis=1) / 0.25),
         "track_angular_velocity": np.exp(-((command[:, 2] - turning[:, 2]) ** 2) / 0.25),
@@ -81,11 +87,11 @@ def test_reward_terms_are_what_their_names_say() -> None:
         "ang_vel_xy": (turning[:, :2] ** 2).sum(axis=1),
         "flat_orientation": (gravity[:, :2] ** 2).sum(axis=1),
         "joint_torques": (torques**2).sum(axis=1),
-        "joint_acc": (((joint_speeds - before["last_joint_vel"]) / 0.02) ** 2).sum(axis=1),
-        "action_rate": ((actions - before["last_actions"]) ** 2).sum(axis=1),
+        "joint_acc": (((joint_speeds - before["joint_vel"][:, 6:]) / 0.02) ** 2).sum(axis=1),
+        "action_rate": ((actions - before["action"]) ** 2).sum(axis=1),
         "feet_air_time": np.where(stands, 0.0, swings),
         "joint_deviation": ((angles - standing) ** 2).sum(axis=1) * np.where(stands, 10.0, 1.0),
-        "feet_slip": np.where(touches & (before["air_times"] == 0), slips, 0.0).sum(axis=1),
+        "feet_slip": np.where(touches & (before["contact_time"] > 0), slips, 0.0).sum(axis=1),
     }
     terms = dict(zip(task.reward_terms, task.terms.numpy().T, strict=True))
     assert expected.keys() == terms.keys()
@@ -103,7 +109,7 @@ def task_limits() -> np.ndarray:
 
 
 def test_it_fails_where_it_has_fallen() -> None:
-    task = walking(3, **CALM)
+    task = walking(3, CALM)
     qpos = task.qpos.numpy().copy()
     qpos[0, 2] = 1.0
     qpos[1, 2:7] = (1.0, np.cos(0.7), np.sin(0.7), 0.0, 0.0)  # Rolled by 80 degrees.
@@ -117,7 +123,7 @@ def test_it_fails_where_it_has_fallen() -> None:
 
 
 def test_commands_are_drawn_anew_within_their_ranges() -> None:
-    task = walking(NUM_ENVS, **CALM, command_interval_min=0.1, command_interval_max=0.2, tilt_limit=3.2, height_limit=0)
+    task = walking(NUM_ENVS, CALM, NEVER_FALLS, commands={"twist": {"resampling_time": [0.1, 0.2]}})
     drawn = np.stack([task.command_array.numpy().copy() for _ in noisy_steps(task, 30, size=0.0)])
     changes = (np.diff(drawn, axis=0) != 0).any(axis=2).sum(axis=0)
     # 0.6 s of commands that last 0.15 s in the mean: about four, of which some are drawn twice to stand.
@@ -130,37 +136,41 @@ def test_commands_are_drawn_anew_within_their_ranges() -> None:
 
 
 def test_a_viewer_offers_the_commands_that_it_is_trained_in() -> None:
-    task = walking(1, forward_speed=2.0)
+    task = walking(1, commands={"twist": {"lin_vel_x": [-2, 2]}})
     assert [(command.low, command.high) for command in task.commands.values()] == [(-2, 2), (-0.5, 0.5), (-1, 1)]
     assert task.command_array.shape == (1, 3)
 
 
-def test_pushes_come_as_often_and_as_hard_as_asked() -> None:
-    task = walking(NUM_ENVS, **{**CALM, "push_interval": 0.2}, push_speed=50.0, tilt_limit=3.2, height_limit=0)
-    pushed = 0
-    for _ in range(10):
+def test_pushes_come_in_their_intervals_and_as_hard_as_asked() -> None:
+    pushes = {"push": {"interval": [0.1, 0.3], "x": [-50, 50], "y": [-50, 50]}}
+    task = walking(NUM_ENVS, CALM, NEVER_FALLS, events=pushes)
+    pushed, before = 0, task.qvel.numpy()[:, :2].copy()
+    for _ in range(20):
         task.step()
-        pushed += int((np.abs(task.qvel.numpy()[:, :2]).max(axis=1) > 20.0).sum())
-        task.restart(None)
-    # One step in ten; a push is stronger than 20 of 50 m/s along one axis or the other with a chance of 1 - 0.4^2.
-    assert pushed == pytest.approx(0.1 * (1 - 0.16) * 10 * NUM_ENVS, rel=0.25)
+        speeds = task.qvel.numpy()[:, :2].copy()
+        pushed += int((np.abs(speeds - before).max(axis=1) > 20.0).sum())
+        before = speeds
+    # Renewals with a mean of 0.2 s: 0.4 / 0.2 - 1/2 + variance / (2 * 0.2^2) in 0.4 s. A push is stronger than 20 of
+    # 50 m/s along one axis or the other with a chance of 1 - 0.4^2.
+    count = 0.4 / 0.2 - 0.5 + (0.2**2 / 12) / (2 * 0.2**2)
+    assert pushed == pytest.approx(count * (1 - 0.16) * NUM_ENVS, rel=0.15)
 
 
 def test_each_environment_has_a_floor_a_load_and_motors_of_its_own() -> None:
     task = walking(NUM_ENVS)
     feet = task.robot.feet
-    friction = task.geom_friction.numpy()[:, feet, 0]
+    friction = task.parameter("geom_friction").numpy()[:, feet, 0]
     assert (friction == friction[:, :1]).all()
     assert (friction.min(), friction.max()) == pytest.approx((0.4, 1.2), abs=0.02)
-    mass = task.body_mass.numpy()[:, task.robot.base] - task.model.body_mass[task.robot.base]
+    mass = task.parameter("body_mass").numpy()[:, task.robot.base] - task.model.body_mass[task.robot.base]
     assert (mass.min(), mass.max()) == pytest.approx((-1.0, 2.0), abs=0.05)
-    stiffness = task.gainprm.numpy()[:, :, 0]
+    stiffness = task.parameter("actuator_gainprm").numpy()[:, :, 0]
     assert (stiffness.min(), stiffness.max()) == pytest.approx((31.5, 38.5), abs=0.05)
-    np.testing.assert_array_equal(task.biasprm.numpy()[:, :, 1], -stiffness)
+    np.testing.assert_array_equal(task.parameter("actuator_biasprm").numpy()[:, :, 1], -stiffness)
 
 
 def test_the_policy_sees_errors_and_the_critic_none() -> None:
-    task = walking(NUM_ENVS, **CALM)
+    task = walking(NUM_ENVS, CALM)
     for _ in noisy_steps(task, 3):
         pass
     policy, critic = (task.obs[group].numpy() for group in ("policy", "critic"))
@@ -174,11 +184,11 @@ def test_the_policy_sees_errors_and_the_critic_none() -> None:
     qpos, qvel = task.qpos.numpy(), task.qvel.numpy()
     np.testing.assert_allclose(critic[:, :3], in_base(qpos[:, 3:7], qvel[:, :3]), atol=1e-5)
     np.testing.assert_allclose(critic[:, 9:12], task.command_array.numpy())
-    np.testing.assert_allclose(critic[:, 36:], task.last_actions.numpy())
+    np.testing.assert_allclose(critic[:, 36:], task.action.numpy())
 
 
 def test_a_lost_environment_is_left_out_of_the_metrics() -> None:
-    task = walking(3, **CALM)
+    task = walking(3, CALM)
     env, metrics = WarpVecEnv(task), []
     statistics = Statistics(World(), env.num_envs, env.episode_terms)
     for lose in (False, True, False):
@@ -203,7 +213,7 @@ def test_a_lost_environment_is_left_out_of_the_metrics() -> None:
 
 
 def test_it_stands_when_nothing_is_asked_of_it() -> None:
-    task = walking(16, **CALM)
+    task = walking(16, CALM)
     for _ in noisy_steps(task, 100, size=0.0):
         assert not task.done.numpy().any()
     assert (task.qpos.numpy()[:, 2] > 0.23).all()
@@ -211,7 +221,7 @@ def test_it_stands_when_nothing_is_asked_of_it() -> None:
 
 
 def test_both_engines_agree() -> None:
-    tasks = [walking(2, **CALM, engine=engine, njmax=64, nconmax=24) for engine in ("native", "warp")]
+    tasks = [walking(2, CALM, engine=engine, njmax=64, nconmax=24) for engine in ("native", "warp")]
     for steps in zip(*(noisy_steps(task, 25, size=0.3) for task in tasks), strict=True):
         np.testing.assert_array_equal(*steps)
         assert not any(task.done.numpy().any() for task in tasks)

@@ -13,9 +13,6 @@ from shoal.sim.engines.model_files import find_robot
 from shoal.tasks.quadruped.config import VelocityConfig
 
 SHIPPED = Path(__file__).with_name("quadruped.xml")
-_FOOT_TOLERANCE = 0.005
-"""A foot whose lowest point is less than this above the ground touches it [m]: as much as it moves in a physics step
-at touch-down."""
 _AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
 _NO_LIMIT = 1e6
@@ -35,8 +32,7 @@ class Robot:
     torque_limits: np.ndarray
     """Largest torques [N m]. Shape (num_joints,)."""
     feet: np.ndarray
-    foot_radius: float
-    """Largest height of the middle of a foot in contact [m]."""
+    """Indices of the geoms that are feet."""
 
     @property
     def num_joints(self) -> int:
@@ -132,7 +128,6 @@ def read_robot(model: mujoco.MjModel, config: VelocityConfig) -> Robot:
         gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
         torque_limits=np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
         feet=np.array(feet, dtype=np.int32),
-        foot_radius=float(model.geom_size[feet, 0].max()) + _FOOT_TOLERANCE,
     )
 
 

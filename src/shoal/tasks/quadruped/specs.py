@@ -4,7 +4,7 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
 from shoal.config import DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
-from shoal.tasks.quadruped.config import RoughConfig, VelocityConfig
+from shoal.tasks.quadruped.config import FLAT, ROUGH, VelocityConfig
 from shoal.tasks.registry import TaskSpec
 
 
@@ -64,7 +64,7 @@ SPECS = (
     TaskSpec(
         name="Quadruped-Velocity-Flat",
         summary="Walk on flat ground as fast, and in the direction, that is commanded.",
-        env=VelocityConfig(),
+        env=FLAT,
         # Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation.
         # With rsl_rl's target of 0.01 the adaptive learning rate stays near its lower end until the robot stands.
         agent=_agent((128, 128, 128), PpoConfig(desired_kl=0.03)),
@@ -80,11 +80,11 @@ SPECS = (
     TaskSpec(
         name="Quadruped-Velocity-Rough",
         summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
-        env=RoughConfig(),
+        env=ROUGH,
         agent=_agent((256, 128, 128), PpoConfig()),
         num_envs=1024,
         max_iterations=900,
-        builder="shoal.tasks.quadruped.rough:RoughVelocity",
+        builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=834_000,
         observation_size=330,
         check="shoal.tasks.quadruped.specs:check_robot",

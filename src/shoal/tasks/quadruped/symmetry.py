@@ -14,8 +14,15 @@ from tensordict import TensorDict
 from shoal.errors import UsageError
 from shoal.tasks.quadruped.robot import Robot
 
-_BASE = (1, -1, 1, -1, 1, -1, 1, -1, 1, 1, -1, -1)
-"""Signs of the first observations: velocity, angular velocity, gravity, and the commanded x, y and yaw."""
+_SIGNS = {
+    "base_lin_vel": (1, -1, 1),
+    "base_ang_vel": (-1, 1, -1),
+    "projected_gravity": (1, -1, 1),
+    "velocity_command": (1, -1, -1),
+}
+"""Signs of what keeps its column, by the function of the term."""
+_BY_JOINT = {"joint_pos_rel", "joint_vel_rel", "last_action"}
+"""Functions with a column for each joint."""
 _SAME_PLACE = 0.02
 """Largest distance between a joint's place in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
@@ -32,30 +39,47 @@ def mirror(
     Raises:
         UsageError: The robot's left side is no mirror image of its right one.
     """
-    columns, signs = _columns(env.unwrapped.task)
+    task = env.unwrapped.task
     if obs is not None:
-        flipped = {name: group[:, columns] * signs for name, group in obs.items()}
+        flipped = {
+            name: group[:, columns] * signs for name, group in obs.items() for columns, signs in [_columns(task, name)]
+        }
         obs = torch.cat((obs, TensorDict(flipped, batch_size=obs.batch_size, device=obs.device)))  # type: ignore[arg-type]
     if actions is not None:
-        joints = slice(len(_BASE), len(_BASE) + actions.shape[1])
-        actions = torch.cat((actions, actions[:, columns[joints] - len(_BASE)] * signs[joints]))
+        partners, signs = mirrored_joints(task.model, task.robot)
+        factors = torch.as_tensor(signs, dtype=torch.float32, device=actions.device)
+        actions = torch.cat((actions, actions[:, partners] * factors))
     return obs, actions
 
 
-@functools.lru_cache(maxsize=1)
-def _columns(task: Any) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401  Of a velocity task, here or elsewhere.
-    """Return the column of which each observation is the mirror image, and its sign."""
+@functools.lru_cache(maxsize=4)
+def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401  Of a velocity task.
+    """Return the column of which each observation of a group is the mirror image, and its sign."""
     partners, joint_signs = mirrored_joints(task.model, task.robot)
-    parts = [np.arange(len(_BASE))]
-    for _ in range(3):  # Angles, speeds and actions.
-        parts.append(sum(map(len, parts)) + partners)
-    signs = np.concatenate([_BASE, *[joint_signs] * 3])
-    points = getattr(task, "scan_points", np.zeros((0, 2)))
-    scan = [int(np.argmin(np.abs(points - point * (1, -1)).sum(axis=1))) for point in points]
-    columns = np.concatenate([*parts, len(signs) + np.array(scan, dtype=np.int64)])
-    signs = np.concatenate([signs, np.ones(len(scan))])
+    columns, signs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    for name, bound in task.bound.observations[group].items():
+        function, count = bound.function.key, len(bound.columns)
+        order, factors = np.arange(count), np.ones(count)
+        if function in _SIGNS:
+            factors = np.array(_SIGNS[function])
+        elif function in _BY_JOINT and count == len(partners):
+            order, factors = partners, joint_signs
+        elif function == "height_scan":
+            points = np.array([list(map(float, column.split())) for column in bound.columns])
+            order = np.array([np.argmin(np.abs(points - point * (1, -1)).sum(axis=1)) for point in points])
+        else:
+            raise UsageError(
+                f"--agent.algorithm.symmetry.enabled needs to know the mirror image of the observation {name} "
+                f"({function}), but does not: pass --agent.algorithm.symmetry.no-enabled."
+            )
+        for _ in range(getattr(getattr(task.config.observations, group), name).history):
+            columns.append(sum(map(len, columns)) + order)
+            signs.append(factors)
     device = task.device.alias
-    return torch.as_tensor(columns, device=device), torch.as_tensor(signs, dtype=torch.float32, device=device)
+    return (
+        torch.as_tensor(np.concatenate(columns), device=device),
+        torch.as_tensor(np.concatenate(signs), dtype=torch.float32, device=device),
+    )
 
 
 def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,103 @@
+"""Terms of the rough task: terrain levels, which follow how far a robot walks, and the tiles that it begins on."""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import command_at, lin_vel_w
+from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.ground import surface_at
+from shoal.mdp.random import uniform, uniform_int
+
+
+@wp.struct
+class Tiles:
+    """The tiles of the terrain, and the levels that are used."""
+
+    centers: wp.array2d[wp.vec2]
+    """The middle of each tile, by level and type [m]."""
+    edge: wp.vec2
+    """Where the ground ends along x and y [m]: beyond it there is ground for the feet, but not for the scan."""
+    lowest: wp.int32
+    highest: wp.int32
+    first_levels: wp.int32
+    is_promoting: wp.int32
+    """Whether a robot's progress decides. If not, the level of each episode is drawn uniformly."""
+
+
+@wp.func
+def walked_share(state: Any, env: wp.int32) -> wp.float32:
+    """Add up commanded and walked distances [m]; return the share that was walked in this episode."""
+    command = command_at(state, env, 0)
+    speed = wp.sqrt(command[0] * command[0] + command[1] * command[1])
+    if speed > 0.0:
+        turn = wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+        direction = wp.quat_rotate(turn, wp.vec3(command[0] / speed, command[1] / speed, 0.0))
+        # Clamped: a faster step does not make up for a slower one.
+        walked = wp.clamp(wp.dot(direction, lin_vel_w(state, env)), 0.0, speed)
+        state.commanded_distance[env] = state.commanded_distance[env] + state.step_dt * speed
+        state.walked_distance[env] = state.walked_distance[env] + state.step_dt * walked
+    return state.walked_distance[env] / wp.max(state.commanded_distance[env], 1e-6)
+
+
+@wp.func
+def terrain_level(state: Any, env: wp.int32) -> wp.float32:
+    """Return the level of the terrain, counted from 0."""
+    return wp.float32(state.levels[env])
+
+
+@wp.func
+def out_of_terrain(state: Any, env: wp.int32) -> wp.bool:
+    """Whether the robot has come to the edge of the terrain."""
+    return wp.abs(state.qpos[env, 0]) > state.tiles.edge[0] or wp.abs(state.qpos[env, 1]) > state.tiles.edge[1]
+
+
+@wp.func
+def update_terrain_levels(
+    state: Any, env: wp.int32, min_distance: wp.float32, promote_at: wp.float32, demote_at: wp.float32
+) -> None:
+    """Change the level after an episode. Past the highest level, it is drawn uniformly.
+
+    It goes up after at least the share `promote_at` of the commanded distance, and down after a fall or less than
+    `demote_at`. Commanded distances below `min_distance` [m] do not count.
+    """
+    commanded, walked = state.commanded_distance[env], state.walked_distance[env]
+    level = state.levels[env]
+    counts = commanded >= min_distance
+    to_any = state.tiles.is_promoting == 0
+    if not state.time_out[env] or (counts and walked < demote_at * commanded):
+        level -= 1
+    elif counts and walked >= promote_at * commanded:
+        level += 1
+        to_any = to_any or level > state.tiles.highest
+    if to_any:
+        level = state.tiles.lowest + uniform_int(state, env, state.tiles.highest - state.tiles.lowest + 1)
+    state.levels[env] = wp.clamp(level, state.tiles.lowest, state.tiles.highest)
+    state.commanded_distance[env] = 0.0
+    state.walked_distance[env] = 0.0
+
+
+@wp.func
+def draw_first_levels(state: Any, env: wp.int32) -> None:
+    """Draw the first level from the easiest ones."""
+    state.levels[env] = state.tiles.lowest + uniform_int(state, env, state.tiles.first_levels)
+
+
+@wp.func
+def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2) -> None:
+    """Put the base near the middle of a tile of its level; environments take turns with the types."""
+    reset_root_state_uniform(state, env, wp.vec2(0.0, 0.0), wp.vec2(0.0, 0.0), yaw)
+    kind = (state.first_env[0] + env) % state.tiles.centers.shape[1]
+    center = state.tiles.centers[state.levels[env], kind]
+    x = center[0] + uniform(state, env, -spread, spread)
+    y = center[1] + uniform(state, env, -spread, spread)
+    state.qpos[env, 0] = x
+    state.qpos[env, 1] = y
+    state.qpos[env, 2] = state.qpos[env, 2] + surface_at(state.ground, x, y)[0]
