@@ -286,6 +286,15 @@ def test_what_is_misspelt_is_refused_with_the_nearest_name(changes: dict[str, An
     assert said in str(refused.value)
 
 
+def test_what_is_out_of_range_is_refused_by_its_name() -> None:
+    with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history is 0, but must be at least 1\."):
+        CONFIG.change(observations={"policy": {"last": Obs(elapsed, history=0)}})
+    with pytest.raises(UsageError, match=r"^env\.events\.x\.speed is \(2\.0, 1\.0\), but must be finite, the smaller"):
+        CONFIG.change(events={"x": Event(kick, "interval", speed=(2.0, 1.0))})
+    with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0\."):
+        CONFIG.change(rewards={"x": Reward("track_linear_velocity", 1.0, command="twist", std=0.0)})
+
+
 @wp.func
 def misspelt(state: Any, env: wp.int32) -> wp.float32:
     """Read what does not exist."""

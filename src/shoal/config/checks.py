@@ -29,16 +29,16 @@ class Config:
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         config = cast("DataclassInstance", self)
-        check(config, self.prefix, _rules_of(type(config)))
+        check(config, self.prefix, rules_of(type(config)))
 
 
 @cache
-def _rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
+def rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
     """Return the rules in the annotations of a configuration; a Literal is one too.
 
     A subclass that declares a field again, with another default, keeps the rule of its base.
     """
-    rules = dict(_rules_of(cls.__base__)) if is_dataclass(cls.__base__) else {}
+    rules = dict(rules_of(cls.__base__)) if is_dataclass(cls.__base__) else {}
     for name, kind in get_type_hints(cls, include_extras=True).items():
         members = get_args(kind) if get_origin(kind) in (Annotated, Union, types.UnionType) else (kind,)
         for part in members:
@@ -75,6 +75,9 @@ def at_least(low: float) -> Rule:
 def even_within(low: int, high: int) -> Rule:
     """Require an even number of the closed interval from `low` to `high`."""
     return Rule(f"be even and lie in [{low}, {high}]", lambda value: value % 2 == 0 and low <= value <= high)
+
+
+RANGE = Rule("be finite, the smaller number first", lambda values: -math.inf < values[0] <= values[-1] < math.inf)
 
 
 def one_of(literal: object) -> Rule:

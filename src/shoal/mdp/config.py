@@ -1,10 +1,10 @@
 """Configurations of tasks made of terms: groups of declarations as dataclasses, so that each field is a flag."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, Self, TypeVar, cast
 
-from shoal.config.checks import Config
+from shoal.config.checks import Config, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
 from shoal.mdp.terms import (
@@ -60,6 +60,13 @@ class TermsConfig(MujocoConfig):
     metrics: Group = field(default_factory=Group)
     """What is logged beside the rewards."""
 
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        super().__post_init__()
+        for kind in _KINDS:
+            for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
+                check(term, f"{name}.", rules_of(type(term)))
+
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
         return members(getattr(self, name))
@@ -102,6 +109,15 @@ def _merged(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[name] = value
     return merged
+
+
+def _flat(terms: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield each term with its dotted name."""
+    for name, term in terms.items():
+        if isinstance(term, Group):
+            yield from _flat(members(term), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", term
 
 
 def _map(each: Group, change: Any) -> Group:

@@ -9,9 +9,9 @@ A declaration names a function and gives its parameters. Both become fields of t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from shoal.config.checks import Config
+from shoal.config.checks import RANGE, Config, above, at_least
 from shoal.errors import ShoalError
 
 Function = str | Callable[..., Any]
@@ -27,6 +27,9 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
+
+    def __post_init__(self) -> None:
+        """Leave the rules of the fields to `TermsConfig`, which knows the name of the term."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +51,15 @@ class DoneTerm(Term):
 class ObsTerm(Term):
     """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history."""
 
-    noise: float = 0.0
+    noise: Annotated[float, at_least(0)] = 0.0
     """Largest error, drawn uniformly for each column and step."""
-    clip: float = 0.0
+    clip: Annotated[float, at_least(0)] = 0.0
     """Largest magnitude after the noise; 0 for any."""
     scale: float = 1.0
     """Factor after clipping."""
-    delay: int = 0
+    delay: Annotated[int, at_least(0)] = 0
     """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
-    history: int = 1
+    history: Annotated[int, at_least(1)] = 1
     """Number of last values, oldest first. At the beginning of an episode all are the first."""
 
 
@@ -66,7 +69,7 @@ class EventTerm(Term):
 
     mode: ClassVar[str]
     """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes."""
-    interval: tuple[float, float] = (0.0, 0.0)
+    interval: Annotated[tuple[float, float], RANGE] = (0.0, 0.0)
     """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of mode `interval`."""
 
 
@@ -76,7 +79,7 @@ class CommandTerm(Term):
 
     columns: ClassVar[tuple[str, ...]]
     units: ClassVar[tuple[str, ...]]
-    resampling_time: tuple[float, float]
+    resampling_time: Annotated[tuple[float, float], RANGE]
     """Shortest and longest time between two commands, drawn uniformly [s]."""
 
 
@@ -84,7 +87,7 @@ class CommandTerm(Term):
 class ActionTerm(Term):
     """Columns of the policy's actions, turned into controls."""
 
-    clip: float = 10.0
+    clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
 
 
@@ -107,7 +110,7 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
-    fields = [(name, _type_of(values[name])) for name in own]
+    fields = [(name, _annotation(base, name, values[name])) for name in own]
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
@@ -122,8 +125,16 @@ def _name_of(func: Function) -> str:
     return name.rpartition(":")[2].rpartition(".")[2]
 
 
+def _annotation(base: type[Term], name: str, value: object) -> Any:
+    """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
+    if name == "std" and isinstance(value, float):
+        return Annotated[float, above(0)]
+    kind = _type_of(value)
+    return Annotated[kind, RANGE] if base in (EventTerm, CommandTerm) and kind == tuple[float, float] else kind
+
+
 def _type_of(value: object) -> Any:
-    """Return the annotation of a parameter with this default."""
+    """Return the type of a parameter with this value."""
     if isinstance(value, Mapping):
         return dict[str, float]
     if isinstance(value, tuple):
