@@ -16,9 +16,9 @@ from support.stories import plan_of
 from shoal.cli.parse import parse_play, parse_train
 from shoal.errors import UsageError
 from shoal.launch.run_record import make_log_dir, make_run_dir, record_end, record_launch
+from shoal.mdp.config import RobotConfig
+from shoal.mdp.robots import SHIPPED
 from shoal.plan.rundir import RunDir
-from shoal.tasks.quadruped.config import VelocityConfig
-from shoal.tasks.quadruped.robot import SHIPPED
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
     played = parse_play(["Quadruped-Velocity-Flat", "--checkpoint", str(model)], program="play").env
     again = parse_train(["--config", str(moved.train_yaml)])
     for env in (played, again.env):
-        assert isinstance(env, VelocityConfig)
+        assert isinstance(env, RobotConfig)
         assert FlatVelocity.build_model(env).mesh("horn").id == 0
     # A training that goes on with it keeps it, and a flag wins over it.
     plan = plan_of(log_root, "--config", str(moved.env_yaml))
     record_launch(moved, replace(plan, continued=moved))
     assert moved.saved_model("robot") == moved.path / "models" / "robot" / "dog" / "model.xml"
     asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
-    assert isinstance(asked, VelocityConfig)
+    assert isinstance(asked, RobotConfig)
     assert asked.robot == "cat.xml"
 
 

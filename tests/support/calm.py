@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.config.plain import from_plain
 
 if TYPE_CHECKING:
-    from shoal.tasks.quadruped.config import VelocityConfig
+    from shoal.mdp.config import RobotConfig
 
-ConfigT = TypeVar("ConfigT", bound="VelocityConfig")
+ConfigT = TypeVar("ConfigT", bound="RobotConfig")
 
 CALM: dict[str, Any] = {
     "events": {

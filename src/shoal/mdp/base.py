@@ -52,3 +52,26 @@ def gravity_b(state: Any, env: wp.int32) -> wp.vec3:
 def command_at(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
     """Return the three columns of a command that begin at `command`."""
     return wp.vec3(state.commands[env, command], state.commands[env, command + 1], state.commands[env, command + 2])
+
+
+@wp.func
+def quat_of(real_first: wp.vec4) -> wp.quat:
+    """Return MuJoCo's quaternion as Warp's, whose real part is last."""
+    return wp.quat(real_first[1], real_first[2], real_first[3], real_first[0])
+
+
+@wp.func
+def body_lin_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
+    """Return the velocity of a body's origin in the world [m/s]; of a body of the robot, whose base is body 1."""
+    # MuJoCo has velocities at the centre of mass of the robot.
+    velocity = state.cvel[env, body]
+    arm = state.xpos[env, body] - state.subtree_com[env, 1]
+    turning = wp.vec3(velocity[0], velocity[1], velocity[2])
+    return wp.vec3(velocity[3], velocity[4], velocity[5]) + wp.cross(turning, arm)
+
+
+@wp.func
+def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
+    """Return the angular velocity of a body in the world [rad/s]."""
+    velocity = state.cvel[env, body]
+    return wp.vec3(velocity[0], velocity[1], velocity[2])

@@ -26,7 +26,13 @@ from shoal.mdp.names import Names, kind_of
 from shoal.mdp.terms import Term
 from shoal.user_code import load
 
-_VECTORS: dict[Any, tuple[str, ...]] = {wp.vec2: ("x", "y"), wp.vec3: ("x", "y", "z"), wp.vec4: ("w", "x", "y", "z")}
+_VECTORS: dict[Any, tuple[str, ...]] = {
+    wp.vec2: ("x", "y"),
+    wp.vec3: ("x", "y", "z"),
+    wp.vec4: ("w", "x", "y", "z"),
+    wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
+}
+"""Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
 _ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
@@ -49,7 +55,16 @@ class Bound:
     columns: tuple[str, ...]
     """Names of the columns of its value."""
     is_by_column: bool
-    """Whether it is called for each column, with the column's index."""
+    """Whether it is called for each selected name, with its index."""
+    width: int = 1
+    """Number of columns of each name, if it is called by name."""
+
+    @property
+    def value(self) -> str:
+        """The expression of column `i`, if it is called by name; else of all columns."""
+        if not self.is_by_column:
+            return self.call()
+        return self.call("i") if self.width == 1 else f"{self.call(f'i // {self.width}')}[i % {self.width}]"
 
     def call(self, *more: str) -> str:
         """Return the call, with further arguments after the environment."""
@@ -89,6 +104,8 @@ class Binder:
         """First column of each command."""
         self.structs: dict[str, Any] = {}
         """Values that a parameter may name, by name: contacts."""
+        self.columns: dict[str, tuple[str, ...]] = {}
+        """What each contact is of, by its name."""
         self.functions: dict[str, Any] = {}
         """Functions that the text of the kernels calls, by name."""
         self._allocate = allocate
@@ -128,41 +145,50 @@ class Binder:
         for name in parameters[len(passed) :]:
             where, default = f"{path}.{name}", signature.parameters[name].default
             value = getattr(term, name) if name in term.parameters else default
-            if value is inspect.Parameter.empty and name != "memory":
+            if value is inspect.Parameter.empty and name not in ("memory", "contact_sensors"):
                 raise ShoalError(f"{where} is missing: {function.key}() needs it.")
             expression, selected = self._argument(where, name, hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
+        parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
-        if not by_column:
-            columns = _VECTORS.get(hints.get("return"), ("",))
-        return Bound(path.replace(".", "_"), function, tuple(arguments), columns, by_column)
+        columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
+        return Bound(path.replace(".", "_"), function, tuple(arguments), columns, by_column, len(parts))
 
     def _argument(
         self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
         what = kind_of(name)
-        if what is not None:
+        if what is not None and name != "contact_sensors":
             return self._selection(path, *what, value)
-        if name in ("command", "contact"):
-            return (str(_found(path, value, self.commands)) if name == "command" else self.contact(value, path)), ()
+        if name == "contact":
+            return self.contact(value, path), self.columns[value]
         if name == "grid":
             points = grid_points(*value)
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
             return self.share(
                 "grid", tuple(value), lambda: wp.array(points, dtype=wp.vec2, device=self.device)
             ), columns
+        return self._without_columns(path, name, kind, value, selected), ()
+
+    def _without_columns(self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
+        """Return the expression of an argument that selects nothing."""
+        if name == "command":
+            return str(_found(path, value, self.commands))
+        if name == "contact_sensors":
+            rows = self.names.contact_sensors(selected, path)
+            return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == "memory":
             self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
             self.memories.append(argument)
-            return argument, ()
+            return argument
         if isinstance(kind, _ARRAY):
             row = np.array(_by_name(path, value, selected), dtype=np.float32)
             self.arrays[argument] = wp.array(row, dtype=wp.float32, device=self.device)
-            return argument, ()
-        return self._number_or_vector(path, kind, value), ()
+            return argument
+        return self._number_or_vector(path, kind, value)
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
         if kind in _VECTORS:

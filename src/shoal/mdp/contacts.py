@@ -1,4 +1,4 @@
-"""Contacts of geoms that a task tracks: whether each touches, since when, and how it moves."""
+"""Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -18,14 +18,14 @@ from shoal.mdp.names import Geom
 
 @wp.struct
 class Contact:
-    """The contacts of several geoms, each (num_envs, number of geoms)."""
+    """The contacts of several geoms or bodies, each (num_envs, number of them)."""
 
     found: wp.array2d[wp.bool]
     """Whether each touches."""
     position: wp.array2d[wp.vec3]
     """Where each is in the world [m]."""
     velocity: wp.array2d[wp.vec3]
-    """How each moved during the last step [m/s]; of no meaning in the first step of an episode."""
+    """How each moved during the last step [m/s]; 0 in the first step of an episode."""
     air_time: wp.array2d[wp.float32]
     """Time without contact until now [s]; 0 in contact."""
     contact_time: wp.array2d[wp.float32]
@@ -48,10 +48,16 @@ def new_contact(allocate: Callable[[str, Any], wp.array]) -> Any:
 
 @wp.func
 def track_contact(
-    contact: Contact, env: wp.int32, i: wp.int32, found: wp.bool, position: wp.vec3, step_dt: wp.float32
+    contact: Contact,
+    env: wp.int32,
+    i: wp.int32,
+    found: wp.bool,
+    position: wp.vec3,
+    step_dt: wp.float32,
+    is_first_step: wp.bool,
 ) -> None:
-    """Update the contact of one geom after a step."""
-    contact.velocity[env, i] = (position - contact.position[env, i]) / step_dt
+    """Update the contact of one geom or body after a step."""
+    contact.velocity[env, i] = (position - contact.position[env, i]) * wp.where(is_first_step, 0.0, 1.0 / step_dt)
     contact.position[env, i] = position
     contact.found[env, i] = found
     if found:
@@ -84,3 +90,24 @@ def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Geom], t
     """Whether a spherical geom is at most `tolerance` [m] above the ground."""
     geom = geoms[i]
     return clearance_of(state.ground, state.geom_xpos[env, geom.index]) <= geom.radius + tolerance
+
+
+@wp.func
+def touches(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
+    contact_sensors: wp.array[wp.int32],
+) -> wp.bool:
+    """Whether something touches a body, by MuJoCo's contact sensor."""
+    return state.sensordata[env, contact_sensors[i]] > 0.0
+
+
+@wp.func
+def net_force(state: Any, env: wp.int32, sensor: wp.int32) -> wp.vec3:
+    """Return the force on a body at all its contacts, in the world [N]."""
+    # The sensor has the number of contacts, then the force of the body on what it touches.
+    return -wp.vec3(
+        state.sensordata[env, sensor + 1], state.sensordata[env, sensor + 2], state.sensordata[env, sensor + 3]
+    )

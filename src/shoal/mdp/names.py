@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
 
 NO_LIMIT = 1e6
 """Limit of what has none."""
@@ -71,6 +71,11 @@ _OBJECTS = {
 _PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
 _STRUCTS = {"joint": Joint, "actuator": Actuator, "geom": Geom}
 _SHOWN = 12
+
+
+def contact_sensor(body: str) -> str:
+    """Return the name of the sensor of a body's contacts."""
+    return f"contact {body}"
 
 
 def kind_of(parameter: str) -> tuple[str, bool] | None:
@@ -144,6 +149,20 @@ class Names:
             for name, value in getattr(self, f"_{kind}")(index).items():
                 row[name] = value
         return struct, rows
+
+    def contact_sensors(self, bodies: Iterable[str], path: str) -> np.ndarray:
+        """Return where in ``sensordata`` the contacts of bodies begin, see `shoal.mdp.contacts.add_contact_sensors`.
+
+        Raises:
+            ShoalError: The model has no such sensor.
+        """
+        names = [contact_sensor(body) for body in bodies]
+        missing = [name for name in names if mujoco.mj_name2id(self.model, _OBJECTS["sensor"], name) < 0]
+        if missing:
+            raise ShoalError(
+                f"{path}: the model has no sensor '{missing[0]}': call add_contact_sensors() in build_model."
+            )
+        return np.array([self.model.sensor(name).adr[0] for name in names], dtype=np.int32)
 
     def _is_scalar(self, joint: int) -> bool:
         return int(self.model.jnt_type[joint]) in (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))

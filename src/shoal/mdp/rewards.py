@@ -14,8 +14,9 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, command_at, gravity_b, lin_vel_b
-from shoal.mdp.contacts import Contact, has_just_landed
+from shoal.mdp.base import ang_vel_b, body_ang_vel_w, command_at, gravity_b, lin_vel_b, quat_of
+from shoal.mdp.contacts import Contact, has_just_landed, net_force
+from shoal.mdp.ground import clearance_of
 from shoal.mdp.names import Actuator, Joint
 
 
@@ -68,6 +69,61 @@ def flat_orientation_l2(state: Any, env: wp.int32) -> wp.float32:
     """Penalise the horizontal part of gravity in the base's frame, squared."""
     gravity = gravity_b(state, env)
     return gravity[0] * gravity[0] + gravity[1] * gravity[1]
+
+
+@wp.func
+def upright(state: Any, env: wp.int32, body: wp.int32, std: wp.float32) -> wp.float32:
+    """Reward a body that stands upright: exp(-(horizontal part of gravity in its frame)² / std²)."""
+    down = wp.quat_rotate_inv(quat_of(state.xquat[env, body]), wp.vec3(0.0, 0.0, -1.0))
+    return wp.exp(-(down[0] * down[0] + down[1] * down[1]) / (std * std))
+
+
+@wp.func
+def body_angular_velocity_penalty(state: Any, env: wp.int32, body: wp.int32) -> wp.float32:
+    """Penalise a body's angular velocity about the world's x and y, squared."""
+    velocity = body_ang_vel_w(state, env, body)
+    return velocity[0] * velocity[0] + velocity[1] * velocity[1]
+
+
+@wp.func
+def joint_pos_limits(state: Any, env: wp.int32, joints: wp.array[Joint], soft_factor: wp.float32 = 0.9) -> wp.float32:
+    """Penalise how far joints are outside their soft limits [rad]: those at `soft_factor` of the range."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        middle = 0.5 * (joints[i].lower + joints[i].upper)
+        half = 0.5 * soft_factor * (joints[i].upper - joints[i].lower)
+        total += wp.max(wp.abs(state.qpos[env, joints[i].qpos] - middle) - half, 0.0)
+    return total
+
+
+@wp.func
+def variable_posture(
+    state: Any,
+    env: wp.int32,
+    joints: wp.array[Joint],
+    command: wp.int32,
+    std_standing: wp.array[wp.float32],
+    std_walking: wp.array[wp.float32],
+    std_running: wp.array[wp.float32],
+    walking_threshold: wp.float32 = 0.5,
+    running_threshold: wp.float32 = 1.5,
+) -> wp.float32:
+    """Reward the default pose: exp(-mean of (distance of a joint / its std)²), whose std depends on the command.
+
+    The speed of a command is that along x and y [m/s] plus that about z [rad/s].
+    """
+    wanted = command_at(state, env, command)
+    speed = wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2])
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        std = std_standing[i]
+        if speed >= running_threshold:
+            std = std_running[i]
+        elif speed >= walking_threshold:
+            std = std_walking[i]
+        error = (state.qpos[env, joints[i].qpos] - joints[i].default_pos) / std
+        total += error * error
+    return wp.exp(-total / wp.float32(joints.shape[0]))
 
 
 @wp.func
@@ -148,4 +204,99 @@ def feet_slip(state: Any, env: wp.int32, contact: Contact) -> wp.float32:
         if contact.found[env, foot] and not has_just_landed(contact, env, foot, state.step_dt):
             velocity = contact.velocity[env, foot]
             total += velocity[0] * velocity[0] + velocity[1] * velocity[1]
+    return total
+
+
+@wp.func
+def is_commanded(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.float32:
+    """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
+    wanted = command_at(state, env, command)
+    return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
+
+
+@wp.func
+def feet_in_air(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    threshold_min: wp.float32 = 0.05,
+    threshold_max: wp.float32 = 0.5,
+    command_threshold: wp.float32 = 0.5,
+) -> wp.float32:
+    """Reward feet in the air for a time between two [s], where a speed is commanded. mjlab's `feet_air_time`."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        since = contact.air_time[env, foot]
+        total += wp.where(since > threshold_min and since < threshold_max, 1.0, 0.0)
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def feet_clearance(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    target_height: wp.float32,
+    command_threshold: wp.float32 = 0.01,
+) -> wp.float32:
+    """Penalise (distance of a foot's height above the ground from the target) times its horizontal speed [m²/s]."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        velocity = contact.velocity[env, foot]
+        speed = wp.length(wp.vec2(velocity[0], velocity[1]))
+        total += wp.abs(clearance_of(state.ground, contact.position[env, foot]) - target_height) * speed
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def feet_swing_height(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    target_height: wp.float32,
+    memory: wp.array2d[wp.float32],
+    command_threshold: wp.float32 = 0.01,
+) -> wp.float32:
+    """Penalise (largest height of a swing / target - 1)², when the foot lands."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        if has_just_landed(contact, env, foot, state.step_dt):
+            error = memory[env, foot] / target_height - 1.0
+            total += wp.where(contact.last_air_time[env, foot] > 0.0, error * error, 0.0)
+            memory[env, foot] = 0.0
+        elif not contact.found[env, foot]:
+            height = clearance_of(state.ground, contact.position[env, foot])
+            memory[env, foot] = wp.max(memory[env, foot], height)
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def soft_landing(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    bodies: wp.array[wp.int32],
+    contact_sensors: wp.array[wp.int32],
+    command_threshold: wp.float32 = 0.05,
+) -> wp.float32:
+    """Penalise the force of feet that land [N]. `bodies` are those of the contact."""
+    total = wp.float32(0.0)
+    for foot in range(bodies.shape[0]):
+        if has_just_landed(contact, env, foot, state.step_dt):
+            total += wp.length(net_force(state, env, contact_sensors[foot]))
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def undesired_contacts(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32], threshold: wp.float32
+) -> wp.float32:
+    """Penalise each of the bodies that is touched with more than `threshold` [N]."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        total += wp.where(wp.length(net_force(state, env, contact_sensors[i])) > threshold, 1.0, 0.0)
     return total

@@ -88,11 +88,13 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
     """Contacts after a step."""
     source = Source("sense")
     for name, bound in terms.contacts.items():
-        geoms = next(each for each in bound.arguments if each.startswith("geom"))
-        position = f"state.geom_xpos[env, {geoms}[i].index]"
+        selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
+        is_geom = selected.startswith("geom")
+        position = f"state.geom_xpos[env, {selected}[i].index]" if is_geom else f"state.xpos[env, {selected}[i]]"
         source.add(
             f"for i in range({len(bound.columns)}):",
-            f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {position}, state.step_dt)",
+            f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {position}, state.step_dt, "
+            "age[env] == 1)",
         )
     return source
 
@@ -192,7 +194,7 @@ def _observe(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Sou
     for group, bounds in terms.observations.items():
         first = 0
         for name, bound in bounds.items():
-            users.setdefault(_value(bound), []).append((group, name, first, bound))
+            users.setdefault(bound.value, []).append((group, name, first, bound))
             first += len(bound.columns) * _term(config, group, name).history
     together, wide = Source("observe"), list[Source]()
     for value, uses in users.items():
@@ -215,10 +217,6 @@ def _observe(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Sou
     if together.lines:
         together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
     return [together, *wide]
-
-
-def _value(bound: Bound) -> str:
-    return bound.call("i") if bound.is_by_column else bound.call()
 
 
 def _term(config: TermsConfig, group: str, name: str) -> ObsTerm:

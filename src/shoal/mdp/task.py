@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +16,7 @@ from shoal.mdp.binding import Binder, Bound, uses
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
 from shoal.mdp.ground import Ground
-from shoal.mdp.kernels import generate, struct_of
+from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.sim.kernel_task import Command
@@ -23,8 +24,6 @@ from shoal.sim.mujoco_task import MujocoTask
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
-_ALWAYS = ("action", "last_action", "rng", "step_dt")
-"""What the generated text reads from `state` itself."""
 _DEFAULT = "default_"
 """Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
 
@@ -41,7 +40,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `commands` | (num_envs, columns) | all commands |
     | `home` | (nq,) | the default pose |
     | `ground` | | the ground, see `shoal.mdp.ground` |
-    | `episode_length` | (num_envs,) | steps since the episode began |
+    | `episode_length` | (num_envs,) | steps since the episode began; 0 after its last |
+    | `age` | (num_envs,) | steps of the episode, with the present one |
     | `time_out` | (num_envs,) | in events of mode `reset`: the episode before was cut off, and has not failed |
     | `first_env` | (1,) | index of the first environment, see `KernelTask.restart` |
     | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
@@ -83,6 +83,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         commands = self._number_commands()
         contacts = self._bind("contacts")
         for name, bound in contacts.items():
+            self.binder.columns[name] = bound.columns
             self.binder.structs[name] = new_contact(partial(self._contact_array, name, len(bound.columns)))
         self.bound = BoundTerms(
             actions=self._bind("actions", "i", "action"),
@@ -138,6 +139,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         events = [term for term in self.config.terms("events").values() if term.mode == "interval"]
         self.action = self.array("action", self.num_actions)
         """The clipped actions of this step."""
+        self.age = self.array("age", dtype=wp.int32)
+        """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         """Which terminations hold. Shape (num_envs, number of terminations)."""
         arrays: dict[str, wp.array] = {
@@ -148,7 +151,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "truncated": self.truncated,
             "done": self.done,
             "moved": self.moved,
-            "age": self.array("age", dtype=wp.int32),
+            "age": self.age,
             "command_left": self.array("command_left", max(1, len(self.bound.commands))),
             "event_left": self.array("event_left", max(1, len(events))),
             **{f"obs_{group}": array for group, array in self.obs.items()},
@@ -161,15 +164,16 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        arguments = {"state": self._state(), "numbers": self.numbers, **arrays, **self.binder.arrays}
+        arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
 
-    def _state(self) -> Any:
-        """Return what the functions of terms read."""
+    def _state(self, sources: Iterable[Source]) -> Any:
+        """Return what the text of the kernels and the functions of terms read."""
         own: dict[str, Any] = {
             "action": self.action,
             "last_action": self.array("last_action", self.num_actions),
             "rng": self.rng,
+            "age": self.age,
             "episode_length": self.episode_length,
             "time_out": self.time_out,
             "first_env": self.first_env,
@@ -183,7 +187,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
         }
         values: dict[str, Any] = {}
-        for name in sorted({*_ALWAYS}.union(*map(uses, self.binder.functions.values()))):
+        text = "\n".join(line for source in sources for line in source.lines)
+        in_text = re.findall(r"\bstate\.(\w+)", text)
+        for name in sorted({*in_text}.union(*map(uses, self.binder.functions.values()))):
             if name in own:
                 values[name] = own[name]
             elif name in made:

@@ -27,6 +27,7 @@ _SHIPPED = (
     "shoal.tasks.cartpole.specs:SPECS",
     "shoal.tasks.quadruped.specs:SPECS",
     "shoal.tasks.gymnasium_v5.specs:SPECS",
+    "shoal.tasks.humanoid.specs:SPECS",
 )
 """Tasks of this package. Named, not imported: the task families are a higher layer."""
 
@@ -61,8 +62,8 @@ class TaskSpec:
     """Builder of the environments: `module:attribute`, or `/path/to/file.py:attribute`. Called as
     `builder(config, num_envs=..., device=..., seed=...)`."""
     check: str | None = None
-    """Check of the environment's configuration before a launch, `module:function`. Called with the configuration;
-    returns notes for the user, and raises a `UsageError` if the task cannot be built."""
+    """Check of the environment's configuration before a launch, `module:function`. Called with it and
+    with `env`; returns notes for the user, and raises a `UsageError` if the task cannot be built."""
     reference: str | None = None
     """Speed of the same dynamics in MuJoCo's C engine, `module:function`, for `shoal bench`. Called as
     `reference(config, num_envs, seconds)`; returns environment steps a second."""
@@ -131,7 +132,7 @@ class TaskSpec:
         """
         if self.extra is not None:
             require_extra(self.extra)
-        return load(self.check)(config) or () if self.check else ()
+        return load(self.check)(config, self.env) or () if self.check else ()
 
     def load_reference(self) -> Callable[..., float] | None:
         """Import the reference of `shoal bench`, if the task has one."""

@@ -18,9 +18,9 @@ from support.stories import plan_of
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.launch.run_record import make_run_dir, record_launch
-from shoal.tasks.quadruped.config import FLAT, VelocityConfig
-from shoal.tasks.quadruped.robot import SHIPPED, build_spec
-from shoal.tasks.quadruped.specs import check_robot
+from shoal.mdp.config import RobotConfig
+from shoal.mdp.robots import SHIPPED, build_spec, check_robot, find_feet
+from shoal.tasks.quadruped.config import FLAT
 from shoal.tasks.quadruped.task import FlatVelocity
 
 
@@ -57,12 +57,12 @@ def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
     task = FlatVelocity(config, num_envs=2, device="cpu", seed=0)
     task.step()
     assert task.parameter("actuator_gainprm").numpy()[0, 0, 0] == 60.0
-    assert len(task.robot.feet) == 4
+    assert len(find_feet(task.model, task.config.feet)) == 4
 
 
 def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -> None:
     silent = changed(tmp_path, ('timestep="0.005" ', ""))  # MuJoCo's own default is 0.002 s.
-    (note,) = check_robot(dataclasses.replace(FLAT, robot=silent))
+    (note,) = check_robot(dataclasses.replace(FLAT, robot=silent), FLAT)
     assert note == (
         f"--env.robot {silent} has a time step of 0.002 s, but the task's is 0.005 s: pass --env.physics-dt 0.002 "
         "--env.decimation 10 for the robot's own, at the same control rate."
@@ -71,7 +71,7 @@ def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -
         dataclasses.replace(FLAT, robot=silent), num_envs=1, device="cpu", seed=0
     ).step_dt == pytest.approx(0.02)
     own = dataclasses.replace(FLAT, robot=silent, physics_dt=0.002, decimation=10)
-    assert check_robot(own) == ()
+    assert check_robot(own, FLAT) == ()
 
 
 class StandIn:
@@ -125,7 +125,7 @@ def test_a_run_keeps_its_robot_of_the_menagerie(tmp_path: Path) -> None:
     record_launch(run, plan)
     shutil.rmtree(tmp_path / "unitree_go1")
     again = parse_train(["--config", str(run.train_yaml)]).env
-    assert isinstance(again, VelocityConfig)
+    assert isinstance(again, RobotConfig)
     assert build_spec(again).key("home").qpos[2] == 0.29
 
 

@@ -11,6 +11,7 @@ from support.calm import CALM, changed
 from support.ground_probe import probe
 
 from shoal.envs.vec_env import WarpVecEnv
+from shoal.mdp.robots import find_feet
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
 from shoal.tasks.quadruped.terrain import TILE, make_terrain
@@ -84,7 +85,7 @@ def test_each_robot_begins_on_its_tile_and_stands_there() -> None:
     qpos = task.qpos.numpy()
     heights = qpos[:, 2] - probe(task.state_values["ground"], qpos[:, :3])[0][:, 0]
     assert heights == pytest.approx(0.25, abs=0.03)
-    feet = task.data("geom_xpos").numpy()[:, task.robot.feet].reshape(-1, 3)
+    feet = task.data("geom_xpos").numpy()[:, find_feet(task.model, task.config.feet)].reshape(-1, 3)
     assert (
         np.abs(probe(task.state_values["ground"], feet)[1] - 0.023) < 0.005
     ).all()  # They touch the ground: a foot's radius above it.

@@ -13,6 +13,7 @@ from support.calm import CALM, NEVER_FALLS, changed
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.groups import World
 from shoal.learn.statistics import Seconds, Statistics
+from shoal.mdp.robots import find_feet
 from shoal.tasks.quadruped.config import FLAT
 from shoal.tasks.quadruped.task import FlatVelocity
 
@@ -75,7 +76,7 @@ def test_reward_terms_are_what_their_names_say() -> None:
     torques = stiffness * (standing + 0.3 * actions - angles) - damping * joint_speeds
     torques = np.clip(torques, -task_limits(), task_limits())
     stands = np.abs(command).sum(axis=1) < 0.1
-    feet = task.data("geom_xpos").numpy()[:, task.robot.feet]
+    feet = task.data("geom_xpos").numpy()[:, find_feet(task.model, task.config.feet)]
     touches = feet[:, :, 2] <= 0.023 + 0.005
     was_in_air = before["air_time"] > 0
     swings = np.where(touches & was_in_air, before["air_time"] - 0.25, 0.0).sum(axis=1) / 0.02
@@ -158,7 +159,7 @@ def test_pushes_come_in_their_intervals_and_as_hard_as_asked() -> None:
 
 def test_each_environment_has_a_floor_a_load_and_motors_of_its_own() -> None:
     task = walking(NUM_ENVS)
-    feet = task.robot.feet
+    feet = find_feet(task.model, task.config.feet)
     friction = task.parameter("geom_friction").numpy()[:, feet, 0]
     assert (friction == friction[:, :1]).all()
     assert (friction.min(), friction.max()) == pytest.approx((0.4, 1.2), abs=0.02)

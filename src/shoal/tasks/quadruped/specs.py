@@ -4,33 +4,8 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
 from shoal.config import DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
-from shoal.tasks.quadruped.config import FLAT, ROUGH, VelocityConfig
+from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
-
-
-def check_robot(config: VelocityConfig) -> tuple[str, ...]:
-    """Check a robot of the user's own, and compare time steps.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    usual = VelocityConfig()
-    if (config.robot, config.keyframe, config.feet) == (usual.robot, usual.keyframe, usual.feet):
-        return ()
-    from shoal.tasks.quadruped.robot import build_on_a_plane, read_robot
-
-    model = build_on_a_plane(config)
-    read_robot(model, config)
-    own, ours = model.opt.timestep, config.physics_dt
-    if ours in (None, own):
-        return ()
-    decimation = max(1, round(config.decimation * ours / own))
-    note = (
-        f"--env.robot {config.robot} has a time step of {own:g} s, but the task's is {ours:g} s: pass --env.physics-dt "
-        f"{own:g} --env.decimation {decimation} for the robot's own, at the same control rate."
-    )
-    return (note,)
-
 
 _GROUPS = {"actor": ("policy",), "critic": ("critic",)}
 
@@ -75,7 +50,7 @@ SPECS = (
         builder="shoal.tasks.quadruped.task:FlatVelocity",
         gpu_bytes_per_env=38_800,
         observation_size=96,
-        check="shoal.tasks.quadruped.specs:check_robot",
+        check="shoal.mdp.robots:check_robot",
     ),
     TaskSpec(
         name="Quadruped-Velocity-Rough",
@@ -87,6 +62,6 @@ SPECS = (
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=834_000,
         observation_size=330,
-        check="shoal.tasks.quadruped.specs:check_robot",
+        check="shoal.mdp.robots:check_robot",
     ),
 )

@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from shoal.errors import UsageError
-from shoal.tasks.quadruped.robot import Robot
+from shoal.mdp.robots import Robot
 
 _SIGNS = {
     "base_lin_vel": (1, -1, 1),

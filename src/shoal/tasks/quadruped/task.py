@@ -2,64 +2,29 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import mujoco
 import numpy as np
 import warp as wp
 
+from shoal.mdp.config import RobotConfig
 from shoal.mdp.ground import Ground
-from shoal.mdp.task import TermsTask
-from shoal.tasks.quadruped.config import FLAT, ROUGH, RoughConfig, VelocityConfig
-from shoal.tasks.quadruped.robot import Robot, build_on_a_plane, read_robot
+from shoal.mdp.robot_task import RobotTask
+from shoal.tasks.quadruped.config import FLAT, ROUGH, RoughConfig
 from shoal.tasks.quadruped.terms import Tiles
 from shoal.tasks.quadruped.terrain import BORDER, CELL, Terrain, build_on_terrain, make_terrain
-
-ConfigT = TypeVar("ConfigT", bound=VelocityConfig)
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
-class VelocityTask(TermsTask[ConfigT], Generic[ConfigT]):
-    """Track a commanded velocity."""
-
-    @classmethod
-    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
-        """Return the robot on a plane."""
-        return build_on_a_plane(config)
-
-    @cached_property
-    def robot(self) -> Robot:
-        """The robot's joints, feet and numbers."""
-        return read_robot(self.model, self.config)
-
-    def home(self) -> np.ndarray:
-        """Return the pose of the keyframe, (nq,)."""
-        return self.robot.start
-
-    def roles(self) -> Mapping[str, str]:
-        """Return the patterns of the feet and of the base."""
-        return {"feet": self.config.feet, "base": self.model.body(self.robot.base).name}
-
-    def deployment(self) -> dict[str, Any]:
-        """Return what a controller needs to act as this task does."""
-        return super().deployment() | {
-            "joint_names": list(self.robot.joint_names),
-            "default_joint_pos": self.robot.start[7:].tolist(),
-            "action_scale": self.config.terms("actions")["joint_pos"].scale,
-            "stiffness": self.robot.gains[0].tolist(),
-            "damping": self.robot.gains[1].tolist(),
-            "command_names": list(self.commands),
-        }
-
-
-class FlatVelocity(VelocityTask[VelocityConfig]):
+class FlatVelocity(RobotTask[RobotConfig]):
     """Track a commanded velocity on flat ground."""
 
     config = FLAT
 
 
-class RoughVelocity(VelocityTask[RoughConfig]):
+class RoughVelocity(RobotTask[RoughConfig]):
     """Track a commanded velocity on rough terrain, whose levels follow the walked distance."""
 
     config = ROUGH

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from shoal.mdp.robots import add_floor, build_spec, compile_spec
 from shoal.tasks.quadruped.config import RoughConfig, TerrainName
-from shoal.tasks.quadruped.robot import add_floor, build_spec, compile_spec
 
 CELL = 0.1
 """Distance between two points of the height field [m]."""

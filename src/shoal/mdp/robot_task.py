@@ -1,0 +1,51 @@
+"""A task with a robot on a plane, which its user may replace."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import mujoco
+import numpy as np
+
+from shoal.mdp.config import RobotConfig
+from shoal.mdp.robots import Robot, build_on_a_plane, find_feet, read_robot
+from shoal.mdp.task import TermsTask
+
+ConfigT = TypeVar("ConfigT", bound=RobotConfig)
+
+
+class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
+    """A robot on a plane. Patterns of terms may contain ``{base}``, and the names of `RobotConfig.role_fields`."""
+
+    @classmethod
+    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+        """Return the robot on a plane."""
+        return build_on_a_plane(config)
+
+    @cached_property
+    def robot(self) -> Robot:
+        """The robot's joints and numbers."""
+        return read_robot(self.model, self.config)
+
+    def home(self) -> np.ndarray:
+        """Return the first pose, (nq,)."""
+        return self.robot.start
+
+    def roles(self) -> Mapping[str, str]:
+        """Return the patterns that the configuration names, and that of the base."""
+        config = self.config
+        if config.feet:
+            find_feet(self.model, config.feet)
+        named = {name: getattr(config, name) for name in config.role_fields}
+        return named | {"base": self.model.body(self.robot.base).name}
+
+    def deployment(self) -> dict[str, Any]:
+        """Return what a controller needs to act as this task does."""
+        return super().deployment() | {
+            "joint_names": list(self.robot.joint_names),
+            "default_joint_pos": self.robot.joint_pos.tolist(),
+            "action_scale": self.config.terms("actions")["joint_pos"].scale,
+            "stiffness": self.robot.gains[0].tolist(),
+            "damping": self.robot.gains[1].tolist(),
+            "command_names": list(self.commands),
+        }

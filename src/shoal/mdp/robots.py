@@ -1,0 +1,335 @@
+"""Robots of tasks: from MJCF files, with position servos, a first pose, and ground."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.mdp.config import RobotConfig
+from shoal.sim.engines.model_files import find_robot
+
+SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
+"""The robot that ships."""
+KP = 1.5
+"""Stiffness of a servo that replaces a motor, as a share of its largest torque [1/rad]."""
+KD = 0.025
+"""Damping of such a servo, as a share of its stiffness [s]."""
+_KP_WITHOUT_LIMIT = 50.0
+"""Its stiffness where nothing limits the torque [N m/rad]."""
+_SCALAR = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+_AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
+"""MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
+_NO_LIMIT = 1e6
+"""Torque limit of an unlimited actuator [N m]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Robot:
+    """Indices and numbers of a robot. Joints are those of the actuators, in their order."""
+
+    base: int
+    start: np.ndarray
+    """``qpos`` of the keyframe. Shape (nq,)."""
+    joint_names: tuple[str, ...]
+    joint_pos: np.ndarray
+    """Positions of the joints in `start` [rad]. Shape (num_joints,)."""
+    gains: np.ndarray
+    """Stiffness [N m/rad] and damping [N m s/rad] of the actuators. Shape (2, num_joints)."""
+    torque_limits: np.ndarray
+    """Largest torques [N m]. Shape (num_joints,)."""
+
+    @property
+    def num_joints(self) -> int:
+        """Number of actuated joints."""
+        return len(self.joint_names)
+
+
+def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
+    """Check a robot before a launch, and return notes: what its actuators became, and its own time step.
+
+    Args:
+        config: The configuration.
+        usual: The task's default, whose robot is only looked for.
+
+    Raises:
+        UsageError: It cannot be found, or not be simulated.
+    """
+    asked = ("robot", "feet", "keyframe", "pose", "kp", "kd", "torque", "armature")
+    if all(getattr(config, name) == getattr(usual, name) for name in asked):
+        if config.robot:
+            find_robot(config.robot)
+        return ()
+    model = build_on_a_plane(config)
+    read_robot(model, config)
+    if config.feet:
+        find_feet(model, config.feet)
+    notes: list[str] = []
+    spec = _read_spec(config)
+    if made := give_servos(spec, config):
+        notes.append(
+            f"--env.robot {config.robot}: {made} of its {model.nu} joints have no servo in the model and were given "
+            f"one. Its kp is {KP:g} times the largest torque, its kd {KD:g} s times kp, where --env.kp and --env.kd do "
+            "not name the joint."
+        )
+    own, ours = model.opt.timestep, config.physics_dt
+    if ours not in (None, own):
+        decimation = max(1, round(config.decimation * ours / own))
+        notes.append(
+            f"--env.robot {config.robot} has a time step of {own:g} s, but the task's is {ours:g} s: pass "
+            f"--env.physics-dt {own:g} --env.decimation {decimation} for the robot's own, at the same control rate."
+        )
+    return tuple(notes)
+
+
+def build_spec(config: RobotConfig) -> mujoco.MjSpec:
+    """Return the robot that a configuration names, with a position servo for each joint, and without ground.
+
+    Raises:
+        UsageError: There is no such robot.
+    """
+    spec = _read_spec(config)
+    give_servos(spec, config)
+    return spec
+
+
+def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
+    path = find_robot(config.robot) if config.robot else SHIPPED
+    try:
+        return mujoco.MjSpec.from_file(str(path))
+    except (ValueError, OSError) as error:
+        message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
+        raise UsageError(message) from error
+
+
+def give_servos(spec: mujoco.MjSpec, config: RobotConfig) -> int:
+    """Turn motors and joints without an actuator into position servos; return how many.
+
+    MuJoCo computes a servo's torque at each physics step, kp (target - angle) - kd speed, and limits it as the motor
+    was. `config.kp` and `config.kd` set the gains of the joints that their patterns match, of a servo of the model's
+    too. Others get `KP` of the largest torque, and `KD` of kp.
+    """
+    of_joint = {actuator.target: actuator for actuator in spec.actuators}
+    taken = {actuator.name for actuator in spec.actuators}
+    made = 0
+    for joint in spec.joints:
+        if joint.type not in _SCALAR or not joint.name:
+            continue
+        actuator = of_joint.get(joint.name)
+        kp, kd, torque, armature = (
+            _by_pattern(getattr(config, flag), joint.name, flag) for flag in ("kp", "kd", "torque", "armature")
+        )
+        if armature is not None:
+            joint.armature = armature
+        if actuator is None:
+            name = f"{joint.name}_servo" if joint.name in taken else joint.name
+            actuator = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        elif is_servo(actuator):
+            actuator.gainprm[0] = actuator.gainprm[0] if kp is None else kp
+            actuator.biasprm[1:3] = -actuator.gainprm[0], actuator.biasprm[2] if kd is None else -kd
+            _limit(actuator, torque)
+            continue
+        elif actuator.gaintype != mujoco.mjtGain.mjGAIN_FIXED or actuator.biastype != mujoco.mjtBias.mjBIAS_NONE:
+            continue  # A muscle, say: `read_robot` refuses it.
+        limit = min(_largest_torque(actuator), _largest(joint.actfrcrange)) if torque is None else torque
+        if kp is None:
+            kp = KP * limit if limit < np.inf else _KP_WITHOUT_LIMIT
+        actuator.set_to_position(kp=kp, kv=KD * kp if kd is None else kd)
+        actuator.gear = [1, 0, 0, 0, 0, 0]
+        actuator.ctrllimited = False
+        _limit(actuator, limit)
+        made += 1
+    return made
+
+
+def _limit(actuator: Any, torque: float | None) -> None:
+    """Limit the torque of an actuator, unless it is None [N m]."""
+    if torque is not None:
+        actuator.forcelimited = torque < np.inf
+        actuator.forcerange = [-torque, torque] if torque < np.inf else [0, 0]
+
+
+def _largest_torque(motor: Any) -> float:
+    """Return the largest torque of a motor, which may be infinite [N m]. Ranges of a new actuator are 0."""
+    by_control = _largest(motor.ctrlrange) * abs(motor.gainprm[0])
+    return min(by_control, _largest(motor.forcerange)) * abs(motor.gear[0])
+
+
+def _largest(limits: np.ndarray) -> float:
+    """Return the larger of two limits, (2,), where 0 and 0 are none."""
+    return float(np.abs(limits).max()) if np.any(limits) else np.inf
+
+
+def is_servo(actuator: Any) -> bool:
+    """Whether an actuator's control is the angle to go to."""
+    affine = actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE
+    return bool(affine and actuator.gainprm[0] == -actuator.biasprm[1] != 0.0)
+
+
+def _by_pattern(gains: Mapping[str, float], joint: str, flag: str) -> float | None:
+    """Return the number of the first pattern that matches a joint, if any."""
+    try:
+        return next((value for pattern, value in gains.items() if re.fullmatch(pattern, joint)), None)
+    except re.error as error:
+        message = f"--env.{flag} has a key that is no pattern that Python understands: {error}."
+        raise UsageError(message) from error
+
+
+def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
+    """Compile a robot and its ground, with the contact sensors that its terms need."""
+    if any("bodies" in term.parameters for term in config.terms("contacts").values()):
+        from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
+
+        add_contact_sensors(spec, config, {name: getattr(config, name) for name in config.role_fields})
+    try:
+        return spec.compile()
+    except ValueError as error:
+        message = f"--env.robot {config.robot or SHIPPED.name} does not compile: {' '.join(str(error).split())}"
+        raise UsageError(message) from error
+
+
+def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
+    """Return the model of a robot on an infinite chequered plane, unless it brings ground of its own.
+
+    Raises:
+        UsageError: There is no such robot, or it does not compile.
+    """
+    spec = build_spec(config)
+    if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
+        add_floor(spec, type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0.0, 0.0, 0.05))
+    return compile_spec(spec, config)
+
+
+def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:
+    """Add a sky, and a chequered floor of some kind, to a model."""
+    spec.add_texture(
+        name="sky",
+        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        rgb1=(0.75, 0.83, 0.92),
+        rgb2=(0.95, 0.96, 0.98),
+        width=128,
+        height=128,
+    )
+    spec.add_texture(
+        name="floor",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=(0.62, 0.65, 0.68),
+        rgb2=(0.74, 0.77, 0.8),
+        width=256,
+        height=256,
+    )
+    floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
+    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+    spec.worldbody.add_geom(name="floor", material="floor", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
+
+
+def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
+    """Return the pose at action 0, in which episodes begin, as ``qpos``, (nq,): a keyframe, or `config.pose`.
+
+    A robot in `config.pose` stands on the ground where it is lowest.
+
+    Raises:
+        UsageError: There is no such keyframe, or a pattern matches no joint.
+    """
+    if not config.pose:
+        names = [model.key(index).name for index in range(model.nkey)]
+        if config.keyframe not in names:
+            listed = f"the keyframes {', '.join(names)}" if names else "no keyframe"
+            raise UsageError(
+                f"--env.keyframe {config.keyframe} was asked for, but the robot has {listed}: "
+                "pass one, add one to the model, or pass joint positions as --env.pose."
+            )
+        return model.key(config.keyframe).qpos.copy()
+    joints = {model.joint(index).name: int(model.jnt_qposadr[index]) for index in range(1, model.njnt)}
+    qpos = model.qpos0.copy()
+    for pattern, value in config.pose.items():
+        matching = [name for name in joints if _by_pattern({pattern: value}, name, "pose") is not None]
+        if not matching:
+            raise UsageError(
+                f"--env.pose {pattern} matches none of the robot's joints, which are {', '.join(joints)}: pass "
+                "patterns of their names."
+            )
+        for name in matching:
+            qpos[joints[name]] = value
+    qpos[2] -= _height(build_on_a_plane(config), qpos)
+    return qpos
+
+
+def _height(model: mujoco.MjModel, qpos: np.ndarray) -> float:
+    """Return the distance between the ground and the lowest geom that collides [m]."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(model, data)
+    plane = int(np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)[0])
+    colliding = np.flatnonzero((model.geom_contype | model.geom_conaffinity) & (model.geom_bodyid != 0))
+    return min(mujoco.mj_geomDistance(model, data, plane, int(geom), 10.0, None) for geom in colliding)
+
+
+def find_feet(model: mujoco.MjModel, pattern: str) -> np.ndarray:
+    """Return the indices of the geoms that are feet.
+
+    Raises:
+        UsageError: There is none.
+    """
+    geoms = [model.geom(index).name for index in range(model.ngeom)]
+    try:
+        feet = [index for index, name in enumerate(geoms) if re.fullmatch(pattern, name)]
+    except re.error as error:
+        raise UsageError(f"--env.feet {pattern} is no pattern that Python understands: {error}.") from error
+    if not feet:
+        raise UsageError(
+            f"--env.feet {pattern} matches none of the robot's geoms, which are named "
+            f"{', '.join(filter(None, geoms)) or 'nothing'}: pass a pattern that matches its feet."
+        )
+    return np.array(feet, dtype=np.int32)
+
+
+def read_robot(model: mujoco.MjModel, config: RobotConfig) -> Robot:
+    """Read the robot of a model.
+
+    Raises:
+        UsageError: The model is no robot of this kind.
+    """
+    _check_joints(model, config)
+    limited = model.actuator_forcelimited.astype(bool)
+    joints = model.actuator_trnid[:, 0]
+    start = first_pose(model, config)
+    return Robot(
+        base=int(model.jnt_bodyid[0]),
+        start=start,
+        joint_names=tuple(model.joint(int(joint)).name for joint in joints),
+        joint_pos=start[model.jnt_qposadr[joints]],
+        gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
+        torque_limits=np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
+    )
+
+
+def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:
+    """Check for a free joint, and one position servo for each other joint."""
+    robot = config.robot or SHIPPED.name
+    if not model.njnt or model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
+        message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its base."
+        raise UsageError(message)
+    acted = [int(joint) for joint in model.actuator_trnid[:, 0]]
+    on_joints = bool((model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all())
+    if not on_joints or sorted(acted) != list(range(1, model.njnt)):
+        joints = ", ".join(model.joint(index).name for index in range(1, model.njnt))
+        raise UsageError(
+            f"--env.robot {robot} has {model.nu} actuators, and not one for each of its joints ({joints}): give each "
+            "of them a name, or one actuator, in the model."
+        )
+    servo = (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (
+        model.actuator_gainprm[:, 0] == -model.actuator_biasprm[:, 1]
+    )
+    if not servo.all():
+        others = ", ".join(model.actuator(int(index)).name for index in np.flatnonzero(~servo))
+        raise UsageError(
+            f"--env.robot {robot} has actuators that are neither servos nor motors ({others}): make them <position> or "
+            "<motor> actuators."
+        )

@@ -1,0 +1,1 @@
+"""Humanoids: velocity tracking, and motion tracking."""

@@ -1,0 +1,191 @@
+"""Motions of a robot: poses at a fixed rate, read from a file, resampled, and with the velocities of all bodies.
+
+Two kinds of files are read:
+
+- ``.npz`` with ``fps`` and either ``qpos``, (frames, nq), or mjlab's arrays ``joint_pos``, (frames, joints), and
+  ``body_pos_w``, ``body_quat_w``, whose first body is the robot's base. With ``joint_names`` the joints may have
+  another order than the model's.
+- ``.csv`` with a row for each frame: position of the base [m], its quaternion with the real part *last*, and the joints
+  [rad], as Unitree retargeted LAFAN1.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError, did_you_mean
+
+CSV_FPS = 30.0
+"""Rate of a CSV file, which does not tell it [frames/s]."""
+_BASE = 7
+"""Columns of the base in ``qpos``."""
+_FEWEST = 2
+"""Frames that a motion needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Motion:
+    """A motion at a fixed rate. Quaternions have the real part first."""
+
+    fps: float
+    """Frames a second."""
+    qpos: NDArray[np.float64]
+    """Poses. Shape (frames, nq)."""
+    qvel: NDArray[np.float64]
+    """Velocities, as MuJoCo has them: central differences. Shape (frames, nv)."""
+    body_pos: NDArray[np.float64]
+    """Positions of all bodies in the world [m]. Shape (frames, nbody, 3)."""
+    body_quat: NDArray[np.float64]
+    """Their orientations. Shape (frames, nbody, 4)."""
+    body_lin_vel: NDArray[np.float64]
+    """Velocities of their origins in the world [m/s]. Shape (frames, nbody, 3)."""
+    body_ang_vel: NDArray[np.float64]
+    """Angular velocities in the world [rad/s]. Shape (frames, nbody, 3)."""
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first frame to the last [s]."""
+        return (len(self.qpos) - 1) / self.fps
+
+
+def read_motion(
+    file: Path, model: mujoco.MjModel, *, fps: float | None = None, file_fps: float | None = None
+) -> Motion:
+    """Read a motion of a robot.
+
+    Args:
+        file: The file.
+        model: The robot, whose first joint is free.
+        fps: Rate of the result; None for the file's own [frames/s].
+        file_fps: Rate of the file, instead of what it tells [frames/s].
+
+    Raises:
+        UsageError: The file cannot be read, or is of another robot.
+    """
+    poses, own_fps = _poses(file, model)
+    own_fps = file_fps or own_fps
+    if len(poses) < _FEWEST or own_fps <= 0 or not np.isfinite(poses).all():
+        raise UsageError(
+            f"The motion {file} has {len(poses)} frames, {own_fps:g} a second, and is "
+            f"{'finite' if np.isfinite(poses).all() else 'not finite'}: two finite frames are needed at least."
+        )
+    return of_poses(poses if fps is None else resample(model, poses, own_fps, fps), model, fps or own_fps)
+
+
+def of_poses(poses: NDArray[np.float64], model: mujoco.MjModel, fps: float) -> Motion:
+    """Return the motion through poses, (frames, nq), with all velocities."""
+    frames = len(poses)
+    qvel = np.zeros((frames, model.nv))
+    for frame in range(frames):
+        before, after = max(frame - 1, 0), min(frame + 1, frames - 1)
+        mujoco.mj_differentiatePos(model, qvel[frame], (after - before) / fps, poses[before], poses[after])
+    data = mujoco.MjData(model)
+    pos, quat = np.zeros((frames, model.nbody, 3)), np.zeros((frames, model.nbody, 4))
+    velocity = np.zeros((frames, model.nbody, 6))
+    for frame in range(frames):
+        data.qpos[:], data.qvel[:] = poses[frame], qvel[frame]
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_comVel(model, data)
+        pos[frame], quat[frame] = data.xpos, data.xquat
+        for body in range(1, model.nbody):
+            mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, body, velocity[frame, body], 0)
+    return Motion(
+        fps=fps,
+        qpos=poses,
+        qvel=qvel,
+        body_pos=pos,
+        body_quat=quat,
+        body_lin_vel=velocity[:, :, 3:],
+        body_ang_vel=velocity[:, :, :3],
+    )
+
+
+def resample(model: mujoco.MjModel, poses: NDArray[np.float64], own_fps: float, fps: float) -> NDArray[np.float64]:
+    """Return poses at another rate: along the shortest way between two, also of quaternions."""
+    count = int((len(poses) - 1) * fps / own_fps + 1e-6) + 1
+    resampled, step = np.empty((count, model.nq)), np.zeros(model.nv)
+    for frame in range(count):
+        at = min(frame * own_fps / fps, len(poses) - 1)
+        first = min(int(at), len(poses) - 2)
+        mujoco.mj_differentiatePos(model, step, 1.0, poses[first], poses[first + 1])
+        resampled[frame] = poses[first]
+        mujoco.mj_integratePos(model, resampled[frame], step, at - first)
+    return resampled
+
+
+def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
+    """Write a motion as ``.npz`` with mjlab's arrays, of all bodies but the world, and the names of joints and bodies.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    np.savez_compressed(
+        file,
+        fps=np.array([motion.fps]),
+        joint_pos=motion.qpos[:, _BASE:].astype(np.float32),
+        joint_vel=motion.qvel[:, _BASE - 1 :].astype(np.float32),
+        body_pos_w=motion.body_pos[:, 1:].astype(np.float32),
+        body_quat_w=motion.body_quat[:, 1:].astype(np.float32),
+        body_lin_vel_w=motion.body_lin_vel[:, 1:].astype(np.float32),
+        body_ang_vel_w=motion.body_ang_vel[:, 1:].astype(np.float32),
+        joint_names=np.array(_joints(model)),
+        body_names=np.array([model.body(index).name for index in range(1, model.nbody)]),
+    )
+
+
+def _joints(model: mujoco.MjModel) -> list[str]:
+    """Return the names of the joints after the free one."""
+    return [model.joint(index).name for index in range(1, model.njnt)]
+
+
+def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], float]:
+    """Return ``qpos`` of each frame, (frames, nq), and the rate [frames/s]."""
+    if not file.is_file():
+        near = did_you_mean(file.name, (each.name for each in file.parent.glob("*")))
+        raise UsageError(f"There is no motion {file}.{near} Pass an .npz or .csv file.")
+    try:
+        if file.suffix == ".csv":
+            table = np.atleast_2d(np.loadtxt(file, delimiter=",", dtype=np.float64))
+            return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
+        with np.load(file, allow_pickle=False) as content:
+            arrays: dict[str, Any] = dict(content)
+        fps = float(np.ravel(arrays["fps"])[0])
+        if "qpos" in arrays:
+            qpos = np.asarray(arrays["qpos"], dtype=np.float64)
+            base, turn, joints = qpos[:, :3], qpos[:, 3:_BASE], qpos[:, _BASE:]
+        else:
+            base, turn = arrays["body_pos_w"][:, 0], arrays["body_quat_w"][:, 0]
+            joints = arrays["joint_pos"]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise UsageError(
+            f"The motion {file} cannot be read ({what}): pass an .npz file with fps and qpos, or fps, joint_pos, "
+            "body_pos_w and body_quat_w, or a .csv file without a header."
+        ) from error
+    names = [str(name) for name in arrays.get("joint_names", _joints(model))]
+    if sorted(names) != sorted(_joints(model)):
+        missing = sorted(set(_joints(model)) - set(names)) or ["none"]
+        raise UsageError(
+            f"The motion {file} is of another robot: it has {len(names)} joints, the robot {len(_joints(model))}; "
+            f"missing are {', '.join(missing[:5])}. Pass the robot that it was made for as --env.robot."
+        )
+    order = [names.index(name) for name in _joints(model)] if joints.shape[1] == len(names) else slice(None)
+    return _whole(file, base, turn, joints[:, order], model), fps
+
+
+def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel) -> NDArray[np.float64]:  # noqa: ANN401
+    """Return ``qpos`` from its parts."""
+    if joints.shape[1] != model.nq - _BASE:
+        raise UsageError(
+            f"The motion {file} has {joints.shape[1]} joints, but the robot has {model.nq - _BASE}: pass the robot "
+            "that it was made for as --env.robot."
+        )
+    length = np.linalg.norm(turn, axis=1, keepdims=True)
+    if not length.all():
+        raise UsageError(f"The motion {file} has frames whose base has no orientation, but zeros: check the file.")
+    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64)

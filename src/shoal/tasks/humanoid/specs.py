@@ -1,0 +1,41 @@
+"""Registry entries of the motion tracking tasks: names, summaries and tuned learners. Importable without Warp."""
+
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.tasks.humanoid.velocity import G1_FLAT
+from shoal.tasks.registry import TaskSpec
+
+_MODEL = {"hidden_dims": (256, 256, 128), "activation": "elu", "obs_normalization": True}
+
+_AGENT = RslRlConfig(
+    num_steps_per_env=24,
+    obs_groups={"actor": ("policy",), "critic": ("critic",)},
+    actor=ModelConfig(**_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0)),
+    critic=ModelConfig(**_MODEL),
+    algorithm=PpoConfig(entropy_coef=0.005, desired_kl=0.02),
+)
+
+SPECS = (
+    TaskSpec(
+        name="G1-Velocity-Flat",
+        summary="Walk with a Unitree G1 on flat ground as fast, and in the direction, that is commanded.",
+        env=G1_FLAT,
+        agent=_AGENT,
+        num_envs=512,
+        max_iterations=3000,
+        builder="shoal.mdp.robot_task:RobotTask",
+        observation_size=198,
+        check="shoal.mdp.robots:check_robot",
+    ),
+    TaskSpec(
+        name="Humanoid-Tracking-Flat",
+        summary="Imitate a recorded motion with a humanoid on flat ground.",
+        env=HUMANOID,
+        agent=_AGENT,
+        num_envs=512,
+        max_iterations=1500,
+        builder="shoal.tasks.humanoid.tracking_task:Tracking",
+        observation_size=366,
+        check="shoal.mdp.robots:check_robot",
+    ),
+)

@@ -1,0 +1,331 @@
+"""Terms of motion tracking. Names, definitions and weights are mjlab's, which follow BeyondMimic (arXiv 2508.08241).
+
+`anchor_body` is the body by which the motion is moved to where the robot is; the *moved* pose of a body is its pose in
+the motion, turned about z and shifted horizontally so that the anchors agree.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, quat_of
+from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.random import uniform, uniform_int
+
+
+@wp.struct
+class Reference:
+    """The motion. Arrays have a row for each frame, and a column for each of all bodies."""
+
+    frames: wp.int32
+    qpos: wp.array2d[wp.float32]
+    qvel: wp.array2d[wp.float32]
+    body_pos: wp.array2d[wp.vec3]
+    body_quat: wp.array2d[wp.quat]
+    body_lin_vel: wp.array2d[wp.vec3]
+    body_ang_vel: wp.array2d[wp.vec3]
+
+
+# The frame, and poses.
+
+
+@wp.func
+def frame_of(state: Any, env: wp.int32) -> wp.int32:
+    """Return the frame that the robot is to be in after the present step."""
+    return wp.min(state.start_frame[env] + state.age[env], state.reference.frames - 1)
+
+
+@wp.func
+def next_frame_of(state: Any, env: wp.int32) -> wp.int32:
+    """Return the frame that the robot is to be in after the next step: what is observed."""
+    return wp.min(state.start_frame[env] + state.age[env] + 1, state.reference.frames - 1)
+
+
+@wp.func
+def angle_between(a: wp.quat, b: wp.quat) -> wp.float32:
+    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
+    turn = wp.quat_inverse(a) * b
+    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))
+
+
+@wp.func
+def two_columns(matrix: wp.mat33) -> wp.spatial_vector:
+    """Return the first two columns of a matrix, row by row."""
+    return wp.spatial_vector(matrix[0, 0], matrix[0, 1], matrix[1, 0], matrix[1, 1], matrix[2, 0], matrix[2, 1])
+
+
+@wp.func
+def heading_to_robot(state: Any, env: wp.int32, anchor: wp.int32) -> wp.quat:
+    """Return the rotation about z from the motion's anchor to the robot's."""
+    turn = quat_of(state.xquat[env, anchor]) * wp.quat_inverse(state.reference.body_quat[frame_of(state, env), anchor])
+    # The heading of a rotation, as from its yaw angle.
+    yaw = wp.atan2(2.0 * (turn[3] * turn[2] + turn[0] * turn[1]), 1.0 - 2.0 * (turn[1] * turn[1] + turn[2] * turn[2]))
+    return wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), yaw)
+
+
+@wp.func
+def moved_pos(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> wp.vec3:
+    """Return the moved position of a body [m]; heights are the motion's."""
+    frame = frame_of(state, env)
+    origin = state.reference.body_pos[frame, anchor]
+    place = wp.vec3(state.xpos[env, anchor][0], state.xpos[env, anchor][1], origin[2])
+    offset = state.reference.body_pos[frame, body] - origin
+    return place + wp.quat_rotate(heading_to_robot(state, env, anchor), offset)
+
+
+@wp.func
+def moved_quat(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> wp.quat:
+    """Return the moved orientation of a body."""
+    return heading_to_robot(state, env, anchor) * state.reference.body_quat[frame_of(state, env), body]
+
+
+# Observations.
+
+
+@wp.func
+def motion_joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the position of a joint in the motion [rad]."""
+    return state.reference.qpos[next_frame_of(state, env), joints[i].qpos]
+
+
+@wp.func
+def motion_joint_vel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the speed of a joint in the motion [rad/s]."""
+    return state.reference.qvel[next_frame_of(state, env), joints[i].dof]
+
+
+@wp.func
+def motion_anchor_pos_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.vec3:
+    """Return the anchor's position in the motion, in the robot's anchor's frame [m]."""
+    offset = state.reference.body_pos[next_frame_of(state, env), anchor_body] - state.xpos[env, anchor_body]
+    return wp.quat_rotate_inv(quat_of(state.xquat[env, anchor_body]), offset)
+
+
+@wp.func
+def motion_anchor_ori_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.spatial_vector:
+    """Return the anchor's orientation in the motion, in the robot's anchor's frame: two columns of its matrix."""
+    turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
+    matrix = wp.quat_to_matrix(turn * state.reference.body_quat[next_frame_of(state, env), anchor_body])
+    return two_columns(matrix)
+
+
+@wp.func
+def robot_body_pos_b(
+    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32
+) -> wp.vec3:
+    """Return the position of a body in the anchor's frame [m]."""
+    offset = state.xpos[env, bodies[i]] - state.xpos[env, anchor_body]
+    return wp.quat_rotate_inv(quat_of(state.xquat[env, anchor_body]), offset)
+
+
+@wp.func
+def robot_body_ori_b(
+    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32
+) -> wp.spatial_vector:
+    """Return the orientation of a body in the anchor's frame: two columns of its matrix."""
+    turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
+    return two_columns(wp.quat_to_matrix(turn * quat_of(state.xquat[env, bodies[i]])))
+
+
+# Rewards.
+
+
+@wp.func
+def motion_global_anchor_position_error_exp(
+    state: Any, env: wp.int32, anchor_body: wp.int32, std: wp.float32
+) -> wp.float32:
+    """Return exp(-(distance of the anchor from the motion)² / std²), in the world."""
+    error = state.reference.body_pos[frame_of(state, env), anchor_body] - state.xpos[env, anchor_body]
+    return wp.exp(-wp.dot(error, error) / (std * std))
+
+
+@wp.func
+def motion_global_anchor_orientation_error_exp(
+    state: Any, env: wp.int32, anchor_body: wp.int32, std: wp.float32
+) -> wp.float32:
+    """Return exp(-(angle of the anchor from the motion)² / std²), in the world."""
+    wanted = state.reference.body_quat[frame_of(state, env), anchor_body]
+    error = angle_between(wanted, quat_of(state.xquat[env, anchor_body]))
+    return wp.exp(-error * error / (std * std))
+
+
+@wp.func
+def motion_relative_body_position_error_exp(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, std: wp.float32
+) -> wp.float32:
+    """Return exp(-mean of (distance of a body from its moved position)² / std²)."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        error = moved_pos(state, env, anchor_body, bodies[i]) - state.xpos[env, bodies[i]]
+        total += wp.dot(error, error)
+    return wp.exp(-total / float(bodies.shape[0]) / (std * std))
+
+
+@wp.func
+def motion_relative_body_orientation_error_exp(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, std: wp.float32
+) -> wp.float32:
+    """Return exp(-mean of (angle of a body from its moved orientation)² / std²)."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        error = angle_between(moved_quat(state, env, anchor_body, bodies[i]), quat_of(state.xquat[env, bodies[i]]))
+        total += error * error
+    return wp.exp(-total / float(bodies.shape[0]) / (std * std))
+
+
+@wp.func
+def motion_global_body_linear_velocity_error_exp(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], std: wp.float32
+) -> wp.float32:
+    """Return exp(-mean of (difference of a body's velocity from the motion's)² / std²), in the world."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        wanted = state.reference.body_lin_vel[frame_of(state, env), bodies[i]]
+        error = wanted - body_lin_vel_w(state, env, bodies[i])
+        total += wp.dot(error, error)
+    return wp.exp(-total / float(bodies.shape[0]) / (std * std))
+
+
+@wp.func
+def motion_global_body_angular_velocity_error_exp(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], std: wp.float32
+) -> wp.float32:
+    """Return exp(-mean of (difference of a body's angular velocity from the motion's)² / std²), in the world."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        wanted = state.reference.body_ang_vel[frame_of(state, env), bodies[i]]
+        error = wanted - body_ang_vel_w(state, env, bodies[i])
+        total += wp.dot(error, error)
+    return wp.exp(-total / float(bodies.shape[0]) / (std * std))
+
+
+# Terminations.
+
+
+@wp.func
+def motion_ended(state: Any, env: wp.int32) -> wp.bool:
+    """Whether the motion has no further frame."""
+    return state.start_frame[env] + state.age[env] >= state.reference.frames - 1
+
+
+@wp.func
+def bad_anchor_pos_z_only(state: Any, env: wp.int32, anchor_body: wp.int32, threshold: wp.float32) -> wp.bool:
+    """Whether the height of the anchor is further than `threshold` from the motion's [m]."""
+    wanted = state.reference.body_pos[frame_of(state, env), anchor_body]
+    return wp.abs(wanted[2] - state.xpos[env, anchor_body][2]) > threshold
+
+
+@wp.func
+def bad_anchor_ori(state: Any, env: wp.int32, anchor_body: wp.int32, threshold: wp.float32) -> wp.bool:
+    """Whether the anchor leans otherwise: the z of gravity's direction in the two frames differs by `threshold`."""
+    down = wp.vec3(0.0, 0.0, -1.0)
+    wanted = wp.quat_rotate_inv(state.reference.body_quat[frame_of(state, env), anchor_body], down)
+    actual = wp.quat_rotate_inv(quat_of(state.xquat[env, anchor_body]), down)
+    return wp.abs(wanted[2] - actual[2]) > threshold
+
+
+@wp.func
+def bad_motion_body_pos_z_only(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, threshold: wp.float32
+) -> wp.bool:
+    """Whether the height of one of the bodies is further than `threshold` from the motion's [m]."""
+    is_bad = wp.bool(False)
+    for i in range(bodies.shape[0]):
+        error = moved_pos(state, env, anchor_body, bodies[i])[2] - state.xpos[env, bodies[i]][2]
+        if wp.abs(error) > threshold:
+            is_bad = True
+    return is_bad
+
+
+# Events.
+
+
+@wp.func
+def start_on_motion(
+    state: Any,
+    env: wp.int32,
+    actuators: wp.array[Actuator],
+    joints: wp.array[Joint],
+    uniform_ratio: wp.float32,
+    before: wp.float32,
+    from_start: wp.bool,
+    position: wp.vec2,
+    x: wp.vec2,
+    y: wp.vec2,
+    z: wp.vec2,
+    roll: wp.vec2,
+    pitch: wp.vec2,
+    yaw: wp.vec2,
+) -> None:
+    """Put the robot into a frame of the motion, moved [m], turned [rad], and with joints nearby [rad].
+
+    The frame is drawn where another environment's last episode failed, up to `before` seconds earlier; or from all
+    frames, with the probability `uniform_ratio` and where that episode did not fail. With `from_start` it is the first.
+    """
+    # The others read `known_failure`, which `failed_share` writes in another kernel, when nobody reads it.
+    state.own_failure[env] = wp.where(state.time_out[env], 0, state.last_frame[env])
+    frame = uniform_int(state, env, state.reference.frames - 1)
+    other = uniform_int(state, env, state.known_failure.shape[0])
+    earlier = wp.int32(uniform(state, env, 0.0, before) / state.step_dt)
+    if uniform(state, env, 0.0, 1.0) >= uniform_ratio and state.known_failure[other] > 0:
+        frame = wp.max(state.known_failure[other] - earlier, 0)
+    if from_start:
+        frame = 0
+    state.start_frame[env] = frame
+    for column in range(state.reference.qpos.shape[1]):
+        state.qpos[env, column] = state.reference.qpos[frame, column]
+    for column in range(state.reference.qvel.shape[1]):
+        state.qvel[env, column] = state.reference.qvel[frame, column]
+    state.qpos[env, 0] = state.qpos[env, 0] + uniform(state, env, x[0], x[1])
+    state.qpos[env, 1] = state.qpos[env, 1] + uniform(state, env, y[0], y[1])
+    state.qpos[env, 2] = state.qpos[env, 2] + uniform(state, env, z[0], z[1])
+    turn = wp.quat_rpy(
+        uniform(state, env, roll[0], roll[1]),
+        uniform(state, env, pitch[0], pitch[1]),
+        uniform(state, env, yaw[0], yaw[1]),
+    ) * wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+    state.qpos[env, 3] = turn[3]
+    for column in range(3):
+        state.qpos[env, 4 + column] = turn[column]
+    for i in range(joints.shape[0]):
+        angle = state.qpos[env, joints[i].qpos] + uniform(state, env, position[0], position[1])
+        state.qpos[env, joints[i].qpos] = wp.clamp(angle, joints[i].lower, joints[i].upper)
+    for i in range(actuators.shape[0]):
+        state.ctrl[env, actuators[i].index] = state.qpos[env, actuators[i].qpos]
+
+
+# Metrics.
+
+
+@wp.func
+def failed_share(state: Any, env: wp.int32) -> wp.float32:
+    """Return 1 where the last episode of an environment failed: new episodes begin there, see `start_on_motion`."""
+    state.known_failure[env] = state.own_failure[env]
+    state.last_frame[env] = frame_of(state, env)
+    return wp.where(state.own_failure[env] > 0, 1.0, 0.0)
+
+
+@wp.func
+def error_body_pos(state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32) -> wp.float32:
+    """Return the mean distance of bodies from their moved positions [m]."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        total += wp.length(moved_pos(state, env, anchor_body, bodies[i]) - state.xpos[env, bodies[i]])
+    return total / float(bodies.shape[0])
+
+
+@wp.func
+def error_joint_pos(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the length of the differences of all joints from the motion [rad]."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        error = state.reference.qpos[frame_of(state, env), joints[i].qpos] - state.qpos[env, joints[i].qpos]
+        total += error * error
+    return wp.sqrt(total)

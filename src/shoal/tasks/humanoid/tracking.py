@@ -1,0 +1,124 @@
+"""The motion tracking tasks as terms. Units are SI: metres, radians, seconds.
+
+Terms, weights and ranges are those of mjlab 1.6.0's `tracking_env_cfg.py`, which follow BeyondMimic (arXiv 2508.08241),
+unless docs/tasks/tracking.md says otherwise.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from shoal.mdp.config import RobotConfig, task_config
+from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
+
+_ALL = ".*"
+_OWN = "shoal.tasks.humanoid.terms:"
+_ANCHOR = {"anchor_body": "{anchor}"}
+_BODIES = {"bodies": "{bodies}", **_ANCHOR}
+_NEVER = (0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig(RobotConfig):
+    """Imitate a motion."""
+
+    role_fields: ClassVar[tuple[str, ...]] = ("anchor", "bodies", "ends")
+    model_fields: ClassVar[tuple[str, ...]] = ("robot", "motion")
+
+    robot: str = "humanoid"
+    motion: str = "squats"
+    """The motion: an .npz or .csv file, see `shoal motion`, or the name of one that ships with the robot."""
+    anchor: str = "torso"
+    """Pattern of the body by which the motion is moved to where the robot is: `{anchor}` in the patterns of terms."""
+    bodies: str = "pelvis|torso|(thigh|shin|foot|upper_arm|lower_arm|hand)_.*"
+    """Pattern of the bodies that are tracked: `{bodies}`."""
+    ends: str = "(foot|hand)_.*"
+    """Pattern of the bodies whose heights must stay near the motion's: `{ends}`."""
+
+    def in_play(self) -> Self:
+        """Return the same without adaptive sampling: episodes begin anywhere in the motion."""
+        return replace(self, events=replace(self.events, start=replace(self.events.start, uniform_ratio=1.0)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+
+    def undisturbed(self) -> Self:
+        """Return the same without noise and pushes, and with episodes that begin exactly on the motion."""
+        calm = super().undisturbed()
+        still = dict.fromkeys(("position", "x", "y", "z", "roll", "pitch", "yaw"), _NEVER)
+        return replace(calm, events=replace(calm.events, start=replace(calm.events.start, **still)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+
+
+def _observed(*, noise: float) -> dict[str, Any]:
+    """Return what is observed, with `noise` times the usual errors."""
+    return {
+        "motion_joint_pos": Obs(f"{_OWN}motion_joint_pos", joints=_ALL),
+        "motion_joint_vel": Obs(f"{_OWN}motion_joint_vel", joints=_ALL),
+        "motion_anchor_pos_b": Obs(f"{_OWN}motion_anchor_pos_b", **_ANCHOR, noise=0.25 * noise),
+        "motion_anchor_ori_b": Obs(f"{_OWN}motion_anchor_ori_b", **_ANCHOR, noise=0.05 * noise),
+        "base_lin_vel": Obs("base_lin_vel", noise=0.5 * noise),
+        "base_ang_vel": Obs("base_ang_vel", noise=0.2 * noise),
+        "joint_pos": Obs("joint_pos_rel", joints=_ALL, noise=0.01 * noise),
+        "joint_vel": Obs("joint_vel_rel", joints=_ALL, noise=0.5 * noise),
+        "actions": Obs("last_action", actuators=_ALL),
+    }
+
+
+_PRIVILEGED = {
+    "body_pos": Obs(f"{_OWN}robot_body_pos_b", **_BODIES),
+    "body_ori": Obs(f"{_OWN}robot_body_ori_b", **_BODIES),
+}
+
+HUMANOID = task_config(
+    TrackingConfig,
+    pose={".*": 0.0},
+    physics_dt=0.005,
+    decimation=4,
+    episode_length_s=10.0,
+    actions={"joint_pos": Action("joint_position", actuators=_ALL, scale=0.5)},
+    observations={"policy": _observed(noise=1.0), "critic": _observed(noise=0.0) | _PRIVILEGED},
+    rewards={
+        "motion_global_root_pos": Reward(
+            f"{_OWN}motion_global_anchor_position_error_exp", weight=0.5, **_ANCHOR, std=0.3
+        ),
+        "motion_global_root_ori": Reward(
+            f"{_OWN}motion_global_anchor_orientation_error_exp", weight=0.5, **_ANCHOR, std=0.4
+        ),
+        "motion_body_pos": Reward(f"{_OWN}motion_relative_body_position_error_exp", weight=1.0, **_BODIES, std=0.3),
+        "motion_body_ori": Reward(f"{_OWN}motion_relative_body_orientation_error_exp", weight=1.0, **_BODIES, std=0.4),
+        "motion_body_lin_vel": Reward(
+            f"{_OWN}motion_global_body_linear_velocity_error_exp", weight=1.0, bodies="{bodies}", std=1.0
+        ),
+        "motion_body_ang_vel": Reward(
+            f"{_OWN}motion_global_body_angular_velocity_error_exp", weight=1.0, bodies="{bodies}", std=3.14
+        ),
+        "action_rate": Reward("action_rate_l2", weight=-0.1),
+        "joint_limit": Reward("joint_pos_limits", weight=-10.0, joints=_ALL),
+    },
+    terminations={
+        "motion_ended": Done(f"{_OWN}motion_ended", time_out=True),
+        "anchor_pos": Done(f"{_OWN}bad_anchor_pos_z_only", **_ANCHOR, threshold=0.25),
+        "anchor_ori": Done(f"{_OWN}bad_anchor_ori", **_ANCHOR, threshold=0.8),
+        "ee_body_pos": Done(f"{_OWN}bad_motion_body_pos_z_only", bodies="{ends}", **_ANCHOR, threshold=0.25),
+    },
+    events={
+        "start": Event(
+            f"{_OWN}start_on_motion",
+            "reset",
+            actuators=_ALL,
+            joints=_ALL,
+            uniform_ratio=0.1,
+            before=1.0,
+            from_start=False,
+            position=(-0.1, 0.1),
+            x=(-0.05, 0.05),
+            y=(-0.05, 0.05),
+            z=(-0.01, 0.01),
+            roll=(-0.1, 0.1),
+            pitch=(-0.1, 0.1),
+            yaw=(-0.2, 0.2),
+        ),
+        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), x=(-0.5, 0.5), y=(-0.5, 0.5)),
+    },
+    metrics={
+        "failed_share": Metric(f"{_OWN}failed_share"),
+        "error_body_pos": Metric(f"{_OWN}error_body_pos", **_BODIES),
+        "error_joint_pos": Metric(f"{_OWN}error_joint_pos", joints=_ALL),
+    },
+)

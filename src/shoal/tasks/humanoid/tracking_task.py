@@ -1,0 +1,54 @@
+"""The motion tracking tasks: the robot, the motion, and its frames."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+from shoal.mdp.robot_task import RobotTask
+from shoal.tasks.humanoid.motion import Motion, read_motion
+from shoal.tasks.humanoid.terms import Reference
+from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
+
+
+class Tracking(RobotTask[TrackingConfig]):
+    """Imitate a motion."""
+
+    config = HUMANOID
+
+    @cached_property
+    def motion(self) -> Motion:
+        """The motion, at the rate of the actions."""
+        return read_motion(motion_file(self.config), self.model, fps=1.0 / self.step_dt)
+
+    def home(self) -> np.ndarray:
+        """Return the first pose of the motion: what action 0 asks for."""
+        return self.motion.qpos[0]
+
+    def own_state(self) -> dict[str, Any]:
+        """Return the motion, and where in it each environment is."""
+        motion = self.motion
+        reference = Reference()
+        reference.frames = len(motion.qpos)
+        reference.qpos = wp.array(motion.qpos, dtype=wp.float32, device=self.device)
+        reference.qvel = wp.array(motion.qvel, dtype=wp.float32, device=self.device)
+        reference.body_pos = wp.array(motion.body_pos, dtype=wp.vec3, device=self.device)
+        real_last = np.roll(motion.body_quat, -1, axis=-1)
+        reference.body_quat = wp.array(real_last, dtype=wp.quat, device=self.device)
+        reference.body_lin_vel = wp.array(motion.body_lin_vel, dtype=wp.vec3, device=self.device)
+        reference.body_ang_vel = wp.array(motion.body_ang_vel, dtype=wp.vec3, device=self.device)
+        self.start_frame = self.array("start_frame", dtype=wp.int32)
+        """Frame that each episode began in."""
+        return {
+            "reference": reference,
+            "start_frame": self.start_frame,
+            **{name: self.array(name, dtype=wp.int32) for name in ("last_frame", "own_failure", "known_failure")},
+        }
+
+
+def motion_file(config: TrackingConfig) -> Path:
+    """Return the file of the motion."""
+    shipped = Path(__file__).with_name("motions") / f"{config.robot}_{config.motion}.npz"
+    return shipped if shipped.is_file() else Path(config.motion).expanduser()

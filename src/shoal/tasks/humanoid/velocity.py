@@ -1,0 +1,74 @@
+"""`G1-Velocity-Flat` as terms: names, weights and ranges are those of mjlab 1.6.0's task of this name.
+
+The model is plain MJCF in mjlab's package; its motors are described there in Python, so their numbers stand here.
+"""
+
+import math
+from typing import Any
+
+from shoal.mdp.config import RobotConfig, task_config
+from shoal.mdp.terms import Action, Contact, Done, Event, Reward
+from shoal.mdp.velocity import ALL, METRICS, observed, pushes, starts, twist
+
+_SMALL, _HIP, _KNEE = ".*(shoulder|elbow|wrist_roll).*", ".*(hip_pitch|hip_yaw|waist_yaw).*", ".*(hip_roll|knee).*"
+_WRIST, _LINKED = ".*wrist_(pitch|yaw).*", ".*(ankle|waist_pitch|waist_roll).*"
+"""Joints by their motors; ankles and the waist are moved by two."""
+_KP = {_SMALL: 14.25, _HIP: 40.18, _KNEE: 99.1, _WRIST: 16.78, _LINKED: 28.5}
+_TORQUE = {_SMALL: 25.0, _HIP: 88.0, _KNEE: 139.0, _WRIST: 5.0, _LINKED: 50.0}
+G1: dict[str, Any] = {
+    "robot": "g1",
+    "feet": "(left|right)_foot[1-7]_collision",
+    "pose": {
+        ".*_hip_pitch_joint": -0.312,
+        ".*_knee_joint": 0.669,
+        ".*_ankle_pitch_joint": -0.363,
+        ".*_elbow_joint": 0.6,
+    }
+    | {".*_shoulder_pitch_joint": 0.2, "left_shoulder_roll_joint": 0.2, "right_shoulder_roll_joint": -0.2},
+    "kp": _KP,
+    "kd": {_SMALL: 0.907, _HIP: 2.558, _KNEE: 6.309, _WRIST: 1.068, _LINKED: 1.814},
+    "torque": _TORQUE,
+    "armature": {_SMALL: 0.00361, _HIP: 0.010178, _KNEE: 0.025102, _WRIST: 0.00425, _LINKED: 0.00722},
+    "physics_dt": 0.005,
+    "decimation": 4,
+}
+"""The robot with bent knees, its motors and rates. Motors: 10 Hz and a damping ratio of 2, by reflected inertia."""
+SCALE = {joints: 0.25 * _TORQUE[joints] / kp for joints, kp in _KP.items()}
+"""Action scale: a quarter of the angle at which a servo has its largest torque [rad]."""
+
+_LEGS = {".*hip_pitch.*": 0.3, ".*hip_(roll|yaw).*": 0.15, ".*knee.*": 0.35, ".*ankle_pitch.*": 0.25}
+_WALKING = _LEGS | {".*ankle_roll.*": 0.1, "waist_yaw.*": 0.2, "waist_roll.*": 0.08, "waist_pitch.*": 0.1}
+_ARMS = {".*shoulder_(pitch|roll).*": 0.15, ".*shoulder_yaw.*": 0.1, ".*elbow.*": 0.15, ".*wrist.*": 0.3}
+_FAST_LEGS = {".*hip_pitch.*": 0.5, ".*hip_(roll|yaw).*": 0.2, ".*knee.*": 0.6, ".*ankle_pitch.*": 0.35}
+_RUNNING = _FAST_LEGS | {".*ankle_roll.*": 0.15, "waist_yaw.*": 0.3, "waist_roll.*": 0.08, "waist_pitch.*": 0.2}
+_SWINGING = {".*shoulder_pitch.*": 0.5, ".*shoulder_roll.*": 0.2, ".*shoulder_yaw.*": 0.15, ".*elbow.*": 0.35}
+_STDS = {"std_standing": {ALL: 0.05}, "std_walking": _WALKING | _ARMS}
+_STDS["std_running"] = _RUNNING | _SWINGING | {".*wrist.*": 0.3}
+_FEET = {"contact": "feet", "command": "twist", "command_threshold": 0.05}
+
+
+G1_FLAT = task_config(
+    RobotConfig,
+    **G1,
+    actions={"joint_pos": Action("joint_position", actuators=ALL, scale=SCALE)},
+    commands=twist(1.0, 1.0, 0.5),
+    contacts={"feet": Contact("touches", bodies="(left|right)_ankle_roll_link")},
+    observations={"policy": observed(noise=1.0, lin_vel=0.5), "critic": observed(noise=0.0)},
+    rewards={
+        "track_linear_velocity": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.5),
+        "track_angular_velocity": Reward("track_angular_velocity", weight=2.0, command="twist", std=math.sqrt(0.5)),
+        "upright": Reward("upright", weight=1.0, body="torso_link", std=math.sqrt(0.2)),
+        "pose": Reward("variable_posture", weight=1.0, joints=ALL, command="twist", walking_threshold=0.05, **_STDS),
+        "body_ang_vel": Reward("body_angular_velocity_penalty", weight=-0.05, body="torso_link"),
+        "joint_limits": Reward("joint_pos_limits", weight=-1.0, joints=ALL),
+        "action_rate": Reward("action_rate_l2", weight=-0.1),
+        "foot_clearance": Reward("feet_clearance", weight=-2.0, target_height=0.1, **_FEET),
+        "foot_swing_height": Reward("feet_swing_height", weight=-0.25, target_height=0.1, **_FEET),
+        "foot_slip": Reward("feet_slip", weight=-0.1, contact="feet"),
+    },
+    terminations={"fell_over": Done("bad_orientation", limit_angle=math.radians(70.0))},
+    events=starts(place=0.5)
+    | pushes(1.0, 3.0)
+    | {"foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.3, 1.2))},
+    metrics=METRICS,
+)
