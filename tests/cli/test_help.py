@@ -62,12 +62,19 @@ def test_the_help_of_a_command_has_at_most_80_lines(command: str, capsys: pytest
 
 
 @pytest.mark.parametrize("task", registered())
-def test_the_help_of_train_is_short_and_names_every_group(
+def test_the_help_of_train_is_short(
+    task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(help_of(capsys, "train", task, group=()).splitlines()) <= 80
+
+
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Rough"])
+def test_the_help_of_train_names_every_group(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     short = help_of(capsys, "train", task, group=())
-    assert len(short.splitlines()) <= 80
     listed = short.partition("Groups of flags")[2]
     names = [line.split("  ")[1] for line in listed.splitlines()[1:]]
     assert {"machines", "films", "checkpoints", "env", "env rewards", "agent", "agent.algorithm"} <= set(names)

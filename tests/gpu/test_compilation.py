@@ -15,6 +15,7 @@ import pytest
 import warp as wp
 from support.cubins import compile_module, read_cubin
 
+import shoal.mdp
 import shoal.sim
 import shoal.tasks
 from shoal.tasks import registry
@@ -37,12 +38,23 @@ EXAMPLES_WITH_KERNELS = [path for path in sorted(EXAMPLES.glob("*.py")) if kerne
 @pytest.fixture(scope="module")
 def modules() -> dict[str, wp.Module]:
     """The modules with kernels, of the package and of the documented examples, by name."""
-    packages = [(package.__path__, f"{package.__name__}.") for package in (shoal.sim, shoal.tasks)]
+    packages = [(package.__path__, f"{package.__name__}.") for package in (shoal.sim, shoal.mdp, shoal.tasks)]
     names = [found.name for package in packages for found in pkgutil.walk_packages(*package)]
     for name in names:
         importlib.import_module(name)
     names += [registry.resolve(str(path)).load_builder().__module__ for path in EXAMPLES_WITH_KERNELS]
     return {name: module for name in names if (module := wp.get_module(name)).kernels}
+
+
+@pytest.fixture(scope="module")
+def generated() -> dict[str, wp.Module]:
+    """The modules of the kernels that are generated from the terms of tasks, by the name of the task."""
+    made: dict[str, wp.Module] = {}
+    for name in ("Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough", "Humanoid-Tracking-Flat"):
+        spec = registry.resolve(name)
+        task = spec.build(spec.env, num_envs=1, device="cpu", seed=0)
+        made[name] = task._kernels["reward"].kernel.module
+    return made
 
 
 def test_every_kernel_of_the_sources_is_found(modules: dict[str, wp.Module]) -> None:
@@ -53,8 +65,10 @@ def test_every_kernel_of_the_sources_is_found(modules: dict[str, wp.Module]) -> 
 
 
 @pytest.mark.parametrize("arch", ARCHS, ids="sm_{}".format)
-def test_every_kernel_compiles_for(arch: int, modules: dict[str, wp.Module], tmp_path: Path) -> None:
-    for name, module in modules.items():
+def test_every_kernel_compiles_for(
+    arch: int, modules: dict[str, wp.Module], generated: dict[str, wp.Module], tmp_path: Path
+) -> None:
+    for name, module in (modules | generated).items():
         cubin = compile_module(module, arch, tmp_path / name)
         assert (cubin.arch, cubin.kernels) == (arch, set(module.kernels)), name
 

@@ -15,7 +15,8 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import ang_vel_b, gravity_b, lin_vel_b
-from shoal.mdp.ground import surface_at
+from shoal.mdp.contacts import Contact, net_force
+from shoal.mdp.ground import clearance_of, surface_at
 from shoal.mdp.names import Actuator, Joint
 
 
@@ -76,3 +77,33 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
     x = state.qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
     y = state.qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
     return state.qpos[env, 2] - state.home[2] - surface_at(state.ground, x, y)[0]
+
+
+@wp.func
+def contact_forces(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
+    contact_sensors: wp.array[wp.int32],
+) -> wp.vec3:
+    """Return the force on a body at all its contacts, in the world [N]."""
+    return net_force(state, env, contact_sensors[i])
+
+
+@wp.func
+def feet_contact(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+    """Return 1 where a foot touches, else 0."""
+    return wp.where(contact.found[env, i], 1.0, 0.0)
+
+
+@wp.func
+def feet_air_time(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+    """Return the time that a foot has been in the air [s]."""
+    return contact.air_time[env, i]
+
+
+@wp.func
+def feet_height(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:
+    """Return the height of a foot above the ground [m]."""
+    return clearance_of(state.ground, contact.position[env, i])

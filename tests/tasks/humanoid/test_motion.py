@@ -1,0 +1,105 @@
+"""Motions: files of each kind, other rates, and the velocities of all bodies, with MuJoCo as oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from shoal.errors import UsageError
+from shoal.mdp.robots import build_on_a_plane
+from shoal.tasks.humanoid.motion import Motion, read_motion, write_motion
+from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.tasks.humanoid.tracking_task import motion_file
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return build_on_a_plane(HUMANOID)
+
+
+@pytest.fixture(scope="module")
+def motion(model: mujoco.MjModel) -> Motion:
+    return read_motion(motion_file(HUMANOID), model)
+
+
+def test_velocities_are_those_of_the_poses(model: mujoco.MjModel, motion: Motion) -> None:
+    middle = slice(1, -1)
+    moved = (motion.body_pos[2:] - motion.body_pos[:-2]) * motion.fps / 2
+    np.testing.assert_allclose(motion.body_lin_vel[middle], moved, atol=0.05)
+    turned = np.zeros((len(motion.qpos) - 2, model.nbody, 3))
+    for frame in range(len(turned)):
+        for body in range(1, model.nbody):
+            before, after, turn = *motion.body_quat[[frame, frame + 2], body], np.zeros(4)
+            mujoco.mju_negQuat(turn, before)
+            mujoco.mju_mulQuat(turn, after, turn.copy())
+            mujoco.mju_quat2Vel(turned[frame, body], turn, 2 / motion.fps)
+    np.testing.assert_allclose(motion.body_ang_vel[middle], turned, atol=0.1)
+
+
+def test_the_motion_that_ships_stays_within_the_limits_and_on_the_ground(model: mujoco.MjModel, motion: Motion) -> None:
+    lower, upper = model.jnt_range[1:].T
+    assert (motion.qpos[:, 7:] >= lower - 1e-6).all()
+    assert (motion.qpos[:, 7:] <= upper + 1e-6).all()
+    data = mujoco.MjData(model)
+    for pose in motion.qpos[::20]:
+        data.qpos[:] = pose
+        mujoco.mj_forward(model, data)
+        deepest = min((contact.dist for contact in data.contact if 0 in contact.geom), default=0.0)
+        assert -0.002 < deepest <= 0.0
+    feet = motion.body_pos[:, [model.body("foot_left").id, model.body("foot_right").id]].mean(axis=1)
+    np.testing.assert_allclose(feet[:, :2], feet[:1, :2].repeat(len(feet), 0), atol=1e-6)
+
+
+def test_another_rate_passes_through_the_same_poses(model: mujoco.MjModel, motion: Motion) -> None:
+    faster = read_motion(motion_file(HUMANOID), model, fps=2 * motion.fps)
+    assert faster.seconds == motion.seconds
+    np.testing.assert_allclose(faster.qpos[::2], motion.qpos, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(faster.qpos[:, 3:7], axis=1), 1.0, atol=1e-9)
+    slower = read_motion(motion_file(HUMANOID), model, fps=30.0)
+    assert len(slower.qpos) == 1 + int(motion.seconds * 30)
+
+
+def test_each_kind_of_file_gives_the_same_motion(model: mujoco.MjModel, motion: Motion, tmp_path: Path) -> None:
+    write_motion(tmp_path / "own.npz", motion, model)
+    np.savez(tmp_path / "qpos.npz", fps=motion.fps, qpos=motion.qpos)
+    with np.load(tmp_path / "own.npz") as own:
+        mjlab = {name: own[name] for name in own if not name.endswith("names")}
+        order = np.random.default_rng(0).permutation(model.nq - 7)
+        shuffled = dict(own) | {name: own[name][..., order] for name in ("joint_pos", "joint_vel", "joint_names")}
+    np.savez(tmp_path / "mjlab.npz", **mjlab)
+    np.savez(tmp_path / "shuffled.npz", **shuffled)
+    table = np.concatenate([motion.qpos[:, :3], motion.qpos[:, [4, 5, 6, 3]], motion.qpos[:, 7:]], axis=1)
+    np.savetxt(tmp_path / "unitree.csv", table, delimiter=",")
+    for file in ("own.npz", "qpos.npz", "mjlab.npz", "shuffled.npz"):
+        np.testing.assert_allclose(read_motion(tmp_path / file, model).qpos, motion.qpos, atol=1e-5, err_msg=file)
+    csv = read_motion(tmp_path / "unitree.csv", model, file_fps=motion.fps)
+    np.testing.assert_allclose(csv.qvel, motion.qvel, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (None, r"^There is no motion .*a\.npz\."),
+        ({}, r"cannot be read \(has no 'fps'\): pass an \.npz file with fps and qpos"),
+        ({"fps": 50, "qpos": np.ones((5, 10))}, r"has 3 joints, but the robot has 21: pass the robot that it was made"),
+        ({"fps": 50, "qpos": np.ones((1, 28))}, r"has 1 frames, 50 a second, and is finite: two finite frames"),
+        ({"fps": 50, "qpos": np.full((3, 28), np.nan)}, r"has 3 frames, 50 a second, and is not finite"),
+        ({"fps": 50, "qpos": np.zeros((3, 28))}, r"has frames whose base has no orientation, but zeros"),
+        (
+            {"fps": 50, "qpos": np.ones((3, 28)), "joint_names": ["a"]},
+            r"it has 1 joints, the robot 21; missing",
+        ),
+        ({"fps": 50, "qpos": np.array({}, dtype=object)}, r"cannot be read \(Object arrays cannot be loaded"),
+    ],
+)
+def test_a_motion_that_does_not_fit_is_refused(
+    model: mujoco.MjModel, tmp_path: Path, arrays: dict[str, Any] | None, said: str
+) -> None:
+    if arrays is not None:
+        np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UsageError, match=said):
+        read_motion(tmp_path / "a.npz", model)

@@ -1,0 +1,121 @@
+"""Motion tracking: the terms on the motion and beside it, where episodes begin, and how they end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from shoal.config.plain import from_plain
+from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.tasks.humanoid.tracking_task import Tracking
+
+ENVS = 32
+EXACT = HUMANOID.undisturbed().in_play()
+_TERMS = {name: at for at, name in enumerate(HUMANOID.terms("rewards"))}
+
+
+def begun(**changes: Any) -> Tracking:
+    """Return environments at the beginning of their episodes."""
+    task = Tracking(from_plain(EXACT, changes), num_envs=ENVS, device="cpu", seed=3)
+    task.restart(7)
+    return task
+
+
+@pytest.fixture(scope="module")
+def task() -> Tracking:
+    return begun()
+
+
+def rewards(task: Tracking) -> dict[str, np.ndarray]:
+    """Return the terms for the present state, as if it were that after a step."""
+    task.compute_rewards()
+    task.terminated.zero_()
+    task.truncated.zero_()
+    return dict(zip(task.reward_terms, task.terms.numpy().T.copy(), strict=True))
+
+
+def test_an_episode_begins_on_the_motion_where_all_errors_are_zero(task: Tracking) -> None:
+    frames: Any = task.start_frame.numpy()
+    np.testing.assert_allclose(task.qpos.numpy(), task.motion.qpos[frames], atol=1e-6)
+    np.testing.assert_allclose(task.qvel.numpy(), task.motion.qvel[frames], atol=1e-5)
+    assert len(np.unique(frames)) > ENVS / 2
+    terms = rewards(task)
+    for name in ("root_pos", "root_ori", "body_pos", "body_ori", "body_lin_vel", "body_ang_vel"):
+        own = f"motion_{'global_' if 'root' in name else ''}{name}"
+        np.testing.assert_allclose(terms[own], 1.0, atol=1e-4, err_msg=own)
+    assert not task.done_terms.numpy()[:, 1:].any()
+
+
+def test_the_policy_observes_the_next_frame(task: Tracking) -> None:
+    frame = task.start_frame.numpy() + 1
+    observed = task.obs["policy"].numpy()
+    joints = task.model.nq - 7
+    np.testing.assert_allclose(observed[:, :joints], task.motion.qpos[frame, 7:], atol=1e-6)
+    np.testing.assert_allclose(observed[:, joints : 2 * joints], task.motion.qvel[frame, 6:], atol=1e-5)
+    anchor = task.model.body("torso").id
+    offset = task.motion.body_pos[frame, anchor] - task.state_values["xpos"].numpy()[:, anchor]
+    in_anchor, back = np.zeros((ENVS, 3)), np.zeros(4)
+    for env, quat in enumerate(task.state_values["xquat"].numpy()[:, anchor]):
+        mujoco.mju_negQuat(back, quat)
+        mujoco.mju_rotVecQuat(in_anchor[env], offset[env], back)
+    np.testing.assert_allclose(observed[:, 2 * joints : 2 * joints + 3], in_anchor, atol=1e-5)
+
+
+def test_a_robot_that_does_what_the_motion_does_elsewhere_has_no_error_of_its_bodies() -> None:
+    shifted = {"x": [0.3, 0.3], "y": [-0.2, -0.2], "yaw": [0.5, 0.5]}
+    terms = rewards(begun(events={"start": shifted}))
+    for name in ("motion_body_pos", "motion_body_ori"):
+        np.testing.assert_allclose(terms[name], 1.0, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(terms["motion_global_root_ori"], np.exp(-(0.5**2) / 0.4**2), rtol=1e-3)
+    # The base is moved, and the torso that hangs on it turns about the base's z.
+    assert (terms["motion_global_root_pos"] < np.exp(-(0.3**2) / 0.3**2)).all()
+
+
+def test_a_robot_that_falls_is_terminated_and_a_motion_that_ends_is_a_time_out() -> None:
+    task = begun(events={"start": {"pitch": [1.6, 1.6]}})
+    rewards(task)
+    names = list(task.config.terms("terminations"))
+    assert task.done_terms.numpy()[:, names.index("anchor_ori")].all()
+    far = {"threshold": 1e6}
+    short = begun(terminations={"anchor_pos": far, "anchor_ori": far, "ee_body_pos": far})
+    last = len(short.motion.qpos) - 2
+    short.start_frame.fill_(last)
+    short.step()
+    assert short.time_out.numpy().all()
+
+
+def test_new_episodes_begin_where_others_failed() -> None:
+    adaptive = Tracking(
+        from_plain(EXACT, {"events": {"start": {"uniform_ratio": 0.0, "before": 0.2}}}),
+        num_envs=256,
+        device="cpu",
+        seed=0,
+    )
+    adaptive.restart(0)
+    arrays = adaptive.state_values
+    arrays["known_failure"].fill_(100)
+    adaptive.done.fill_(value=True)
+    adaptive.time_out.fill_(value=True)
+    adaptive.reset()
+    frames = adaptive.start_frame.numpy()
+    assert 90 <= frames.min() < frames.max() <= 100
+    arrays["known_failure"].fill_(0)  # Nobody has failed: anywhere.
+    adaptive.reset()
+    assert len(np.unique(adaptive.start_frame.numpy())) > 100
+
+
+def test_a_failure_is_known_to_the_others_until_the_episode_after_it_does_not_fail() -> None:
+    task = begun(events={"start": {"pitch": [1.6, 1.6]}})
+    task.step()  # All fall at once, and begin again in the same pose.
+    assert (task.state_values["own_failure"].numpy() > 0).all()
+    task.step()
+    assert (task.state_values["known_failure"].numpy() > 0).all()
+    names = list(task.metrics)
+    assert task.metric_values.numpy()[:, names.index("failed_share")].tolist() == [1.0] * ENVS
+    task.done.fill_(value=True)
+    task.time_out.fill_(value=True)
+    task.reset()
+    assert not task.state_values["own_failure"].numpy().any()
