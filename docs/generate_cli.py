@@ -36,6 +36,7 @@ COMMANDS = (
     "shoal sweep --help",
     "shoal export Cartpole-Swingup --help all",
     "shoal replay --help",
+    "shoal motion --help",
     "shoal runs --help",
     "shoal checkpoints --help",
     "shoal convert --help",

@@ -1,6 +1,7 @@
-"""Make the motion that ships: two squats with a sway and a wave between, for a humanoid of hinges.
+"""Make the motion that ships: two squats, with a sway and a wave between, of the humanoid of MuJoCo Warp.
 
-Joints follow smooth functions of time. The base is put where the feet stay on their spots and touch the ground.
+Run as `python docs/make_motion.py FILE.npz`. Joints follow smooth functions of time. In each frame the feet stay flat
+on their spots, and the torso leans so far forward that the centre of mass is above them: a pose that can be held.
 """
 
 import sys
@@ -9,12 +10,13 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from shoal.mdp.robots import build_on_a_plane
+from shoal.mdp.robots import build_on_a_plane, height_above_ground
 from shoal.tasks.humanoid.motion import of_poses, write_motion
 from shoal.tasks.humanoid.tracking import HUMANOID
 
 FPS = 50
 SECONDS = 8.0
+SIDES = {"right": 1.0, "left": -1.0}
 
 
 def bump(time: np.ndarray, start: float, end: float) -> np.ndarray:
@@ -23,57 +25,64 @@ def bump(time: np.ndarray, start: float, end: float) -> np.ndarray:
     return 0.5 * (1 - np.cos(2 * np.pi * phase))
 
 
-def humanoid(time: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the joints of the humanoid of MuJoCo Warp over time [rad]."""
+def joints_of(time: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the joints over time but for the hips' pitch, which `poses` finds [rad]."""
     squat = bump(time, 0.5, 3.0) + bump(time, 5.0, 7.5)
     sway = bump(time, 3.0, 4.0) - bump(time, 4.0, 5.0)
-    waving = bump(time, 3.0, 5.0) * np.sin(2 * np.pi * 2.0 * (time - 3.0))
-    joints: dict[str, np.ndarray] = {"abdomen_y": -0.25 * squat}
-    for side, sign in (("right", 1.0), ("left", -1.0)):
+    wave = bump(time, 3.0, 5.0)
+    joints: dict[str, np.ndarray] = {}
+    for side, sign in SIDES.items():
         joints |= {
-            f"hip_y_{side}": -0.9 * squat,
-            f"knee_{side}": -1.2 * squat - 0.04,
-            f"ankle_y_{side}": -0.5 * squat,
+            f"knee_{side}": -0.1 - 1.2 * squat,
+            f"ankle_y_{side}": -0.05 - 0.5 * squat,
             f"hip_x_{side}": sign * 0.08 * sway,
             f"ankle_x_{side}": -sign * 0.08 * sway,
             f"shoulder1_{side}": 0.5 * squat,
             f"shoulder2_{side}": -0.4 * squat,
             f"elbow_{side}": -0.5 - 0.3 * squat,
         }
-    joints["elbow_right"] = joints["elbow_right"] - 0.6 * bump(time, 3.0, 5.0) + 0.4 * waving
+    joints["elbow_right"] = joints["elbow_right"] - 0.6 * wave + 0.3 * wave * np.sin(4 * np.pi * (time - 3.0))
     return joints
 
 
-def poses(model: mujoco.MjModel, joints: dict[str, np.ndarray], feet: list[str]) -> np.ndarray:
-    """Return `qpos` over time, (frames, nq), with the feet on their spots."""
-    frames = len(next(iter(joints.values())))
-    qpos = np.tile(model.qpos0, (frames, 1))
+def poses(model: mujoco.MjModel, joints: dict[str, np.ndarray]) -> np.ndarray:
+    """Return `qpos` over time, (frames, nq): balanced, with the feet flat on their spots."""
+    qpos = np.tile(model.qpos0, (len(next(iter(joints.values()))), 1))
     for name, values in joints.items():
         joint = model.joint(name)
         qpos[:, joint.qposadr[0]] = np.clip(values, *joint.range)
     data = mujoco.MjData(model)
-    bodies = [model.body(foot).id for foot in feet]
-    geoms = [index for index in range(model.ngeom) if model.geom_bodyid[index] in bodies]
-    first = None
+    feet = [model.body(f"foot_{side}").id for side in SIDES]
+    spots = None
     for row in qpos:
-        data.qpos[:] = row
-        mujoco.mj_kinematics(model, data)
-        spot = data.xpos[bodies].mean(axis=0)
-        first = spot if first is None else first
-        row[:2] += (first - spot)[:2]
-        lowest = min(data.geom_xpos[geom][2] - _depth(model, data, geom) for geom in geoms)
-        row[2] -= lowest
+        forward, backward = 1.0, -0.5
+        for _ in range(30):  # Bisection: leaning forward moves the centre of mass forward.
+            lean = 0.5 * (forward + backward)
+            _lean(model, row, lean)
+            data.qpos[:] = row
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            soles = data.geom_xpos[[geom for geom in range(model.ngeom) if model.geom_bodyid[geom] in feet]]
+            if data.subtree_com[1, 0] > soles[:, 0].mean():
+                forward = lean
+            else:
+                backward = lean
+        middle = data.xpos[feet].mean(axis=0)
+        spots = middle if spots is None else spots
+        row[:2] += (spots - middle)[:2]
+        row[2] -= height_above_ground(model, row)
     return qpos
 
 
-def _depth(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> float:
-    """Return how far a capsule or sphere reaches below its middle [m]."""
-    half = model.geom_size[geom, 1] if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_CAPSULE else 0.0
-    return model.geom_size[geom, 0] + half * abs(data.geom_xmat[geom].reshape(3, 3)[2, 2])
+def _lean(model: mujoco.MjModel, row: np.ndarray, lean: float) -> None:
+    """Pitch the base, and the hips so that the feet stay flat. The knees' axes point the other way."""
+    row[3:7] = np.cos(lean / 2), 0.0, np.sin(lean / 2), 0.0
+    for side in SIDES:
+        knee, ankle = (row[model.joint(f"{name}_{side}").qposadr[0]] for name in ("knee", "ankle_y"))
+        row[model.joint(f"hip_y_{side}").qposadr[0]] = -lean + knee - ankle
 
 
 if __name__ == "__main__":
     robot = build_on_a_plane(HUMANOID)
     times = np.arange(int(SECONDS * FPS) + 1) / FPS
-    motion = of_poses(poses(robot, humanoid(times), ["foot_right", "foot_left"]), robot, FPS)
-    write_motion(Path(sys.argv[1]), motion, robot)
+    write_motion(Path(sys.argv[1]), of_poses(poses(robot, joints_of(times)), robot, FPS), robot)

@@ -24,7 +24,9 @@ COMMANDS = {
     "plan": ("plan", "Cartpole-Swingup"),
 }
 
-WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "sweep", "replay", "checkpoints", "convert", "runs")} | {
+WITHOUT_A_TASK = {
+    name: (name,) for name in ("doctor", "sweep", "replay", "motion", "checkpoints", "convert", "runs")
+} | {
     "compare": ("compare", "Cartpole-Swingup", "A", "B"),
     "compare_results": ("compare", "A", "B"),
 }
@@ -137,6 +139,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "compare",
             "export",
             "replay",
+            "motion",
             "checkpoints",
             "convert",
             "tasks",

@@ -20,6 +20,7 @@ from shoal.config import (
     ConvertConfig,
     DoctorConfig,
     ExportConfig,
+    MotionConfig,
     PlayConfig,
     ReplayConfig,
     RunsConfig,
@@ -84,11 +85,12 @@ _CONFIGS: dict[str, type[DataclassInstance]] = {
     "doctor": DoctorConfig,
     "sweep": SweepConfig,
     "replay": ReplayConfig,
+    "motion": MotionConfig,
     "runs": RunsConfig,
     "checkpoints": CheckpointsConfig,
     "convert": ConvertConfig,
 }
-_WITHOUT_A_TASK = {"sweep", "replay", "checkpoints", "convert", "tasks", "completion"}
+_WITHOUT_A_TASK = {"sweep", "replay", "motion", "checkpoints", "convert", "tasks", "completion"}
 _POSITIONAL = {"--file", "--run", "--a", "--b"}
 
 

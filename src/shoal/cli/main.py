@@ -214,6 +214,15 @@ def _replay(words: Sequence[str]) -> None:
     print_replayed(replay(parse_replay(words)))
 
 
+def _motion(words: Sequence[str]) -> None:
+    from shoal.cli.motion import print_motion
+    from shoal.cli.parse import parse_motion
+    from shoal.commands.motion import inspect_motion
+
+    config = parse_motion(words)
+    print_motion(inspect_motion(config), config)
+
+
 def _runs(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_runs
     from shoal.cli.runs import print_runs
@@ -306,6 +315,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "compare": ("find out which of two policies, or of two evaluations, has the higher mean return", _compare),
     "export": ("write a trained policy as ONNX, and as a torch.export program", _of_a_task("shoal export", _export)),
     "replay": ("replay the steps after which an environment diverged", _replay),
+    "motion": ("inspect, convert, cut and film a motion for motion tracking", _motion),
     "runs": ("list runs: state, steps, score, age, changed flags", _runs),
     "checkpoints": ("list and verify the checkpoints of a run", _checkpoints),
     "convert": ("convert a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),

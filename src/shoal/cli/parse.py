@@ -22,6 +22,7 @@ from shoal.config import (
     ConvertConfig,
     DoctorConfig,
     ExportConfig,
+    MotionConfig,
     PlayConfig,
     ReplayConfig,
     RunsConfig,
@@ -54,6 +55,7 @@ _ABOUT = {
     "export": "Write a trained policy as ONNX, and as a torch.export program.",
     "sweep": "Train many configurations of one task, one on each GPU at a time, and print a table of their scores.",
     "replay": "Step an environment that diverged once more, in MuJoCo C, and print the first non-finite value.",
+    "motion": "Print what is in a motion file, and whether a robot can follow it; convert, cut and film it.",
     "runs": "List runs with their state, steps, score and age, and the flags in which they differ from the defaults.",
     "checkpoints": "List the checkpoints of a run, and verify each against its manifest.",
     "convert": "Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a model.pt that `train` and `play` load.",
@@ -98,6 +100,13 @@ class _ComparePoliciesFlags(ComparePoliciesConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReplayFlags(ReplayConfig):
     """Arguments of `shoal replay`: the file is positional."""
+
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MotionFlags(MotionConfig):
+    """Arguments of `shoal motion`: the file is positional."""
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
 
@@ -309,6 +318,11 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
 def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
     """Parse the arguments of `shoal replay`. The file names its task."""
     return parse_flags(_ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
+
+
+def parse_motion(arguments: Sequence[str]) -> MotionConfig:
+    """Parse the arguments of `shoal motion`."""
+    return parse_flags(_MotionFlags, arguments, program="shoal motion", about="motion")
 
 
 def parse_runs(arguments: Sequence[str]) -> RunsConfig:

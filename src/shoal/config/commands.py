@@ -123,6 +123,37 @@ class ReplayConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MotionConfig(Config):
+    """Flags of `shoal motion`."""
+
+    prefix = "--"
+
+    file: str
+    """The motion: an .npz file, a .csv file as Unitree has them, or the name of one that ships, such as `squats`."""
+    robot: str = "humanoid"
+    """The robot, as `--env.robot` has it."""
+    file_fps: Annotated[float | None, above(0)] = None
+    """Frames a second of the file. Default: what the file tells, and 30 for a .csv file."""
+    fps: Annotated[float | None, above(0)] = None
+    """Frames a second of what is written. Default: those of the file."""
+    start: Annotated[float, at_least(0)] = 0.0
+    """Leave out what is before this time [s]."""
+    end: Annotated[float | None, above(0)] = None
+    """Leave out what is after this time [s]."""
+    out: str | None = None
+    """Write the motion to this .npz file, with the velocities of all bodies, as mjlab has them."""
+    video_path: str | None = None
+    """Write a film of the motion, without physics, to this mp4 file."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        Config.__post_init__(self)
+        refuse_no_mp4(self.video_path)
+        if self.out is not None and not self.out.endswith(".npz"):
+            raise UsageError(f"--out is {self.out}, but a motion is an .npz file: pass --out motion.npz.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsConfig(Config):
     """Flags of `shoal runs`."""
 

@@ -259,12 +259,12 @@ def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
             )
         for name in matching:
             qpos[joints[name]] = value
-    qpos[2] -= _height(build_on_a_plane(config), qpos)
+    qpos[2] -= height_above_ground(build_on_a_plane(config), qpos)
     return qpos
 
 
-def _height(model: mujoco.MjModel, qpos: np.ndarray) -> float:
-    """Return the distance between the ground and the lowest geom that collides [m]."""
+def height_above_ground(model: mujoco.MjModel, qpos: np.ndarray) -> float:
+    """Return the distance between a plane and the lowest geom that collides [m]; negative if it is below."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)

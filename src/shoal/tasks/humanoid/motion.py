@@ -18,11 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError, did_you_mean
+from shoal.mdp.robots import height_above_ground
 
 CSV_FPS = 30.0
 """Rate of a CSV file, which does not tell it [frames/s]."""
 _BASE = 7
 """Columns of the base in ``qpos``."""
+_WITHIN = 1e-3
+"""A joint may be this far beyond its range [rad]."""
 _FEWEST = 2
 """Frames that a motion needs."""
 
@@ -52,6 +55,12 @@ class Motion:
         return (len(self.qpos) - 1) / self.fps
 
 
+def motion_file(robot: str, motion: str) -> Path:
+    """Return the file of a motion: the one that it names, or one that ships for the robot."""
+    shipped = Path(__file__).with_name("motions") / f"{robot}_{motion}.npz"
+    return shipped if shipped.is_file() else Path(motion).expanduser()
+
+
 def read_motion(
     file: Path, model: mujoco.MjModel, *, fps: float | None = None, file_fps: float | None = None
 ) -> Motion:
@@ -74,6 +83,24 @@ def read_motion(
             f"{'finite' if np.isfinite(poses).all() else 'not finite'}: two finite frames are needed at least."
         )
     return of_poses(poses if fps is None else resample(model, poses, own_fps, fps), model, fps or own_fps)
+
+
+def cut(motion: Motion, model: mujoco.MjModel, start: float, end: float | None) -> Motion:
+    """Return what is between two times [s]; None is the end.
+
+    Raises:
+        UsageError: Fewer than two frames are left.
+    """
+    first = round(start * motion.fps)
+    last = len(motion.qpos) if end is None else round(end * motion.fps) + 1
+    if (first, last) == (0, len(motion.qpos)):
+        return motion
+    if len(motion.qpos[first:last]) < _FEWEST:
+        raise UsageError(
+            f"--start {start:g} and --end {end or motion.seconds:g} leave nothing of a motion of {motion.seconds:g} s: "
+            "pass times within it."
+        )
+    return of_poses(motion.qpos[first:last], model, motion.fps)
 
 
 def of_poses(poses: NDArray[np.float64], model: mujoco.MjModel, fps: float) -> Motion:
@@ -189,3 +216,42 @@ def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel)
     if not length.all():
         raise UsageError(f"The motion {file} has frames whose base has no orientation, but zeros: check the file.")
     return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What may keep a robot from following a motion."""
+
+    height: tuple[float, float]
+    """Lowest and highest position of the base [m]."""
+    travel: float
+    """Horizontal way of the base [m]."""
+    fastest_joint: str
+    fastest_speed: float
+    """Its largest speed [rad/s]."""
+    joints_beyond: dict[str, float]
+    """How far joints are beyond their ranges at most [rad], by name."""
+    deepest: float
+    """Largest depth of a geom below the ground [m]; negative if nothing touches it."""
+    largest_jump: float
+    """Largest change of a joint between two frames [rad]."""
+
+
+def inspect(motion: Motion, model: mujoco.MjModel) -> Findings:
+    """Return what may keep a robot, which stands on a plane, from following a motion."""
+    joints = motion.qpos[:, _BASE:]
+    lower, upper = model.jnt_range[1:].T
+    limited = model.jnt_limited[1:].astype(bool)
+    beyond = np.where(limited, np.maximum(lower - joints, joints - upper).max(axis=0), 0.0)
+    speeds = np.abs(motion.qvel[:, _BASE - 1 :]).max(axis=0)
+    names = _joints(model)
+    base = motion.qpos[:, :3]
+    return Findings(
+        height=(float(base[:, 2].min()), float(base[:, 2].max())),
+        travel=float(np.linalg.norm(np.diff(base[:, :2], axis=0), axis=1).sum()),
+        fastest_joint=names[int(speeds.argmax())],
+        fastest_speed=float(speeds.max()),
+        joints_beyond={name: float(value) for name, value in zip(names, beyond, strict=True) if value > _WITHIN},
+        deepest=-min(height_above_ground(model, pose) for pose in motion.qpos),
+        largest_jump=float(np.abs(np.diff(joints, axis=0)).max()),
+    )

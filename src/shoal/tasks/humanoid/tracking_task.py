@@ -1,14 +1,13 @@
 """The motion tracking tasks: the robot, the motion, and its frames."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import warp as wp
 
 from shoal.mdp.robot_task import RobotTask
-from shoal.tasks.humanoid.motion import Motion, read_motion
+from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion
 from shoal.tasks.humanoid.terms import Reference
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
 
@@ -21,7 +20,7 @@ class Tracking(RobotTask[TrackingConfig]):
     @cached_property
     def motion(self) -> Motion:
         """The motion, at the rate of the actions."""
-        return read_motion(motion_file(self.config), self.model, fps=1.0 / self.step_dt)
+        return read_motion(motion_file(self.config.robot, self.config.motion), self.model, fps=1.0 / self.step_dt)
 
     def home(self) -> np.ndarray:
         """Return the first pose of the motion: what action 0 asks for."""
@@ -46,9 +45,3 @@ class Tracking(RobotTask[TrackingConfig]):
             "start_frame": self.start_frame,
             **{name: self.array(name, dtype=wp.int32) for name in ("last_frame", "own_failure", "known_failure")},
         }
-
-
-def motion_file(config: TrackingConfig) -> Path:
-    """Return the file of the motion."""
-    shipped = Path(__file__).with_name("motions") / f"{config.robot}_{config.motion}.npz"
-    return shipped if shipped.is_file() else Path(config.motion).expanduser()

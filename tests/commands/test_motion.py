@@ -1,0 +1,41 @@
+"""`shoal motion`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.cli import main
+from shoal.errors import UsageError
+
+
+def run(*words: str) -> None:
+    main._shoal(["motion", *words])
+
+
+def test_a_motion_that_ships_is_described_cut_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "cut.npz"
+    run("squats", "--start", "1", "--end", "3", "--fps", "30", "--out", str(out))
+    said = capsys.readouterr().out
+    assert "humanoid_squats.npz: 61 frames, 30 a second, 2.00 s, of the robot humanoid with 21 joints." in said
+    assert "All joints stay within their ranges." in said
+    assert f"Motion: {out}" in said
+    with np.load(out) as arrays:
+        assert arrays["body_pos_w"].shape == (61, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("squats", "--start", "9"), "--start 9 and --end 8 leave nothing of a motion of 8 s"),
+        (("squats", "--out", "motion.csv"), "--out is motion.csv, but a motion is an .npz file"),
+        (("squats", "--out", "nowhere/motion.npz"), "nowhere"),
+        (("nothing.npz",), "There is no motion nothing.npz."),
+        (("squats", "--robot", "nobody"), "--env.robot nobody was asked for"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(*words)
