@@ -341,3 +341,17 @@ def test_a_policy_plays_without_the_pushes_and_the_noise_of_its_training(
     assert (kept[PUSH], kept[GRAVITY], kept[SPEEDS]) == ([3.0, 3.0], 0.2, 1.5)
     assert disturbances("--agent", "zero", "--disturbances")[PUSH] == [4.0, 12.0]
     assert disturbances("--agent", "zero", "--env.events.push.interval", "2", "3")[PUSH] == [2.0, 3.0]
+
+
+def test_numbers_by_pattern_are_one_flag_that_replaces_all_of_them() -> None:
+    env: Any = parse_train(["G1-Velocity-Flat", "--env.kp", ".*_knee_joint", "90", "waist.*", "20.5"]).env
+    assert env.kp == {".*_knee_joint": 90.0, "waist.*": 20.5}
+    assert env.kd == parse_train(["G1-Velocity-Flat"]).env.kd  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("words", [(".*_knee_joint",), (".*_knee_joint", "much")])
+def test_a_pattern_without_a_number_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_train(["G1-Velocity-Flat", "--env.kp", *words])
+    assert ended.value.code == 2
+    assert "--env.kp" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def _flags_of(config: DataclassInstance, prefix: str) -> Iterator[tuple[str, tup
         name, value = item.name.replace("_", "-"), getattr(config, item.name)
         if is_dataclass(value) and not isinstance(value, type):
             yield from _flags_of(value, f"{prefix}{name}.")
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and hints[item.name] != dict[str, float]:
             yield from ((f"{prefix}{name}.{key}", ()) for key in cast("dict[str, Any]", value))
         else:
             yield prefix + name, _VALUES.get(prefix + name, _choices(hints[item.name]))

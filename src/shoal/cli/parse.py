@@ -6,17 +6,28 @@ the configuration. Arguments that contradict each other, or name what does not e
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
+from shoal.cli.flags import (
+    PATTERNS,
+    CheckpointsFlags,
+    CompareFlags,
+    ComparePoliciesFlags,
+    ConvertFlags,
+    EvaluateFlags,
+    MotionFlags,
+    PlayFlags,
+    ReplayFlags,
+    SweepFlags,
+)
 from shoal.cli.help import HELP_FLAGS, print_help
 from shoal.cli.report import print_note
 from shoal.config import (
-    AgentKind,
     BenchConfig,
     CheckpointsConfig,
     ConvertConfig,
@@ -67,71 +78,6 @@ _ALIASES = {"--save-interval": "--agent.save-interval", "--save_interval": "--ag
 """Short names of flags: this one belongs beside `--keep-last`, but is a field of the learner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlayFlags(PlayConfig):
-    """Flags of `play`. `--agent` selects the source of actions, while the field `agent` is the learner."""
-
-    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EvaluateFlags(EvaluateConfig):
-    """Flags of `evaluate`. `--agent` selects the source of actions, while the field `agent` is the learner."""
-
-    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CompareFlags(CompareConfig):
-    """Arguments of `shoal compare A B`: both directories are positional."""
-
-    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A")]
-    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ComparePoliciesFlags(ComparePoliciesConfig):
-    """Arguments of `shoal compare TASK A B`: both policies are positional."""
-
-    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A", help_behavior_hint="(required)")] = ""
-    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B", help_behavior_hint="(required)")] = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReplayFlags(ReplayConfig):
-    """Arguments of `shoal replay`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MotionFlags(MotionConfig):
-    """Arguments of `shoal motion`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckpointsFlags(CheckpointsConfig):
-    """Arguments of `shoal checkpoints`: the run is positional."""
-
-    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SweepFlags(SweepConfig):
-    """Arguments of `shoal sweep`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConvertFlags(ConvertConfig):
-    """Arguments of `shoal convert`: the file is positional."""
-
-    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-
-
 def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str, about: str) -> T:
     """Return `default` with the fields that flags override.
 
@@ -147,7 +93,8 @@ def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str,
     defaults: dict[str, Any] = {} if isinstance(default, type) else {"default": default}
 
     def parse(words: Sequence[str]) -> T:
-        return tyro.cli(kind, prog=program, description=_ABOUT[about], args=list(words), **defaults)
+        with PATTERNS:
+            return tyro.cli(kind, prog=program, description=_ABOUT[about], args=list(words), **defaults)
 
     if any(word in HELP_FLAGS for word in arguments):
         print_help(arguments, program, lambda: parse(["--help"]))
@@ -205,7 +152,7 @@ def _is_follower(config: TrainConfig) -> bool:
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
     """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run."""
-    return _parse_policy(_PlayFlags, _with_video_path(arguments), program=program, about="play")
+    return _parse_policy(PlayFlags, _with_video_path(arguments), program=program, about="play")
 
 
 def parse_evaluate(arguments: Sequence[str]) -> tuple[EvaluateConfig, Overrides]:
@@ -220,8 +167,8 @@ def parse_evaluate(arguments: Sequence[str]) -> tuple[EvaluateConfig, Overrides]
                 f"{what} was passed with --jobs, whose file names tasks and variations: write it there, or leave "
                 "--jobs out."
             )
-        return parse_flags(_EvaluateFlags(), rest, program="evaluate", about="evaluate"), Overrides()
-    config = _parse_policy(_EvaluateFlags, words, program="evaluate", about="evaluate")
+        return parse_flags(EvaluateFlags(), rest, program="evaluate", about="evaluate"), Overrides()
+    config = _parse_policy(EvaluateFlags, words, program="evaluate", about="evaluate")
     overrides = _overrides(words, config)
     return config, overrides if "env" in _typed_sections(words) else replace(overrides, env=None)
 
@@ -243,13 +190,13 @@ def parse_compare(arguments: Sequence[str]) -> tuple[CompareConfig | ComparePoli
     sides = [*takewhile(lambda word: not word.startswith("-"), arguments)]
     program = "shoal compare"
     if len(sides) == 2:  # noqa: PLR2004
-        return parse_flags(_CompareFlags, arguments, program=program, about="compare results"), Overrides()
+        return parse_flags(CompareFlags, arguments, program=program, about="compare results"), Overrides()
     if len(sides) != 3:  # noqa: PLR2004
         raise UsageError(
             f"`{program}` takes two directories of results, or a task and two policies, before all flags, but "
             f"{counted(len(sides), 'word')} came there: pass `{program} A B` or `{program} TASK A B`."
         )
-    config = _parse_policy(_ComparePoliciesFlags, arguments, program=program, about="compare")
+    config = _parse_policy(ComparePoliciesFlags, arguments, program=program, about="compare")
     return config, _overrides(arguments, config)
 
 
@@ -303,8 +250,9 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
     """Parse the arguments of `shoal bench`."""
     task, words = split_task(arguments)
     if task is None:
-        message = "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists them all."
-        raise UsageError(message)
+        raise UsageError(
+            "No task was named: pass one, such as `shoal bench Cartpole-Swingup`. `shoal tasks` lists all."
+        )
     default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
     return parse_flags(default, words, program=f"shoal bench {task}", about="bench")
 
@@ -317,12 +265,12 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
 
 def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
     """Parse the arguments of `shoal replay`. The file names its task."""
-    return parse_flags(_ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
+    return parse_flags(ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
 
 
-def parse_motion(arguments: Sequence[str]) -> MotionConfig:
+def parse_motion(words: Sequence[str]) -> MotionConfig:
     """Parse the arguments of `shoal motion`."""
-    return parse_flags(_MotionFlags, arguments, program="shoal motion", about="motion")
+    return parse_flags(MotionFlags, words, program="shoal motion", about="motion")
 
 
 def parse_runs(arguments: Sequence[str]) -> RunsConfig:
@@ -333,17 +281,17 @@ def parse_runs(arguments: Sequence[str]) -> RunsConfig:
 
 def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
     """Parse the arguments of `shoal checkpoints`."""
-    return parse_flags(_CheckpointsFlags, arguments, program="shoal checkpoints", about="checkpoints")
+    return parse_flags(CheckpointsFlags, arguments, program="shoal checkpoints", about="checkpoints")
 
 
 def parse_sweep(arguments: Sequence[str]) -> SweepConfig:
     """Parse the arguments of `shoal sweep`."""
-    return parse_flags(_SweepFlags, arguments, program="shoal sweep", about="sweep")
+    return parse_flags(SweepFlags, arguments, program="shoal sweep", about="sweep")
 
 
 def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
     """Parse the arguments of `shoal convert`."""
-    return parse_flags(_ConvertFlags, arguments, program="shoal convert", about="convert")
+    return parse_flags(ConvertFlags, arguments, program="shoal convert", about="convert")
 
 
 def _renamed(arguments: Sequence[str], names: Mapping[str, str]) -> list[str]:
