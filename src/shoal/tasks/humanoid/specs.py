@@ -35,6 +35,7 @@ SPECS = (
         num_envs=512,
         max_iterations=1500,
         builder="shoal.tasks.humanoid.tracking_task:Tracking",
+        gpu_bytes_per_env=51_500,
         observation_size=366,
         check="shoal.mdp.robots:check_robot",
     ),
