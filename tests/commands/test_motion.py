@@ -19,7 +19,7 @@ def test_a_motion_that_ships_is_described_cut_and_written(tmp_path: Path, capsys
     out = tmp_path / "cut.npz"
     run("squats", "--start", "1", "--end", "3", "--fps", "30", "--out", str(out))
     said = capsys.readouterr().out
-    assert "humanoid_squats.npz: 61 frames, 30 a second, 2.00 s, of the robot humanoid with 21 joints." in said
+    assert "squats.npz: 61 frames, 30 a second, 2.00 s, of the robot humanoid with 21 joints." in said
     assert "All joints stay within their ranges." in said
     assert f"Motion: {out}" in said
     with np.load(out) as arrays:

@@ -42,7 +42,7 @@ def inspect_motion(config: MotionConfig) -> InspectedMotion:
     from shoal.tasks.humanoid.motion import cut, inspect, motion_file, read_motion, write_motion
 
     model = build_on_a_plane(RobotConfig(robot=config.robot))
-    file = motion_file(config.robot, config.file)
+    file = motion_file(config.file)
     motion = cut(read_motion(file, model, fps=config.fps, file_fps=config.file_fps), model, config.start, config.end)
     found = InspectedMotion(file=file, motion=motion, findings=inspect(motion, model))
     if config.out is not None:

@@ -165,7 +165,7 @@ def _write_params(run: RunDir, plan: TrainPlan) -> None:
 
 
 def _keep_models(run: RunDir, plan: TrainPlan) -> None:
-    """Copy the MJCF files of the environment, unless they are this run's copies already."""
+    """Copy the MJCF and other files of the environment, unless they are this run's copies already."""
     for field in filter(partial(getattr, plan.config.env), plan.config.env.model_fields):
         from shoal.sim.engines.model_files import copy_model, find_robot
 

@@ -78,8 +78,9 @@ class RunDir:
         return self.path.name
 
     def saved_model(self, field: str) -> Path | None:
-        """Return the copy of the MJCF file that a field of the environment names, if there is one."""
-        return next((self.models_dir / field).rglob(MODEL_FILE), None)
+        """Return the copy of the MJCF or other file that a field of the environment names, if there is one."""
+        directory, stem = self.models_dir / field, Path(MODEL_FILE).stem
+        return next(itertools.chain(directory.rglob(MODEL_FILE), directory.glob(f"{stem}.*")), None)
 
     def checkpoint_dir(self, iteration: int) -> Path:
         """Return the directory of a checkpoint."""

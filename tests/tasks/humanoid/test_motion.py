@@ -22,7 +22,7 @@ def model() -> mujoco.MjModel:
 
 @pytest.fixture(scope="module")
 def motion(model: mujoco.MjModel) -> Motion:
-    return read_motion(motion_file("humanoid", "squats"), model)
+    return read_motion(motion_file("squats"), model)
 
 
 def test_velocities_are_those_of_the_poses(model: mujoco.MjModel, motion: Motion) -> None:
@@ -54,11 +54,11 @@ def test_the_motion_that_ships_stays_within_the_limits_and_on_the_ground(model: 
 
 
 def test_another_rate_passes_through_the_same_poses(model: mujoco.MjModel, motion: Motion) -> None:
-    faster = read_motion(motion_file("humanoid", "squats"), model, fps=2 * motion.fps)
+    faster = read_motion(motion_file("squats"), model, fps=2 * motion.fps)
     assert faster.seconds == motion.seconds
     np.testing.assert_allclose(faster.qpos[::2], motion.qpos, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(faster.qpos[:, 3:7], axis=1), 1.0, atol=1e-9)
-    slower = read_motion(motion_file("humanoid", "squats"), model, fps=30.0)
+    slower = read_motion(motion_file("squats"), model, fps=30.0)
     assert len(slower.qpos) == 1 + int(motion.seconds * 30)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
+from support.stories import plan_of
 
+from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
-from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.launch.run_record import make_run_dir, record_launch
+from shoal.tasks.humanoid.motion import motion_file
+from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
 from shoal.tasks.humanoid.tracking_task import Tracking
 
 ENVS = 32
@@ -119,3 +125,19 @@ def test_a_failure_is_known_to_the_others_until_the_episode_after_it_does_not_fa
     task.time_out.fill_(value=True)
     task.reset()
     assert not task.state_values["own_failure"].numpy().any()
+
+
+@pytest.mark.parametrize("motion", ["squats", "own.npz"])
+def test_a_run_keeps_its_robot_and_its_motion(motion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(motion_file("squats"), tmp_path / "own.npz")
+    plan = plan_of(tmp_path / "logs", "Humanoid-Tracking-Flat", "--env.motion", motion)
+    run = make_run_dir(plan)
+    record_launch(run, plan)
+    (tmp_path / "own.npz").unlink()
+    monkeypatch.chdir(run.path)
+    again = parse_train(["--config", str(run.train_yaml)]).env
+    assert isinstance(again, TrackingConfig)
+    assert str(run.models_dir) in again.robot
+    task = Tracking(again, num_envs=1, device="cpu", seed=0)
+    assert (len(task.motion.qpos), task.motion.fps) == (401, 50.0)

@@ -71,7 +71,7 @@ def _of_menagerie(robot: str) -> Path:
 
 
 def copy_model(file: Path, directory: Path, name: str) -> None:
-    """Copy an MJCF file and all files that it refers to, with their relative paths.
+    """Copy an MJCF file and all files that it refers to, with their relative paths; or another file, such as a motion.
 
     A file that is missing, or no MJCF, is not copied: building the model reports it. The old content of `directory` is
     removed; `name` is the new name of the MJCF file.
@@ -79,6 +79,11 @@ def copy_model(file: Path, directory: Path, name: str) -> None:
     Raises:
         OSError: They cannot be written.
     """
+    if file.suffix != ".xml":
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        shutil.copyfile(file, (directory / name).with_suffix(file.suffix))
+        return
     try:
         files = [Path(each).absolute() for each in mujoco.mju_getXMLDependencies(str(file))]
     except mujoco.FatalError:

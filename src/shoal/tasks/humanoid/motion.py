@@ -55,9 +55,9 @@ class Motion:
         return (len(self.qpos) - 1) / self.fps
 
 
-def motion_file(robot: str, motion: str) -> Path:
-    """Return the file of a motion: the one that it names, or one that ships for the robot."""
-    shipped = Path(__file__).with_name("motions") / f"{robot}_{motion}.npz"
+def motion_file(motion: str) -> Path:
+    """Return the file of a motion: the one that it names, or one that ships."""
+    shipped = Path(__file__).with_name("motions") / f"{motion}.npz"
     return shipped if shipped.is_file() else Path(motion).expanduser()
 
 

@@ -26,7 +26,7 @@ class TrackingConfig(RobotConfig):
 
     robot: str = "humanoid"
     motion: str = "squats"
-    """The motion: an .npz or .csv file, see `shoal motion`, or the name of one that ships with the robot."""
+    """The motion: an .npz or .csv file, see `shoal motion`, or the name of one that ships, `squats`."""
     anchor: str = "torso"
     """Pattern of the body by which the motion is moved to where the robot is: `{anchor}` in the patterns of terms."""
     bodies: str = "pelvis|torso|(thigh|shin|foot|upper_arm|lower_arm|hand)_.*"

@@ -20,7 +20,7 @@ class Tracking(RobotTask[TrackingConfig]):
     @cached_property
     def motion(self) -> Motion:
         """The motion, at the rate of the actions."""
-        return read_motion(motion_file(self.config.robot, self.config.motion), self.model, fps=1.0 / self.step_dt)
+        return read_motion(motion_file(self.config.motion), self.model, fps=1.0 / self.step_dt)
 
     def home(self) -> np.ndarray:
         """Return the first pose of the motion: what action 0 asks for."""
