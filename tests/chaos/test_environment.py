@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,10 @@ def test_what_a_launch_lacks_is_named(tmp_path: Path, flag: str, broken: str, ca
         pytest.skip("this machine does not allow namespaces")
     script = f'set -e; {broken}; exec "$@"'
     assert_refused(run(("unshare", flag, "sh", "-c", script, "sh", *TRAIN, *TASK, *PAIR), tmp_path), cause)
+
+
+def test_a_robot_is_trained_where_films_are_drawn_by_osmesa(tmp_path: Path) -> None:
+    """MuJoCo loads OSMesa at its import; triton, which torch imports later, once crashed beside it."""
+    words = ("Quadruped-Velocity-Flat", "--gpu-ids", "None", "--num-envs", "4", "--no-export", *TASK[-4:])
+    ended = run((*TRAIN, *words), tmp_path, os.environ | {"MUJOCO_GL": "osmesa"})
+    assert ended.code == 0, ended.stdout + ended.stderr

@@ -6,12 +6,15 @@ through the entry-point group `shoal.tasks`, whose entries are `TaskSpec` values
 
 import importlib.util
 import inspect
+import os
 import re
 import textwrap
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -132,7 +135,14 @@ class TaskSpec:
         """
         if self.extra is not None:
             require_extra(self.extra)
-        return load(self.check)(config, self.env) or () if self.check else ()
+        if self.check is None:
+            return ()
+        if os.environ.get("MUJOCO_GL") == "osmesa":
+            # OSMesa, which MuJoCo loads at once, and triton, which torch loads later, both bring LLVM: loaded in this
+            # order, triton ends the process with a segmentation fault.
+            with suppress(ImportError):
+                import_module("triton")
+        return load(self.check)(config, self.env) or ()
 
     def load_reference(self) -> Callable[..., float] | None:
         """Import the reference of `shoal bench`, if the task has one."""
