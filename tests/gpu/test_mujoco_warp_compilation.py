@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
     from support.recorded_launches import Launches
 
-TASKS = [spec.name for spec in registry.registered().values() if isinstance(spec.env, MujocoConfig)]
+TASKS = [
+    spec.name
+    for spec in registry.registered().values()
+    if isinstance(spec.env, MujocoConfig)
+    and spec.name != "G1-Velocity-Flat"  # Its model is in a package that is not installed.
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -207,16 +207,21 @@ def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
 @pytest.mark.soak
 def test_both_engines_agree() -> None:
     hard = {"njmax": 80, "nconmax": 32, "only_level": 9, "terrains": ("rough", "stairs_down")}
-    tasks = [rough(2, CALM, **hard, engine=engine) for engine in ("native", "warp")]
+    native, warp = (rough(2, CALM, **hard, engine=engine) for engine in ("native", "warp"))
     rng = np.random.default_rng(0)
+    differences: list[float] = []
     for _ in range(25):
+        # Each step begins in the same state: a foot that touches another triangle first would lead elsewhere.
+        for name in ("qpos", "qvel"):
+            warp.data(name).assign(native.data(name))
         actions = rng.normal(0.0, 0.3, (2, 12)).astype(np.float32)
-        for task in tasks:
+        for task in (native, warp):
             task.actions.assign(actions)
             task.step()
             assert not task.done.numpy().any()
-    # As on flat ground; a foot may touch another triangle first.
-    for name, tolerance in (("qpos", 0.01), ("qvel", 0.3), ("geom_xpos", 0.01)):
-        native, warp = (task.data(name).numpy() for task in tasks)
-        np.testing.assert_allclose(warp, native, atol=tolerance, err_msg=name)
-    assert tasks[1].take_warnings() == {}
+        for name, tolerance in (("qpos", 0.01), ("qvel", 0.3), ("geom_xpos", 0.01)):
+            own, other = (task.data(name).numpy() for task in (native, warp))
+            np.testing.assert_allclose(other, own, atol=tolerance, err_msg=name)
+        differences.append(float(np.abs(warp.qpos.numpy() - native.qpos.numpy()).max()))
+    assert np.median(differences) < 1e-3
+    assert warp.take_warnings() == {}
