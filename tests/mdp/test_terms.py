@@ -68,7 +68,7 @@ Oracle = Callable[["State"], Any]
 class State:
     """One environment's state in MuJoCo, with what is no part of it."""
 
-    def __init__(self, task: Biped, env: int) -> None:
+    def __init__(self, task: Any, env: int) -> None:
         self.model, self.data = task.model, mujoco.MjData(task.model)
         self.data.qpos[:], self.data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]
         self.data.ctrl[:] = task.ctrl.numpy()[env]
@@ -229,9 +229,8 @@ class Biped(TermsTask[TermsConfig]):
         return spec.compile()
 
 
-@pytest.fixture(scope="module")
-def biped() -> Biped:
-    """Environments in random states, with the terms of these states."""
+def random_biped() -> Biped:
+    """Return environments in random states, with the terms of these states."""
     task = Biped(CONFIG, num_envs=NUM_ENVS, device="cpu", seed=0)
     rng = np.random.default_rng(0)
     turns = rng.normal(size=(NUM_ENVS, 4)) * 0.2 + [1.0, 0.0, 0.0, 0.0]
@@ -245,6 +244,12 @@ def biped() -> Biped:
     task.compute_rewards()
     task.observe()
     return task
+
+
+@pytest.fixture(scope="module")
+def biped() -> Biped:
+    """Environments in random states."""
+    return random_biped()
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +281,7 @@ def test_action_accelerations_are_second_differences_from_zero() -> None:
     calm = CONFIG.change(terminations=dict.fromkeys(TERMINATIONS))
     task = Biped(calm, num_envs=2, device="cpu", seed=0)
     rng = np.random.default_rng(0)
-    actions = [np.zeros((2, 4)), np.zeros((2, 4))]
+    actions: list[Any] = [np.zeros((2, 4)), np.zeros((2, 4))]
     for _ in range(4):
         actions.append(rng.uniform(-1, 1, (2, 4)).astype(np.float32))
         task.actions.assign(actions[-1])
