@@ -160,7 +160,7 @@ def test_operation_and_distribution_are_those_that_were_asked_for(
     )
     damping = build(events={"x": drawn}).parameter("dof_damping").numpy()
     assert (damping[:, :6] == 0.0).all()
-    values = damping[:, 6:]
+    values: Any = damping[:, 6:]
     assert values.mean() == pytest.approx(mean, rel=0.1)
     assert std is None or values.std() == pytest.approx(std, rel=0.1)
     if distribution == "log_uniform":
