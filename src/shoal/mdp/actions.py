@@ -23,5 +23,9 @@ def joint_position(
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
 ) -> None:
-    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = actuators[i].default_pos + scale[i] * action
+    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action.
+
+    The servo measures its angle with the error of its encoder.
+    """
+    target = actuators[i].default_pos + scale[i] * action
+    state.ctrl[env, actuators[i].index] = target - state.encoder_bias[env, actuators[i].dof]

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.names import Names, kind_of
-from shoal.mdp.terms import Term
+from shoal.mdp.terms import CHOICES, Term
 from shoal.user_code import load
 
 _VECTORS: dict[Any, tuple[str, ...]] = {
@@ -33,6 +33,7 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
 }
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
+_CONTACT_SENSORS = "contact_sensors"
 _ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
@@ -144,8 +145,8 @@ class Binder:
         columns: tuple[str, ...] = ()
         for name in parameters[len(passed) :]:
             where, default = f"{path}.{name}", signature.parameters[name].default
-            value = getattr(term, name) if name in term.parameters else default
-            if value is inspect.Parameter.empty and name not in ("memory", "contact_sensors"):
+            value = getattr(term, name, default)
+            if value is inspect.Parameter.empty and name != "memory" and not name.endswith(_CONTACT_SENSORS):
                 raise ShoalError(f"{where} is missing: {function.key}() needs it.")
             expression, selected = self._argument(where, name, hints[name], value, columns)
             columns = columns or selected
@@ -160,7 +161,7 @@ class Binder:
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
         what = kind_of(name)
-        if what is not None and name != "contact_sensors":
+        if what is not None and not name.endswith(_CONTACT_SENSORS):
             return self._selection(path, *what, value)
         if name == "contact":
             return self.contact(value, path), self.columns[value]
@@ -176,8 +177,8 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if name == "command":
             return str(_found(path, value, self.commands))
-        if name == "contact_sensors":
-            rows = self.names.contact_sensors(selected, path)
+        if name.endswith(_CONTACT_SENSORS):
+            rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
             return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == "memory":
@@ -196,6 +197,8 @@ class Binder:
             return f"wp.vec{len(parts)}({', '.join(parts)})"
         if kind not in _SCALARS:
             raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
+        if isinstance(value, str):
+            value = get_args(CHOICES[path.rpartition(".")[2]]).index(value)
         return _SCALARS[kind].format(self.number(path, value))
 
     def _selection(self, path: str, kind: str, several: bool, patterns: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
@@ -212,6 +215,8 @@ class Binder:
             return wp.array(rows, dtype=dtype, device=self.device)
 
         names = tuple(self.names.names(kind)[index] for index in indices)
+        if kind == "sensor":
+            names = self.names.numbers_of(indices)
         return self.share(kind, tuple(indices), make), names
 
     def share(self, kind: str, key: object, make: Callable[[], Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from shoal.config.checks import Config, check, rules_of
+from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
 from shoal.mdp.terms import (
@@ -65,7 +65,7 @@ class TermsConfig(MujocoConfig):
         super().__post_init__()
         for kind in _KINDS:
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
-                check(term, f"{name}.", rules_of(type(term)))
+                check(term, f"{name}.", _rules(term))
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
@@ -147,6 +147,19 @@ def _flat(terms: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(members(term), f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", term
+
+
+_MEAN_AND_STD = Rule("be finite, a mean and then a standard deviation", lambda values: values[-1] >= 0.0)
+_POSITIVE = Rule("be above 0, the smaller number first", lambda values: RANGE.holds(values) and values[0] > 0.0)
+
+
+def _rules(term: Term) -> dict[str, Rule]:
+    """Return the rules of a term; those of its ranges depend on the distribution."""
+    rules = rules_of(type(term))
+    special = {"gaussian": _MEAN_AND_STD, "log_uniform": _POSITIVE}.get(getattr(term, "distribution", ""))
+    if special is None:
+        return rules
+    return {name: special if rule is RANGE and name in term.parameters else rule for name, rule in rules.items()}
 
 
 def _map(each: Group, change: Any) -> Group:

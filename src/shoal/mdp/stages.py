@@ -100,10 +100,8 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
 
 
 def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
-    """Rewards, metrics and terminations."""
+    """Terminations, then rewards and metrics."""
     source = Source("reward")
-    source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
-    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     for column, (name, bound) in enumerate(terms.terminations.items()):
         flag = "truncated" if getattr(config.terminations, name).time_out else "terminated"
         source.add(
@@ -111,6 +109,8 @@ def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
             f"if done_terms[env, {column}]:",
             f"    {flag}[env] = True",
         )
+    source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
+    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     return source
 
 
@@ -142,7 +142,7 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
 
 
 def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Commands and events whose time has come, in running episodes."""
+    """Commands and events whose time has come, and events of mode `step`, in running episodes."""
     source = Source("interval")
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
@@ -158,6 +158,9 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
             f"    event_left[env, {at}] = {_time(config.events, binder, path)}",
             "    moved[env] = True",
         )
+    for name, bound in _of_mode(config, terms, "step"):
+        longest = binder.number(f"events.{name}.interval.1", getattr(config.events, name).interval[1])
+        source.add(f"if {longest} > 0.0:", f"    {bound.call()}")
     if source.lines:
         source.lines[:0] = ["if done[env]:", "    return"]
     return source

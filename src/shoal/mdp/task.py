@@ -28,6 +28,11 @@ _DEFAULT = "default_"
 """Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
 
 
+def _model_field(name: str) -> str | None:
+    """Return the field of `MjModel` that a term reads by this name: its own, or `opt.<name>`."""
+    return next((field for field in (name, f"opt.{name}") if field in MODEL_FIELDS), None)
+
+
 class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     """A MuJoCo model with terms. A subclass returns the model in `build_model`.
 
@@ -46,6 +51,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `first_env` | (1,) | index of the first environment, see `KernelTask.restart` |
     | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
     | `step_dt` | | time between two actions [s] |
+    | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
+    | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
+    | `gravity` | (num_envs, 3) | gravity [m/s²] |
+
+    A field of `MjModel` that an event of mode `reset` or `interval` reads or writes reaches the engine with it.
     """
 
     def home(self) -> np.ndarray:
@@ -164,6 +174,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
+        for name, bound in self.bound.events.items():
+            if getattr(self.config.events, name).mode != "startup":
+                self.engine.changing |= {*filter(None, map(_model_field, uses(bound.function)))}
         arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
 
@@ -178,6 +191,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "time_out": self.time_out,
             "first_env": self.first_env,
             "step_dt": self.step_dt,
+            "terminated": self.terminated,
             **self.own_state(),
         }
         if self.commands:
@@ -185,6 +199,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         made = {
             "ground": self.build_ground,
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
+            "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
         }
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
@@ -196,10 +211,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 values[name] = made[name]()
             elif name in DATA_FIELDS:
                 values[name] = self.data(name)
-            elif name in MODEL_FIELDS:
-                values[name] = self.parameter(name)
-            elif name.startswith(_DEFAULT) and name.removeprefix(_DEFAULT) in MODEL_FIELDS:
-                values[name] = self.engine.constant(name.removeprefix(_DEFAULT))
+            elif field := _model_field(name):
+                values[name] = self.parameter(field)
+            elif name.startswith(_DEFAULT) and (field := _model_field(name.removeprefix(_DEFAULT))):
+                values[name] = self.engine.constant(field)
             else:
                 hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
                 raise ShoalError(f"A term reads state.{name}, which neither MuJoCo nor the task has.{hint}")

@@ -9,7 +9,7 @@ A declaration names a function and gives its parameters. Both become fields of t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import RANGE, Config, above, at_least
 from shoal.errors import ShoalError
@@ -18,6 +18,13 @@ Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
+
+
+CHOICES: dict[str, Any] = {
+    "operation": Literal["abs", "scale", "add"],
+    "distribution": Literal["uniform", "log_uniform", "gaussian"],
+}
+"""Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +75,10 @@ class EventTerm(Term):
     """Something that happens to an environment."""
 
     mode: ClassVar[str]
-    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes."""
+    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes; `step`, in
+    every step of one, where the function keeps the time itself."""
     interval: Annotated[tuple[float, float], RANGE] = (0.0, 0.0)
-    """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of mode `interval`."""
+    """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of modes `interval` and `step`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +135,8 @@ def _name_of(func: Function) -> str:
 
 def _annotation(base: type[Term], name: str, value: object) -> Any:
     """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
+    if name in CHOICES and isinstance(value, str):
+        return CHOICES[name]
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
@@ -158,7 +168,7 @@ def Obs(func: Function, **params: Value) -> ObsTerm:
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
-    """Declare an event of mode `startup`, `reset` or `interval`."""
+    """Declare an event of mode `startup`, `reset`, `interval` or `step`."""
     return _declare(EventTerm, func, params, mode=mode)
 
 
