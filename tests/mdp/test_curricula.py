@@ -64,16 +64,17 @@ def test_ranges_of_commands_change_before_the_first_episode_and_later() -> None:
 
 
 def test_a_resumed_curriculum_goes_on_from_the_steps_of_all_ranks() -> None:
-    env, other = WarpVecEnv(build()), WarpVecEnv(build())
+    task, resumed = build(), build()
+    env, other = WarpVecEnv(task), WarpVecEnv(resumed)
     for _ in range(21):
-        env.task.step()
+        task.step()
     pooled = {name: 3 * counts for name, counts in env.curriculum().items()}  # As of three ranks.
     other.set_curriculum(pooled)
-    assert other.task.log == env.task.log
-    for each in (env, other):
-        each.task.step()
+    assert resumed.log == task.log
+    for each in (task, resumed):
+        each.step()
     assert other.curriculum()["steps"].tolist() == env.curriculum()["steps"].tolist() == [22, 1]
-    np.testing.assert_allclose(rewarded(other.task), 2.0, rtol=1e-3)
+    np.testing.assert_allclose(rewarded(resumed), 2.0, rtol=1e-3)
 
 
 def test_play_and_evaluate_have_the_declared_numbers() -> None:

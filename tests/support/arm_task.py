@@ -47,7 +47,7 @@ def reach(  # noqa: PLR0917
     """Return how near a site is to a target along x and z, less for joints that are far from home."""
     at = state.site_xpos[env, site]
     error = (at[0] - target[0]) * (at[0] - target[0]) + (at[2] - target[1]) * (at[2] - target[1])
-    value = wp.exp(-error / (std * std))
+    value = wp.exp(0.0 - error / (std * std))
     for i in range(joints.shape[0]):
         value -= 0.1 * wp.abs(state.qpos[env, joints[i].qpos] - joints[i].default_pos)
     return value

@@ -184,7 +184,7 @@ class Binder:
             numbers = value if isinstance(value, tuple) and name != "grid" else (value,)
             if all(isinstance(each, int | float) for each in numbers):
                 first = len(self.numbers)
-                for at, each in enumerate(numbers):
+                for at, each in enumerate(map(float, numbers)):
                     self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
                 places[name] = slice(first, first + len(numbers))
                 continue

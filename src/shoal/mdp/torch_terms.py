@@ -37,7 +37,8 @@ def as_tensors(value: Any) -> Any:
         return SimpleNamespace(**{name: as_tensors(getattr(value, name)) for name in value._cls.vars})  # noqa: SLF001
     if not hasattr(value.dtype, "numpy_dtype"):
         return to_torch(value)
-    rows, device = value.numpy(), wp.device_to_torch(value.device)
+    rows: Any = value.numpy()
+    device = wp.device_to_torch(value.device)
     return SimpleNamespace(**{name: torch.tensor(rows[name], device=device) for name in rows.dtype.names})
 
 
