@@ -1,7 +1,10 @@
 """A reward of your own for a task that ships: see docs/guide/add_a_reward_term.md."""
 
+# ruff: noqa: ANN401
+
 from typing import Any
 
+import torch
 import warp as wp
 
 from shoal.mdp.terms import Reward
@@ -11,7 +14,7 @@ from shoal.tasks.quadruped.task import FlatVelocity
 @wp.func
 def base_height(state: Any, env: wp.int32, target: wp.float32, std: wp.float32) -> wp.float32:
     """Return 1 where the base is at the height `target` [m], and less within some `std` of it."""
-    error = (state.qpos[env, 2] - target) / std  # pyright: ignore[reportIndexIssue]
+    error = (state.qpos[env, 2] - target) / std
     return wp.exp(-error * error)
 
 
@@ -21,7 +24,7 @@ class TallWalk(FlatVelocity):
     config = FlatVelocity.config.change(rewards={"height": Reward(base_height, weight=0.5, target=0.3, std=0.05)})
 
 
-def base_height_torch(state: Any, target: Any, std: Any) -> Any:
+def base_height_torch(state: Any, target: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     """Return the same for all environments, (num_envs,)."""
     return (-((state.qpos[:, 2] - target) / std).square()).exp()
 
