@@ -181,10 +181,10 @@ class Binder:
         for name, value in _values_of(path, term, function, skipped=1).items():
             where = f"{path}.{name}"
             _refuse_missing(where, function, value)
-            numbers = value if isinstance(value, tuple) and name != "grid" else (value,)
+            numbers: tuple[Any, ...] = value if isinstance(value, tuple) and name != "grid" else (value,)
             if all(isinstance(each, int | float) for each in numbers):
                 first = len(self.numbers)
-                for at, each in enumerate(map(float, numbers)):
+                for at, each in enumerate(numbers):
                     self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
                 places[name] = slice(first, first + len(numbers))
                 continue
