@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
+from shoal.mdp.curricula import changes_of
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
     ContactTerm,
+    CurriculumTerm,
     DoneTerm,
     EventTerm,
     MetricTerm,
@@ -59,6 +61,8 @@ class TermsConfig(MujocoConfig):
     """What happens at random."""
     metrics: Group = field(default_factory=Group)
     """What is logged beside the rewards."""
+    curricula: Group = field(default_factory=Group)
+    """What changes during a training."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -66,10 +70,15 @@ class TermsConfig(MujocoConfig):
         for kind in _KINDS:
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
                 check(term, f"{name}.", _rules(term))
+        changes_of(self)
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
         return members(getattr(self, name))
+
+    def in_play(self) -> Self:
+        """Return the same without curricula: what they change is as it was declared."""
+        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=())))
 
     def undisturbed(self) -> Self:
         """Return the same without events in intervals, and without noise and delay of observations."""
@@ -175,6 +184,7 @@ _KINDS: dict[str, type[Term]] = {
     "terminations": DoneTerm,
     "events": EventTerm,
     "metrics": MetricTerm,
+    "curricula": CurriculumTerm,
 }
 """Groups of terms, and what each holds."""
 

@@ -68,6 +68,8 @@ class ObsTerm(Term):
     """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
     history: Annotated[int, at_least(1)] = 1
     """Number of last values, oldest first. At the beginning of an episode all are the first."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of a torch function; otherwise they follow from the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,14 @@ class MetricTerm(Term):
     """A number that is logged, beside the rewards."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurriculumTerm(Term):
+    """Numbers of another term that change during a training. In `play` and `evaluate` they are as declared."""
+
+    steps: tuple[int, ...]
+    """Steps of each environment since the training began, from which on each of the values holds; none for never."""
+
+
 TermT = TypeVar("TermT", bound=Term)
 
 
@@ -148,7 +158,7 @@ def _type_of(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict[str, float]
     if isinstance(value, tuple):
-        return tuple[tuple(map(type, value))] if value and isinstance(value[0], float | int) else tuple[str, ...]
+        return tuple[str, ...] if not value or isinstance(value[0], str) else tuple[tuple(map(_type_of, value))]
     return type(value)
 
 
@@ -162,9 +172,9 @@ def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm
     return _declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
-def Obs(func: Function, **params: Value) -> ObsTerm:
+def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
-    return _declare(ObsTerm, func, params)
+    return _declare(ObsTerm, func, params, columns=columns)
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
@@ -197,3 +207,17 @@ def Metric(func: Function, **params: Value) -> MetricTerm:
 def Contact(func: Function, **params: Value) -> ContactTerm:
     """Declare contacts of geoms."""
     return _declare(ContactTerm, func, params)
+
+
+def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:
+    """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
+
+    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``.
+    """
+    return _declare(CurriculumTerm, func, {"steps": steps, **{name: _as_floats(each) for name, each in params.items()}})
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_floats, value))
+    return float(value) if isinstance(value, int) else value

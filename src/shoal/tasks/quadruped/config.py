@@ -42,7 +42,7 @@ class RoughConfig(RobotConfig):
 
     def in_play(self) -> Self:
         """Return the same without a curriculum, for an evaluation on all levels alike."""
-        return replace(self, curriculum=False)
+        return replace(super().in_play(), curriculum=False)
 
 
 _TERMS: dict[str, Any] = {
