@@ -13,6 +13,7 @@ import warp as wp
 
 from shoal.mdp.names import Actuator, Geom, Joint
 from shoal.mdp.random import uniform
+from shoal.mdp.servos import scale_gains
 
 
 @wp.func
@@ -76,13 +77,5 @@ def add_body_mass(state: Any, env: wp.int32, body: wp.int32, ranges: wp.vec2) ->
 def scale_servo_gains(state: Any, env: wp.int32, actuators: wp.array[Actuator], kp: wp.vec2, kd: wp.vec2) -> None:
     """Multiply stiffness and damping of position servos, each by a factor of its own."""
     for i in range(actuators.shape[0]):
-        index = actuators[i].index
-        stiffness = state.default_actuator_gainprm[index][0] * uniform(state, env, kp[0], kp[1])
-        damping = state.default_actuator_biasprm[index][2] * uniform(state, env, kd[0], kd[1])
-        gain = state.actuator_gainprm[env, index]
-        gain[0] = stiffness
-        state.actuator_gainprm[env, index] = gain
-        bias = state.actuator_biasprm[env, index]
-        bias[1] = -stiffness
-        bias[2] = damping
-        state.actuator_biasprm[env, index] = bias
+        stiffness = uniform(state, env, kp[0], kp[1])
+        scale_gains(state, env, actuators[i], stiffness, uniform(state, env, kd[0], kd[1]))

@@ -18,6 +18,7 @@ from shoal.mdp.base import ang_vel_b, body_ang_vel_w, command_at, gravity_b, lin
 from shoal.mdp.contacts import Contact, has_just_landed, net_force
 from shoal.mdp.ground import clearance_of
 from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.servos import servo_torque
 
 
 @wp.func
@@ -131,14 +132,7 @@ def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -
     """Penalise the torques of position servos, squared: those that follow from the state after the step."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        actuator = actuators[i]
-        gain = state.actuator_gainprm[env, actuator.index]
-        bias = state.actuator_biasprm[env, actuator.index]
-        torque = (
-            gain[0] * (state.ctrl[env, actuator.index] - state.qpos[env, actuator.qpos])
-            + bias[2] * state.qvel[env, actuator.dof]
-        )
-        torque = wp.clamp(torque, -actuator.limit, actuator.limit)
+        torque = servo_torque(state, env, actuators[i])
         total += torque * torque
     return total
 
