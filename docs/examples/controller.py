@@ -13,13 +13,14 @@ from typing import Any
 import mujoco
 import numpy as np
 import onnxruntime
+from numpy.typing import ArrayLike
 
 
-def in_base(data: mujoco.MjData, vector: Any) -> np.ndarray:
+def in_base(data: mujoco.MjData, vector: ArrayLike) -> np.ndarray:
     """Rotate a vector from the world to the base's frame."""
     turned, back = np.zeros(3), np.zeros(4)
     mujoco.mju_negQuat(back, data.qpos[3:7])
-    mujoco.mju_rotVecQuat(turned, np.array(vector, dtype=float), back)
+    mujoco.mju_rotVecQuat(turned, np.asarray(vector, dtype=float), back)
     return turned
 
 
@@ -31,7 +32,7 @@ class Controller:
         self.session = onnxruntime.InferenceSession(policy)
         metadata = self.session.get_modelmeta().custom_metadata_map
 
-        def read(name: str) -> Any:
+        def read(name: str) -> Any:  # noqa: ANN401  JSON.
             return json.loads(metadata[name])
 
         self.servos = list(zip(*map(read, SERVO), strict=True))
@@ -48,7 +49,7 @@ class Controller:
     def build(self, robot: str) -> mujoco.MjModel:
         """Return the robot on a plane, with the policy's servos and time step."""
         spec = mujoco.MjSpec.from_file(robot)
-        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05))
+        spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05), contype=1, conaffinity=1)
         for name, kp, kd, limit in self.servos:
             spec.actuator(name).set_to_position(kp=kp, kv=kd)
             spec.actuator(name).forcerange = (-limit, limit)
@@ -78,15 +79,15 @@ class Controller:
 
 SERVO = ("actuator_names", "joint_stiffness", "joint_damping", "joint_torque_limits")
 OBSERVATIONS: dict[tuple[str, str], Any] = {
-    ("base_lin_vel", "m/s"): lambda _, data, term: in_base(data, data.qvel[:3]),
-    ("base_ang_vel", "rad/s"): lambda _, data, term: data.qvel[3:6],
-    ("projected_gravity", ""): lambda _, data, term: in_base(data, (0.0, 0.0, -1.0)),
-    ("velocity_command", ""): lambda self, data, term: self.commands[term["parameters"]["command"]],
+    ("base_lin_vel", "m/s"): lambda _, data, _term: in_base(data, data.qvel[:3]),
+    ("base_ang_vel", "rad/s"): lambda _, data, _term: data.qvel[3:6],
+    ("projected_gravity", ""): lambda _, data, _term: in_base(data, (0.0, 0.0, -1.0)),
+    ("velocity_command", ""): lambda self, _data, term: self.commands[term["parameters"]["command"]],
     ("joint_pos_rel", "rad or m"): lambda self, data, term: [
         data.joint(name).qpos[0] - self.home[name] for name in term["columns"]
     ],
     ("joint_vel_rel", "rad/s or m/s"): lambda _, data, term: [data.joint(name).qvel[0] for name in term["columns"]],
-    ("last_action", ""): lambda self, data, term: self.action,
+    ("last_action", ""): lambda self, _data, _term: self.action,
 }
 """Observation terms that this robot can measure, by function and unit."""
 

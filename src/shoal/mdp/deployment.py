@@ -24,8 +24,10 @@ _UNIT = re.compile(r"\[([^\]]+)\]")
 
 
 def deployment_of(task: TermsTask[Any]) -> dict[str, Any]:
-    """Return observations, actions, commands, and the numbers of joints, by name. For the keys see docs/guide/export.md."""
-    actions = {name: _described(bound, task.config.terms("actions")[name]) for name, bound in task.bound.actions.items()}
+    """Return observations, actions, commands and the numbers of joints, by the keys of docs/guide/export.md."""
+    actions = {
+        name: _described(bound, task.config.terms("actions")[name]) for name, bound in task.bound.actions.items()
+    }
     for name, described in actions.items():
         scale = task.binder.arrays.get(f"actions_{name}_scale")
         described |= {"clip": task.config.terms("actions")[name].clip}

@@ -61,7 +61,18 @@ def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
     Raises:
         UsageError: It cannot be found, or not be simulated.
     """
-    asked = ("robot", "feet", "keyframe", "pose", "kp", "kd", "torque", "saturation_effort", "velocity_limit", "armature")
+    asked = (
+        "robot",
+        "feet",
+        "keyframe",
+        "pose",
+        "kp",
+        "kd",
+        "torque",
+        "saturation_effort",
+        "velocity_limit",
+        "armature",
+    )
     if all(getattr(config, name) == getattr(usual, name) for name in asked):
         if config.robot:
             find_robot(config.robot)
@@ -155,8 +166,8 @@ def _give_curve(servo: Any, joint: str, config: RobotConfig) -> None:
     """Limit the torque of a servo by its speed too, if the configuration does.
 
     The torque lies between S (-1 - v/V) and S (1 - v/V), with the stall torque S and the speed without load V, as in
-    mjlab's `DcMotorActuator` and Isaac Lab's `DCMotor`. It is MuJoCo's DC motor, whose torque is K/R (voltage - K v) with
-    the voltage within V K, for K = 1 and R = V/S.
+    mjlab's `DcMotorActuator` and Isaac Lab's `DCMotor`. It is MuJoCo's DC motor, whose torque is K/R (voltage - K v)
+    with the voltage within V K, for K = 1 and R = V/S.
     """
     stall, speed = (_by_pattern(getattr(config, flag), joint, flag) for flag in ("saturation_effort", "velocity_limit"))
     if stall is None and speed is None:
