@@ -9,6 +9,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
+import pytest
 import torch
 
 from shoal.config import ExportConfig
@@ -26,14 +27,17 @@ TOLERANCE = 1e-4
 """Shoal's kernels compute in 32 bits, the controller in 64: differences of 1e-7 grow where feet touch the ground."""
 
 
+@pytest.mark.slow
 def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> None:
     spec = resolve(TASK)
     usual: Any = spec.env
     # The nominal robot, in a command that stays.
     startup = {name: None for name, event in usual.terms("events").items() if event.mode == "startup"}
     config = usual.undisturbed().change(events=startup)
+    speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history=3)
+    observed = replace(config.observations, policy=replace(config.observations.policy, joint_vel=speeds))
     twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)
-    config = replace(config, engine="native", commands=replace(config.commands, twist=twist))
+    config = replace(config, engine="native", commands=replace(config.commands, twist=twist), observations=observed)
     export = ExportConfig(task=TASK, env=config, agent=spec.agent)
     env: Any = build_env(export, spec, "cpu", num_envs=1, seed=3)
     learner = build_learner(env, export, World(device="cpu"))

@@ -97,7 +97,7 @@ def act(task: RobotTask[Any], actions: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", ["native", "warp"])
 def test_a_dc_motor_has_less_torque_the_faster_it_turns(wheel: str, engine: Any) -> None:
-    limits = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
+    limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
     task = task_of(wheel, engine, Action("joint_position", actuators="wheel", scale=1.0), **limits)
     before, kinds = task.obs["policy"].numpy().copy(), set[str]()
     for target in (0.0, 0.05, 3.0, -3.0):
@@ -122,7 +122,7 @@ def test_half_of_a_torque_speed_curve_is_refused(wheel: str) -> None:
 
 
 def test_gains_of_dc_motors_are_scaled_and_nothing_else_of_them(wheel: str) -> None:
-    limits = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
+    limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
     config = task_of(wheel, "native", Action("joint_position", actuators="wheel", scale=1.0), **limits).config
     gains = Event("scale_servo_gains", "startup", actuators="wheel", kp=(0.5, 0.5), kd=(3.0, 3.0))
     task = RobotTask(config.change(events={"gains": gains}), num_envs=2, device="cpu", seed=0)
@@ -145,7 +145,7 @@ def test_a_delayed_action_acts_steps_later_and_is_zero_before_the_first(wheel: s
         assert set(lags) == {0, 1, 2}
         for env, lag in enumerate(lags):
             np.testing.assert_allclose(targets[:, env], [*[0.0] * lag, *sent][: len(sent)], rtol=1e-5)
-    assert task.config.undisturbed().actions.target.delay == 0
+    assert task.config.undisturbed().terms("actions")["target"].delay == 0
 
 
 @pytest.mark.parametrize(

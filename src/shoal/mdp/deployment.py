@@ -6,7 +6,6 @@ Everything is plain values, which exports carry as metadata. Keys that mjlab's e
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,19 +24,14 @@ _UNIT = re.compile(r"\[([^\]]+)\]")
 
 def deployment_of(task: TermsTask[Any]) -> dict[str, Any]:
     """Return observations, actions, commands and the numbers of joints, by the keys of docs/guide/export.md."""
-    actions = {
-        name: _described(bound, task.config.terms("actions")[name]) for name, bound in task.bound.actions.items()
-    }
-    for name, described in actions.items():
-        scale = task.binder.arrays.get(f"actions_{name}_scale")
-        described |= {"clip": task.config.terms("actions")[name].clip}
-        described["scale"] = [1.0] * len(described["columns"]) if scale is None else scale.numpy().tolist()
+    actions = {name: _action(task, name, bound) for name, bound in task.bound.actions.items()}
     return _joints(task) | {
         "physics_step_s": float(task.model.opt.timestep),
         "actions": actions,
         "action_scale": [number for each in actions.values() for number in each["scale"]],
         "command_names": list(task.bound.commands),
         "commands": {name: _command(task, name) for name in task.bound.commands},
+        "roles": dict(task.roles()),
         "observations": {
             group: [_observation(task, group, name, bound) for name, bound in bounds.items()]
             for group, bounds in task.bound.observations.items()
@@ -57,6 +51,13 @@ def _described(bound: Bound, term: Term) -> dict[str, Any]:
     }
 
 
+def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
+    term = task.config.terms("actions")[name]
+    scale = task.binder.arrays.get(f"{bound.name}_scale")
+    scales = [1.0] * len(bound.columns) if scale is None else scale.numpy().tolist()
+    return {**_described(bound, term), "clip": term.clip, "scale": scales, "delay": term.delay}
+
+
 def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> dict[str, Any]:
     term = members(task.config.terms("observations")[group])[name]
     treated = {key: getattr(term, key) for key in ("clip", "scale", "delay", "history")}
@@ -70,7 +71,7 @@ def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
     return [{"name": column, "low": each.low, "high": each.high, "unit": each.unit} for column, each in columns]
 
 
-def _joints(task: TermsTask[Any]) -> Mapping[str, Any]:
+def _joints(task: TermsTask[Any]) -> dict[str, Any]:
     """Return names and numbers of the joints of all actuators, in the order of the actuators."""
     model = task.model
     joints = model.actuator_trnid[:, 0]
