@@ -81,13 +81,14 @@ class TermsConfig(MujocoConfig):
         return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=())))
 
     def undisturbed(self) -> Self:
-        """Return the same without events in intervals, and without noise and delay of observations."""
+        """Return the same without events in intervals, without delays, and without noise of observations."""
         groups = {
             name: _map(each, lambda term: replace(term, noise=0.0, delay=0))
             for name, each in self.terms("observations").items()
         }
         events = _map(self.events, lambda term: replace(term, interval=(0.0, 0.0)))
-        return replace(self, observations=replace(self.observations, **groups), events=events)
+        actions = _map(self.actions, lambda term: replace(term, delay=0))
+        return replace(self, actions=actions, observations=replace(self.observations, **groups), events=events)
 
     def change(self, **changes: Any) -> Self:
         """Return the same with other terms: added, replaced, or removed where the value is None; and other fields.
@@ -131,6 +132,11 @@ class RobotConfig(TermsConfig):
     """Damping of servos by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s * kp."""
     torque: dict[str, float] = field(default_factory=dict[str, float])
     """Largest torque of servos by pattern of their joints [N m], instead of the model's."""
+    saturation_effort: dict[str, float] = field(default_factory=dict[str, float])
+    """Torque at rest that servos of DC motors are capable of, by pattern of their joints [N m]: together with
+    `velocity_limit`, the torque-speed curve. `torque` limits what is used of it."""
+    velocity_limit: dict[str, float] = field(default_factory=dict[str, float])
+    """Speed at which DC motors have no torque left, by pattern of their joints [rad/s]."""
     armature: dict[str, float] = field(default_factory=dict[str, float])
     """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
 

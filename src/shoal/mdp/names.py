@@ -48,6 +48,8 @@ class Actuator:
     """Its joint's position in the default pose [rad or m]."""
     limit: wp.float32
     """Largest force or torque [N or N m]."""
+    is_dc_motor: wp.int32
+    """Whether it is MuJoCo's DC motor, and so its torque falls with the speed."""
 
 
 @wp.struct
@@ -197,6 +199,7 @@ class Names:
             "dof": joint["dof"],
             "default_pos": joint["default_pos"],
             "limit": limit,
+            "is_dc_motor": model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR,
         }
 
     def _geom(self, index: int) -> dict[str, float]:

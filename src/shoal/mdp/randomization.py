@@ -243,9 +243,14 @@ def pd_gains(
         index = actuators[i].index
         gain = state.actuator_gainprm[env, index]
         bias = state.actuator_biasprm[env, index]
-        gain[0] = changed(state.default_actuator_gainprm[index][0], draw(state, env, kp, distribution), operation)
-        bias[1] = -gain[0]
-        bias[2] = -changed(-state.default_actuator_biasprm[index][2], draw(state, env, kd, distribution), operation)
+        usual = state.default_actuator_gainprm[index]
+        if actuators[i].is_dc_motor != 0:  # MuJoCo's layout, see `servo_torque`.
+            gain[4] = changed(usual[4], draw(state, env, kp, distribution), operation)
+            gain[6] = changed(usual[6], draw(state, env, kd, distribution), operation)
+        else:
+            gain[0] = changed(usual[0], draw(state, env, kp, distribution), operation)
+            bias[1] = -gain[0]
+            bias[2] = -changed(-state.default_actuator_biasprm[index][2], draw(state, env, kd, distribution), operation)
         state.actuator_gainprm[env, index] = gain
         state.actuator_biasprm[env, index] = bias
 

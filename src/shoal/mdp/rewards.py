@@ -26,9 +26,8 @@ from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     soft_landing,
     undesired_contacts,
 )
-from shoal.mdp.names import NO_LIMIT, Actuator, Joint
-
-_NO_LIMIT = wp.constant(NO_LIMIT)
+from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.servos import servo_torque
 
 
 @wp.func
@@ -184,25 +183,11 @@ def variable_posture(
 
 
 @wp.func
-def torque_of(state: Any, env: wp.int32, actuator: Actuator) -> wp.float32:
-    """Return the torque of a motor or position servo that follows from the state after the step [N m]."""
-    gain = state.actuator_gainprm[env, actuator.index]
-    bias = state.actuator_biasprm[env, actuator.index]
-    torque = (
-        gain[0] * state.ctrl[env, actuator.index]
-        + bias[1] * state.qpos[env, actuator.qpos]
-        + bias[2] * state.qvel[env, actuator.dof]
-    )
-    limits = state.actuator_forcerange[env, actuator.index]
-    return wp.where(actuator.limit < _NO_LIMIT, wp.clamp(torque, limits[0], limits[1]), torque)
-
-
-@wp.func
 def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
     """Penalise torques, squared."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        torque = torque_of(state, env, actuators[i])
+        torque = servo_torque(state, env, actuators[i])
         total += torque * torque
     return total
 
@@ -212,7 +197,7 @@ def electrical_power_cost(state: Any, env: wp.int32, actuators: wp.array[Actuato
     """Penalise the mechanical power of actuators, where they do not brake [W]."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        total += wp.max(torque_of(state, env, actuators[i]) * state.qvel[env, actuators[i].dof], 0.0)
+        total += wp.max(servo_torque(state, env, actuators[i]) * state.qvel[env, actuators[i].dof], 0.0)
     return total
 
 

@@ -32,9 +32,9 @@ class BoundTerms:
     events: _Terms
     observations: Mapping[str, _Terms]
     delays: list[int] = field(default_factory=list[int])
-    """Largest delay of each delayed observation [steps], in the order of the columns of `lags`."""
+    """Largest delay of each delayed observation and action [steps], in the order of the columns of `lags`."""
     rings: dict[str, int] = field(default_factory=dict[str, int])
-    """Columns of each array that keeps the last values of an observation, by its name in the text."""
+    """Columns of each array that keeps the last values of an observation or action, by its name in the text."""
 
 
 def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
@@ -78,10 +78,24 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
             f"for i in range({len(bound.columns)}):",
             f"    value = wp.clamp(actions[env, {first} + i], -{clip}, {clip})",
             f"    state.action[env, {first} + i] = value",
-            f"    {bound.call('i', 'value')}",
         )
+        if largest := getattr(config.actions, name).delay:
+            source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, len(bound.columns)), depth=1)
+        source.add(bound.call("i", "value"), depth=1)
         first += len(bound.columns)
     return source
+
+
+def _delayed(terms: BoundTerms, binder: Binder, ring: str, largest: int, count: int) -> list[str]:
+    """Return the lines that replace an action by an earlier one, which is 0 before the first."""
+    slots = largest + 1
+    terms.rings[ring] = count * slots
+    binder.memories.append(ring)
+    terms.delays.append(largest)
+    return [
+        f"remember({ring}, env, i, {count}, {slots}, age[env], value)",
+        f"value = recall({ring}, env, i, {count}, {slots}, age[env], lags[env, {len(terms.delays) - 1}])",
+    ]
 
 
 def _sense(terms: BoundTerms, binder: Binder) -> Source:

@@ -17,6 +17,7 @@ from shoal.mdp.binding import Binder, Bound, uses
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
 from shoal.mdp.curricula import changes_of
+from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.names import Names
@@ -77,6 +78,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         ground = Ground()
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
         return ground
+
+    def deployment(self) -> dict[str, Any]:
+        """Return what a controller needs, see `shoal.mdp.deployment`."""
+        return super().deployment() | deployment_of(self)
 
     def own_state(self) -> Mapping[str, Any]:
         """Return arrays, made with `self.array`, numbers and structs that terms of this task read as `state.<name>`."""

@@ -99,6 +99,8 @@ class ActionTerm(Term):
 
     clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
+    delay: Annotated[int, at_least(0)] = 0
+    """Largest age of an action when it acts [steps]; each episode draws its own. 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
