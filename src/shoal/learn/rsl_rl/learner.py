@@ -26,7 +26,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
 
     def __init__(self, env: VecEnv, config: RslRlConfig | DistillationConfig, world: World) -> None:
         self.world = world
-        self.config = config
+        self.config: Any = config
         self.check_for_nan = config.check_for_nan
         self.steps_per_iteration = config.num_steps_per_env
         library_config = config.to_rsl_rl()
