@@ -109,3 +109,5 @@ ROUGH = task_config(
         | {"terrain_level": Metric(f"{_OWN}terrain_level"), "walked_share": Metric(f"{_OWN}walked_share")},
     },
 )
+BLIND = ROUGH.change(observations={"policy": {"height_scan": None}})
+"""Rough terrain, of which the policy observes nothing; the critic's observations serve a teacher."""
