@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,10 +17,12 @@ from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
+from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
+from shoal.sim.render.marks import Mark
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
@@ -65,6 +67,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def own_state(self) -> Mapping[str, Any]:
         """Return arrays, made with `self.array`, numbers and structs that terms of this task read as `state.<name>`."""
         return {}
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return the commanded velocities of the base in green, and its actual ones in blue."""
+        return [*twist_arrows(self.config, self.binder.commands, self._height_of_arrows, row)]
+
+    @cached_property
+    def _height_of_arrows(self) -> float:
+        return height_of_arrows(self.model, self.home())
 
     # The parts of a task.
 
