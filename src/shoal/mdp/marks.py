@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from shoal.mdp.config import TermsConfig
-from shoal.sim.render.marks import BLUE, GREEN, Arrow
+from shoal.sim.render.marks import BLUE, Arrow
 from shoal.sim.render.shapes import SceneGeometry
 
 TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")

@@ -116,3 +116,4 @@ class Pen:
         for geom in scene.geoms[first : scene.ngeom]:
             geom.rgba[:] = ghost.colour
             geom.matid = -1
+            geom.transparent = True
