@@ -60,7 +60,7 @@ class ViserMarks:
         places = np.array([np.array(each.position) + offset for each, offset in spheres], np.float32).reshape(-1, 3)
         changing = {
             "batched_positions": places,
-            "batched_wxyzs": np.tile(np.float32([1, 0, 0, 0]), (len(places), 1)),
+            "batched_wxyzs": np.tile(np.array([1, 0, 0, 0], np.float32), (len(places), 1)),
             "batched_scales": np.array([each.radius for each, _ in spheres], np.float32),
             "batched_colors": _bytes([each.colour for each, _ in spheres]),
         }

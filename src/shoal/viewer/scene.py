@@ -137,7 +137,7 @@ class ViserScene:
 
 def _sky() -> np.ndarray:
     """Return a picture that is lighter towards its lower edge. Shape (height, 1, 3), bytes."""
-    top, bottom = np.array([150, 190, 230]), np.array([240, 246, 250])
+    top, bottom = np.array([190, 205, 222]), np.array([240, 246, 250])
     return (top + np.linspace(0, 1, 64)[:, None, None] * (bottom - top)).round().astype(np.uint8)
 
 

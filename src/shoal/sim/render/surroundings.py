@@ -17,7 +17,7 @@ def add_surroundings(spec: mujoco.MjSpec) -> None:
             name=sky,
             type=texture.mjTEXTURE_SKYBOX,
             builtin=builtin.mjBUILTIN_GRADIENT,
-            rgb1=(0.45, 0.65, 0.88),
+            rgb1=(0.77, 0.82, 0.86),
             rgb2=(0.93, 0.96, 0.98),
             width=128,
             height=128,

@@ -51,8 +51,9 @@ class Window:
         with self._viewer.lock():
             self._data.qpos[:] = positions
             mujoco.mj_forward(self._model, self._data)
-            self._viewer.user_scn.ngeom = 0
-            self._pen.draw(marks, self._viewer.user_scn)
+            if (scene := self._viewer.user_scn) is not None:
+                scene.ngeom = 0
+                self._pen.draw(marks, scene)
         self._viewer.sync()
 
     def __enter__(self) -> Self:
