@@ -12,6 +12,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig
 from shoal.sim.engines.model_files import find_robot
+from shoal.sim.render.surroundings import add_surroundings
 
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
@@ -237,6 +238,7 @@ def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
         from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
 
         add_contact_sensors(spec, config, {name: getattr(config, name) for name in config.role_fields})
+    add_surroundings(spec)
     try:
         return spec.compile()
     except ValueError as error:
@@ -245,7 +247,7 @@ def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
 
 
 def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
-    """Return the model of a robot on an infinite chequered plane, unless it brings ground of its own.
+    """Return the model of a robot on an infinite plane, unless it brings ground of its own.
 
     Raises:
         UsageError: There is no such robot, or it does not compile.
@@ -257,28 +259,8 @@ def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
 
 
 def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:
-    """Add a sky, and a chequered floor of some kind, to a model."""
-    spec.add_texture(
-        name="sky",
-        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=(0.75, 0.83, 0.92),
-        rgb2=(0.95, 0.96, 0.98),
-        width=128,
-        height=128,
-    )
-    spec.add_texture(
-        name="floor",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=(0.62, 0.65, 0.68),
-        rgb2=(0.74, 0.77, 0.8),
-        width=256,
-        height=256,
-    )
-    floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
-    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-    spec.worldbody.add_geom(name="floor", material="floor", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
+    """Add a floor of some kind to a model."""
+    spec.worldbody.add_geom(name="floor", material="", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
 
 
 def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:

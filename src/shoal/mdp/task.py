@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,12 +20,14 @@ from shoal.mdp.curricula import changes_of
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
+from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
+from shoal.sim.render.marks import Mark
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def own_state(self) -> Mapping[str, Any]:
         """Return arrays, made with `self.array`, numbers and structs that terms of this task read as `state.<name>`."""
         return {}
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return the commanded velocities of the base in green, and its actual ones in blue."""
+        return [*twist_arrows(self.config, self.binder.commands, self._height_of_arrows, row)]
+
+    @cached_property
+    def _height_of_arrows(self) -> float:
+        return height_of_arrows(self.model, self.home())
 
     training_steps: int = 0
     """Steps of each environment since the training began, its resumes included. Curricula go by it."""

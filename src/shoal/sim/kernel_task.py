@@ -37,6 +37,7 @@ from shoal.sim.nan.dump import Dump
 if TYPE_CHECKING:
     import mujoco
 
+    from shoal.sim.render.marks import Mark
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -234,6 +235,18 @@ class KernelTask(ABC, Generic[ConfigT]):
     def positions(self) -> wp.array:
         """Return ``qpos`` of the scene, if there is one, in every environment. Shape (num_envs, the scene's nq)."""
         raise NotImplementedError
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return what films and viewers draw beside the scene for one environment, see `shoal.sim.render.marks`.
+
+        It is called on the host when something is drawn, and never by a step.
+
+        Args:
+            row: The environment's row of each array of `arrays` by name; of a field of `MjData` by MuJoCo's name. Only
+                what is read is copied: each call must read the same names.
+        """
+        del row
+        return []
 
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs besides the network, by name; exports carry it.
