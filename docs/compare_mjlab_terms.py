@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from collections.abc import MutableSequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ SENSORS = [4, 5, 6, 8, 9, 10]
 class Absent(ModuleType):
     """A package that is not installed, and not needed to call the functions of terms."""
 
-    __path__: tuple[str, ...] = ()
+    __path__: MutableSequence[str] = []
 
     def __getattr__(self, name: str) -> Any:
         """Return an empty class of any name."""
@@ -190,7 +191,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     sites = {"asset_cfg": configured(site_ids=slice(None))}
     clearance = {name: value for name, value in high.items() if name != "sensor_name"}
     env = environment(task, [State(task, index) for index in range(NUM_ENVS)])
-    swing = None
+    swing: Any = None
     calls = {
         "feet_in_air": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
         "feet_clearance": lambda: mjlab.feet_clearance(env, **clearance, **sites),

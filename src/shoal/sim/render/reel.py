@@ -46,7 +46,7 @@ class Reel:
     def cut(self) -> Clip:
         """Return the recorded clip, and clear the buffers. Waits for the device."""
         positions, *read = (taken[: self.taken].cpu().numpy().copy() for taken in self._taken)
+        self.taken = 0
         rows = [dict(zip(self._names, values, strict=True)) for values in zip(*read, strict=True)]
         marks = [self._task.marks(row) for row in rows]
-        self.taken = 0
         return Clip(scene=self._scene, positions=positions, marks=marks, step_dt=self._task.step_dt, size=self._size)
