@@ -13,9 +13,9 @@ replaced by empty ones.
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableSequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from collections.abc import MutableSequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ SENSORS = [4, 5, 6, 8, 9, 10]
 class Absent(ModuleType):
     """A package that is not installed, and not needed to call the functions of terms."""
 
-    __path__: MutableSequence[str] = []
+    __path__: MutableSequence[str] = []  # noqa: RUF012  An instance sets none.
 
     def __getattr__(self, name: str) -> Any:
         """Return an empty class of any name."""
