@@ -56,12 +56,12 @@ LIFT_CUBE = task_config(
     observations={"policy": _observed(noise=1.0), "critic": _observed(noise=0.0)},
     rewards={
         "lift": Reward(
-            f"{_OWN}staged_position_reward", weight=1.0, site="grasp", **_GOAL, reaching_std=0.2, bringing_std=0.3
+            f"{_OWN}staged_position_reward", weight=1.0, site="grasp", **_GOAL, reaching_std=0.1, bringing_std=0.3
         ),
         "lift_precise": Reward(f"{_OWN}bring_object_reward", weight=1.0, **_GOAL, std=0.05),
-        "action_rate": Reward("action_rate_l2", weight=-0.01),
+        "action_rate": Reward("action_rate_l2", weight=-0.005),
         "joint_pos_limits": Reward("joint_pos_limits", weight=-10.0, joints="(?!gripper|right_finger).*"),
-        "joint_vel_hinge": Reward(f"{_OWN}joint_velocity_hinge_penalty", weight=-0.01, joints=_ALL, max_vel=0.5),
+        "joint_vel_hinge": Reward(f"{_OWN}joint_velocity_hinge_penalty", weight=-0.002, joints=_ALL, max_vel=0.5),
     },
     terminations={"out_of_reach": Done(f"{_OWN}object_out_of_reach", **_CUBE, radius=0.8)},
     events={
@@ -73,7 +73,7 @@ LIFT_CUBE = task_config(
             x=(-0.1, 0.1),
             y=(-0.15, 0.15),
             yaw=(-math.pi / 4, math.pi / 4),
-            in_hand=0.3,
+            in_hand=0.5,
             hand=(0.35, 0.0, 0.15),
             grip=0.02,
         ),

@@ -18,7 +18,7 @@ SPECS = (
                 **_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0)
             ),
             critic=ModelConfig(**_MODEL),
-            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.005, desired_kl=0.02),
+            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.008, desired_kl=0.02),
         ),
         num_envs=256,
         max_iterations=1000,

@@ -1,6 +1,6 @@
 """Terms of manipulation. Names, definitions and parameters are those of mjlab's manipulation tasks.
 
-`object_body` is what is manipulated, `site` the point between the fingers, `command` the goal of the object in the world.
+`object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
 """
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
