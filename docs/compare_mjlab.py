@@ -109,7 +109,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in SIDES}
     for _ in range(options.turns):
         for name, process in processes.items():
-            print("go", file=process.stdin, flush=True)  # noqa: T201  To a process.
+            print("go", file=process.stdin, flush=True)
             rates[name].append(float(answer(process, "rate")))
     theirs = rates["mjlab, MuJoCo Warp"]
     sys.stdout.write(f"| {options.num_envs} environments | steps per second | ratio to mjlab |\n| --- | --- | --- |\n")
