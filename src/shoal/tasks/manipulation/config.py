@@ -40,9 +40,9 @@ class LiftConfig(TermsConfig):
 
 LIFT_CUBE = task_config(
     LiftConfig,
-    decimation=2,  # 50 actions a second.
+    decimation=4,  # 50 actions a second.
     episode_length_s=6.0,
-    actions={"joint_pos": Action("joint_position", actuators=_ALL, scale={"gripper": 0.025, "(?!gripper).*": 0.5})},
+    actions={"joint_pos": Action("joint_position", actuators=_ALL, scale={"gripper": 0.02, "(?!gripper).*": 0.5})},
     commands={
         "goal": Command(
             f"{_OWN}uniform_position",
@@ -74,11 +74,11 @@ LIFT_CUBE = task_config(
             y=(-0.15, 0.15),
             yaw=(-math.pi / 4, math.pi / 4),
             in_hand=0.5,
-            hand=(0.35, 0.0, 0.15),
+            hand=(0.35, 0.0, 0.16),
             grip=0.02,
         ),
         "targets": Event("hold_default_pose", "reset", actuators=_ALL),
-        "friction": Event("geom_friction", "startup", geoms=".*_finger", ranges=(0.6, 1.5)),
+        "friction": Event("geom_friction", "startup", geoms=".*_finger", ranges=(1.0, 2.0)),
     },
     metrics={
         "success": Metric(f"{_OWN}at_goal", **_GOAL, success_threshold=0.05),

@@ -15,10 +15,10 @@ SPECS = (
             num_steps_per_env=24,
             obs_groups={"actor": ("policy",), "critic": ("critic",)},
             actor=ModelConfig(
-                **_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0)
+                **_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
             ),
             critic=ModelConfig(**_MODEL),
-            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.008, desired_kl=0.02),
+            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         ),
         num_envs=256,
         max_iterations=1000,
