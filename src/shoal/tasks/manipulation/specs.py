@@ -21,7 +21,7 @@ SPECS = (
             algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         ),
         num_envs=256,
-        max_iterations=1000,
+        max_iterations=300,
         builder="shoal.tasks.manipulation.task:LiftCube",
     ),
 )
