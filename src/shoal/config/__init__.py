@@ -17,7 +17,6 @@ from shoal.config.commands import (
     ReplayConfig,
     RunsConfig,
 )
-from shoal.config.distillation import DistillationConfig
 from shoal.config.env import EnvConfig, MujocoConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
@@ -35,7 +34,6 @@ __all__ = [
     "BenchConfig",
     "CheckpointsConfig",
     "ConvertConfig",
-    "DistillationConfig",
     "DistributionConfig",
     "DoctorConfig",
     "EnvConfig",

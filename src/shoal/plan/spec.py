@@ -24,9 +24,8 @@ class Start:
 
     model: str
     """Path of the `model.pt` to load."""
-    mode: Literal["continue", "weights", "teacher"]
-    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks; `teacher` is of
-    another learner, and only its policy is taken."""
+    mode: Literal["continue", "weights"]
+    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

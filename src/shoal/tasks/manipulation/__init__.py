@@ -1,1 +1,0 @@
-"""Manipulation tasks of a fixed arm."""
