@@ -269,7 +269,10 @@ def _begin(job: TrainSpec, loop: TrainingLoop) -> None:
         _seed_everything(loop.seed)  # Each rank draws other actions.
         return
     with local_copy(Path(start.model), world) as model:
-        loop.restore(read_checkpoint(model), weights_only=start.mode == "weights")
+        if start.mode == "teacher":
+            loop.learner.restore(read_checkpoint(model), weights_only=True)
+        else:
+            loop.restore(read_checkpoint(model), weights_only=start.mode == "weights")
         loop.synchronize()
         _seed_everything(loop.seed)
         if start.mode == "continue":

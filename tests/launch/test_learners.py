@@ -16,6 +16,10 @@ OWN = str(Path(__file__).parents[2] / "docs" / "examples" / "actor_critic.py:Act
 BASE = ("Cartpole-Swingup", "--gpu-ids", "None", "--num-envs", "16", "--logger", "none", "--agent.save-interval", "2")
 BASE += ("--agent.num-steps-per-env", "8", "--env.episode-length-s", "0.3")
 FLAGS: dict[str, tuple[str, ...]] = {
+    "distillation": (
+        *("--agent.algorithm.gradient-length", "4", "--agent.student.hidden-dims", "8"),
+        *("--agent.student.rnn-hidden-dim", "8"),
+    ),
     "grpo": ("--agent.reference", "start"),
     "fast_sac": ("--agent.batch-size", "64", "--agent.updates-per-step", "1"),
     "skrl": (),
@@ -42,6 +46,8 @@ def shoal(*words: str) -> tuple[str, ...]:
 def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(case: str, tmp_path: Path) -> None:
     learner = case.partition(" ")[0]
     flags = ("--learner", learner, *FLAGS[case], "--max-iterations", "4")
+    if learner == "distillation":
+        flags += ("--teacher", str(run((*TRAIN, *BASE, "--max-iterations", "2"), tmp_path / "taught").run))
     spawned = run((*TRAIN, *BASE, *flags, "--nproc-per-node", "2"), tmp_path)
     whole = digests_of(spawned)
     assert set(whole) == {"0", "1"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import arm_task
 from support.commands import TRAIN, Ended, rows_of, run
 from support.hostile import vouch_for, write_hostile
 
@@ -18,6 +19,7 @@ from shoal.plan.rundir import RunDir
 pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
 BASE = ("--gpu-ids", "None", "--no-export", "--logger", "none", "--agent.num-steps-per-env", "8")
+ARM = arm_task.__file__
 CARTPOLE = ("Cartpole-Swingup", "--num-envs", "16", "--env.episode-length-s", "0.3")
 NETWORK = ("class-name", "RNNModel"), ("rnn-hidden-dim", "8"), ("hidden-dims", "8")
 RND = "--agent.algorithm.rnd."
@@ -27,6 +29,8 @@ CASES = {
         *("Quadruped-Velocity-Rough", "--num-envs", "16", "--env.episode-length-s", "0.4", "--env.terrain-levels", "3"),
         *("--env.commands.twist.resampling-time", "0.1", "0.2"),
     ),
+    # Its curricula go on in the middle of what is tried: at steps 12 and 30 of 48.
+    "terms": (f"{ARM}:TorchArm", "--env.curricula.reach.steps", "0", "30"),
     "recurrent": (
         *CARTPOLE,
         *(word for who in ("actor", "critic") for name, value in NETWORK for word in (f"--agent.{who}.{name}", value)),
@@ -94,7 +98,14 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         ("mujoco", "2"),
         *(
             pytest.param(*case, marks=pytest.mark.soak)
-            for case in [("kernels", "1"), ("kernels", "2"), ("mujoco", "1"), ("recurrent", "2"), ("curious", "2")]
+            for case in [
+                ("kernels", "1"),
+                ("kernels", "2"),
+                ("mujoco", "1"),
+                ("terms", "2"),
+                ("recurrent", "2"),
+                ("curious", "2"),
+            ]
         ),
     ],
 )

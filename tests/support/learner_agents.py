@@ -10,6 +10,7 @@ from support.learners import ALONE
 
 from shoal.config import (
     AgentConfig,
+    DistillationConfig,
     DistributionConfig,
     FastSacConfig,
     GrpoConfig,
@@ -19,6 +20,7 @@ from shoal.config import (
     SkrlJaxConfig,
     TrainConfig,
 )
+from shoal.config.distillation import DistillationAlgorithmConfig
 from shoal.config.skrl import SkrlSacConfig, SkrlTd3Config
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.learners import build_learner
@@ -35,6 +37,12 @@ ACTOR = ModelConfig(
 )
 OFF_POLICY: dict[str, Any] = {"batch_size": 16, "memory_size": 64, "random_timesteps": 2, "learning_starts": 2}
 AGENTS: dict[str, AgentConfig] = {
+    "distillation": DistillationConfig(
+        num_steps_per_env=6,
+        algorithm=DistillationAlgorithmConfig(num_learning_epochs=2, gradient_length=3),
+        student=replace(ACTOR, class_name="RNNModel", rnn_hidden_dim=8),
+        teacher=ACTOR,
+    ),
     "grpo": GrpoConfig(num_steps_per_env=6, num_learning_epochs=2, num_mini_batches=2, actor=ACTOR, reference="start"),
     "fast_sac": FastSacConfig(
         num_steps_per_env=4,

@@ -49,8 +49,10 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
     gpus = visible_gpus()
     if earlier is not None:
         has_checkpoint = newest_good(earlier)[0] is not None
-        resume, checkpoint = ((str(earlier.path),), None) if has_checkpoint else (None, config.checkpoint)
-        config = replace(config, resume=resume, checkpoint=checkpoint)
+        if has_checkpoint:
+            config = replace(config, resume=(str(earlier.path),), checkpoint=None, teacher=None)
+        else:
+            config = replace(config, resume=None)
     try:
         plan = plan_training(
             config, os.environ, gpus, partial(probe_hosts, os.environ, config, (config.task,)) if config.hosts else None

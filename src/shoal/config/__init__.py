@@ -17,6 +17,7 @@ from shoal.config.commands import (
     ReplayConfig,
     RunsConfig,
 )
+from shoal.config.distillation import DistillationConfig
 from shoal.config.env import EnvConfig, MujocoConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
@@ -34,6 +35,7 @@ __all__ = [
     "BenchConfig",
     "CheckpointsConfig",
     "ConvertConfig",
+    "DistillationConfig",
     "DistributionConfig",
     "DoctorConfig",
     "EnvConfig",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.config.agent import AgentConfig
+from shoal.config.distillation import DistillationConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
 from shoal.config.rl_games import RlGamesConfig
@@ -49,6 +50,11 @@ LEARNERS = {
     spec.name: spec
     for spec in (
         LearnerSpec(name="rsl_rl", config=RslRlConfig(), builder="shoal.learn.rsl_rl.learner:RslRlLearner"),
+        LearnerSpec(
+            name="distillation",
+            config=DistillationConfig(),
+            builder="shoal.learn.rsl_rl.distillation:DistillationLearner",
+        ),
         LearnerSpec(name="grpo", config=GrpoConfig(), builder="shoal.learn.grpo:GrpoLearner"),
         LearnerSpec(name="fast_sac", config=FastSacConfig(), builder="shoal.learn.fast_sac:FastSacLearner"),
         LearnerSpec(

@@ -20,7 +20,7 @@ CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 RSL_RL_NAMES = {"distribution": "distribution_cfg", "rnd": "rnd_cfg", "symmetry": "symmetry_cfg"}
 """Fields that have another name in rsl_rl."""
 
-_MOMENTS = {"adam": 2, "adamw": 2, "rmsprop": 1}
+MOMENTS = {"adam": 2, "adamw": 2, "rmsprop": 1}
 """Numbers that an optimizer keeps for each weight."""
 
 
@@ -81,7 +81,7 @@ class RslRlConfig(AgentConfig):
     @property
     def checkpoint_floats(self) -> int:
         """Weights of both networks, and their moments."""
-        moments = _MOMENTS.get(self.algorithm.optimizer or "adam", 0)
+        moments = MOMENTS.get(self.algorithm.optimizer or "adam", 0)
         return (1 + moments) * (self.actor.least_weights + self.critic.least_weights)
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
 NOT_REPEATED = (
-    *("resume", "checkpoint", "dry_run"),
+    *("resume", "checkpoint", "teacher", "dry_run"),
     *("hosts", "ssh_config", "interface", "nnodes", "node_rank", "master_addr", "master_port"),
 )
 """Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
@@ -42,8 +42,11 @@ class TrainConfig(MachinesConfig):
     resume: tuple[str, ...] | None = None
     """Continue a run: its name or directory; without a value the newest of this experiment."""
     checkpoint: str | None = None
-    """Start a new run from the weights of a checkpoint: its path, `latest` or `best` of the newest run, or the
-    best of all runs of this task, `best-of-runs`."""
+    """Start a new run from the weights of a checkpoint: its path or that of its run, `latest` or `best` of the newest
+    run, or the best of all runs of this task, `best-of-runs`."""
+    teacher: str | None = None
+    """With the learner `distillation`: the policy that is imitated, as in `--checkpoint`, but of the task that
+    `--agent.teacher-task` names."""
     keep_last: Annotated[int | None, at_least(1)] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
     keep_every: Annotated[int | None, at_least(1)] = None
@@ -113,6 +116,11 @@ class TrainConfig(MachinesConfig):
             raise UsageError(
                 "--resume and --checkpoint exclude each other: --resume continues a run in its own directory, "
                 "--checkpoint starts a new run from its weights. Pass one of them."
+            )
+        if self.teacher is not None and (self.resume is not None or self.checkpoint is not None):
+            raise UsageError(
+                f"--teacher {self.teacher} excludes --resume and --checkpoint: the checkpoint of a student holds its "
+                "teacher. Pass one of them."
             )
         if self.resume is not None and len(self.resume) > 1:
             raise UsageError(f"--resume takes one run at most, but got {' '.join(self.resume)}: pass one of them.")

@@ -15,6 +15,8 @@ class Capabilities:
 
     episode_terms: tuple[str, ...] = ()
     """Names of the columns of ``extras["episode_sums"]``."""
+    terminations: tuple[str, ...] = ()
+    """Names of the columns of ``extras["done_terms"]``."""
     best_metric: str | None = None
     """The logged metric that scores checkpoints. None: the mean return, or with a curriculum nothing."""
 

@@ -48,6 +48,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.step_dt = task.step_dt
         """Simulated time between two actions [s]; rsl_rl's RND scales its reward with it."""
         self.episode_terms = task.reward_terms
+        self.terminations = task.terminations
         self.metrics = task.metrics
         """Names of the metrics in ``extras["log"]``, where ``Metrics/`` stands before them."""
         self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None
@@ -60,6 +61,8 @@ class WarpVecEnv(Capabilities, VecEnv):
             "episode_sums": to_torch(task.finished_sums),
             "log": {},
         }
+        if task.terminations:
+            self._extras["done_terms"] = to_torch(task.done_terms)
         if task.metrics:
             columns = to_torch(task.metric_values).unbind(dim=1)
             self._extras["log"] = {
@@ -118,7 +121,8 @@ class WarpVecEnv(Capabilities, VecEnv):
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
                 num_terms); ``log``, the task's metrics, each of shape (num_envs,); ``diverged``, the number of
-                divergences since `take_warnings`, shape (num_envs,), if the task has metrics.
+                divergences since `take_warnings`, shape (num_envs,), if the task has metrics; ``done_terms``, which
+                terminations hold, booleans of shape (num_envs, number of terminations), if it has any.
         """
         if actions.shape != self._actions.shape:
             raise ShoalError(
@@ -128,7 +132,8 @@ class WarpVecEnv(Capabilities, VecEnv):
         self._actions.copy_(actions.detach())
         self.task.step()
         self._observations.reverse()
-        return self.get_observations(), self._rewards, self._dones, dict(self._extras)
+        extras = {**self._extras, "log": {**self._extras["log"], **self.task.log}}
+        return self.get_observations(), self._rewards, self._dones, extras
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
         """Return the number of divergences since the last call, and warnings: a sentence by kind.

@@ -178,7 +178,7 @@ def _worker_arguments(config: TrainConfig, scratch: Path) -> list[str]:
     kept = {name: value for name, value in plain.items() if name not in NOT_REPEATED}
     file.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
     arguments = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(file)]
-    for flag in ("resume", "checkpoint", "interface"):
+    for flag in ("resume", "checkpoint", "teacher", "interface"):
         if plain[flag] is not None:
             arguments += [f"--{flag}", *([plain[flag]] if isinstance(plain[flag], str) else plain[flag])]
     return arguments

@@ -58,6 +58,8 @@ _VERDICT = "shoal/verdict"
 """Key of rank 0's result of the handshake: each rank reads it alone, not what all others have published."""
 _MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
 """Fields that each node may be asked in its own way."""
+_OF_RANK_0 = ("resume", "teacher")
+"""Flags whose configuration rank 0 alone reads."""
 _PORT_FILE = "rendezvous_port"
 
 
@@ -205,8 +207,10 @@ def shake_hands(store: SignedStore, rank: Rank, plan: LaunchPlan) -> str | None:
     own = {
         "host": platform.node(),
         "backend": plan.backend,
-        # A continued run has its configuration where rank 0 is.
-        "config": None if getattr(config, "resume", None) is not None else _flat(to_plain(config)),
+        # A continued run has its configuration where rank 0 is, and so has a teacher its network.
+        "config": None
+        if any(getattr(config, name, None) is not None for name in _OF_RANK_0)
+        else _flat(to_plain(config)),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
     store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(own))

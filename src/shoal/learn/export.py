@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,17 @@ def exportable_policy(  # noqa: PLR0913  The last three are entries of the metad
         "observation_groups": list(policy.obs_groups),
         "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],
     }
-    metadata = base | task.deployment() | base  # A task adds entries, and cannot replace these.
+    metadata = base | _for_groups(task.deployment(), policy.obs_groups) | base  # A task cannot replace these.
     return ExportablePolicy(network, {key: _to_string(key, value, task) for key, value in metadata.items()})
+
+
+def _for_groups(deployment: Mapping[str, Any], groups: Sequence[str]) -> dict[str, Any]:
+    """Return the entries of a task, with the observations that the policy has: those of a critic need no sensors."""
+    if not isinstance(deployment.get("observations"), Mapping):
+        return dict(deployment)
+    observations = {group: deployment["observations"][group] for group in groups}
+    names = [term["name"] for terms in observations.values() for term in terms]
+    return {**deployment, "observations": observations, "observation_names": names}
 
 
 def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict) -> None:  # noqa: ANN401  Any model.

@@ -109,8 +109,12 @@ class _Recorder:
     def _start_film(self) -> None:
         """Start rendering the recorded clip, unless another one is still being rendered."""
         target = self._videos / f"step_{self._first_step}.mp4"
-        clip = self._reel.cut()
         self._first_step = None
+        try:
+            clip = self._reel.cut()
+        except Exception as error:  # noqa: BLE001  The task's own code makes the marks.
+            self._warn(f"{type(error).__name__}: {error}")
+            return
         if self._film is not None:
             logger.info("%s is skipped: %s is still being made.", target.name, self._film.target.name)
             return

@@ -63,7 +63,8 @@ class TrainingLoop:
         """Number of environments that continue an episode of a checkpoint: the first ones of this rank."""
         self.stragglers = Stragglers()
         self._warned: set[str] = set()  # Kinds of warnings that were logged.
-        self.statistics = Statistics(world, env.num_envs, self.capabilities.episode_terms)
+        terms, terminations = self.capabilities.episode_terms, self.capabilities.terminations
+        self.statistics = Statistics(world, env.num_envs, terms, terminations)
 
     def synchronize(self) -> None:
         """Broadcast rank 0's weights and normalisers, and compare all replicas.

@@ -73,13 +73,18 @@ class _Logged:
 class Statistics:
     """Collects one rank's statistics during an iteration and pools them over all ranks at its end.
 
-    `episode_terms` are the names of the columns of `extras["episode_sums"]`.
+    `episode_terms` are the names of the columns of `extras["episode_sums"]`, `terminations` those of
+    `extras["done_terms"]`.
     """
 
-    def __init__(self, world: World, num_envs: int, episode_terms: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, world: World, num_envs: int, episode_terms: tuple[str, ...] = (), terminations: tuple[str, ...] = ()
+    ) -> None:
         self._world = world
         self._device = torch.device(world.device)
-        self._terms = episode_terms
+        columns = {"episode_sums": ("Reward", episode_terms), "done_terms": ("Termination", terminations)}
+        self._keys = [key for key, (_, names) in columns.items() if names]
+        self._terms = [f"Episode_{kind}/{name}" for kind, names in columns.values() for name in names]
         # What a step adds to each measure of the running episode: the reward, and 1. Shape (2, num_envs).
         self._gains = torch.ones(len(_MEASURES), num_envs, device=self._device)
         self._rewards = self._gains[0]
@@ -90,7 +95,7 @@ class Statistics:
         # One entry a step, reduced by `pool` all at once: a step costs five small operations and no more.
         self._ended: list[torch.Tensor] = []  # (num_envs,)
         self._measured: list[torch.Tensor] = []  # (2, num_envs), valid where ended
-        self._sums: list[torch.Tensor] = []  # (num_envs, num_terms), valid where ended
+        self._sums: list[torch.Tensor] = []  # (num_envs, len(self._terms)), valid where ended
         self._log: dict[str, _Logged] = {}
         self._names: list[str] = []  # Logged by any rank; equal on all ranks, in the same order.
         self._window: deque[list[float]] = deque()
@@ -124,8 +129,8 @@ class Statistics:
         Args:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
-            extras: May have `episode_sums`, shape (num_envs, num_terms), valid where `dones`; and the arguments of
-                `add_log`: `log` (`episode` in older environments) and `diverged`.
+            extras: May have `episode_sums` and `done_terms`, shapes (num_envs, number of them), valid where `dones`;
+                and the arguments of `add_log`: `log` (`episode` in older environments) and `diverged`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -134,7 +139,7 @@ class Statistics:
         self._ended.append(ended)
         self._measured.append(measured)
         if self._terms:
-            self._sums.append(extras["episode_sums"].clone())
+            self._sums.append(torch.cat([extras[key] for key in self._keys], dim=1))
         self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("diverged"))
 
     def add_log(self, values: Mapping[str, Any], diverged: torch.Tensor | None = None) -> None:
@@ -261,7 +266,7 @@ class Statistics:
             "Train/mean_episode_length": mean_length,
             "Train/std_episode_length": math.sqrt(max(0.0, mean_square_length - mean_length**2)),
             **({WHOLE_REWARD: whole_return / whole_count} if whole_count else {}),
-            **{f"Episode_Reward/{name}": mean for name, mean in zip(self._terms, terms, strict=True)},
+            **dict(zip(self._terms, terms, strict=True)),
         }
 
 

@@ -23,5 +23,35 @@ def joint_position(
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
 ) -> None:
-    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = actuators[i].default_pos + scale[i] * action
+    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action.
+
+    The servo measures its angle with the error of its encoder.
+    """
+    target = actuators[i].default_pos + scale[i] * action
+    state.ctrl[env, actuators[i].index] = target - state.encoder_bias[env, actuators[i].dof]
+
+
+@wp.func
+def joint_velocity(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    action: wp.float32,
+    actuators: wp.array[Actuator],
+    scale: wp.array[wp.float32],
+) -> None:
+    """Set the target of a velocity servo, `scale` [rad/s or m/s] for each unit of the action."""
+    state.ctrl[env, actuators[i].index] = scale[i] * action
+
+
+@wp.func
+def joint_effort(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    action: wp.float32,
+    actuators: wp.array[Actuator],
+    scale: wp.array[wp.float32],
+) -> None:
+    """Set the torque of a motor, `scale` [N m or N] for each unit of the action."""
+    state.ctrl[env, actuators[i].index] = scale[i] * action

@@ -17,11 +17,15 @@ import warp as wp
 
 
 @wp.func
+def base_quat(state: Any, env: wp.int32) -> wp.quat:
+    """Return the base's orientation. Warp's quaternions have the real part last."""
+    return wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+
+
+@wp.func
 def to_base(state: Any, env: wp.int32, vector: wp.vec3) -> wp.vec3:
     """Rotate a vector from the world to the base's frame."""
-    # Warp's quaternions have the real part last.
-    turn = wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
-    return wp.quat_rotate_inv(turn, vector)
+    return wp.quat_rotate_inv(base_quat(state, env), vector)
 
 
 @wp.func

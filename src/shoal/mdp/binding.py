@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.names import Names, kind_of
-from shoal.mdp.terms import Term
+from shoal.mdp.terms import CHOICES, Term
 from shoal.user_code import load
 
 _VECTORS: dict[Any, tuple[str, ...]] = {
@@ -33,6 +33,7 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
 }
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
+_CONTACT_SENSORS = "contact_sensors"
 _ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
@@ -50,7 +51,7 @@ class Bound:
 
     name: str
     """The term's name in the generated code: group and name."""
-    function: wp.Function
+    function: Any
     arguments: tuple[str, ...]
     columns: tuple[str, ...]
     """Names of the columns of its value."""
@@ -69,6 +70,30 @@ class Bound:
     def call(self, *more: str) -> str:
         """Return the call, with further arguments after the environment."""
         return f"{identifier(self.function)}({', '.join(('state', 'env', *more, *self.arguments))})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBound(Bound):
+    """A Python function on torch tensors, see `shoal.mdp.torch_terms`. In a kernel it is the array of its values."""
+
+    path: str
+    """Its group and name, such as ``rewards.feet_slip``."""
+    places: Mapping[str, int | slice | str]
+    """Its parameters: an index, places in the array of numbers, or the name of an array."""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it is an observation."""
+        return self.path.startswith("observations.")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is a termination."""
+        return self.path.startswith("terminations.")
+
+    def call(self, *more: str) -> str:
+        """Return one column of its value."""
+        return f"{self.name}[env, {more[0] if more else 0}]"
 
 
 def identifier(function: wp.Function) -> str:
@@ -108,6 +133,8 @@ class Binder:
         """What each contact is of, by its name."""
         self.functions: dict[str, Any] = {}
         """Functions that the text of the kernels calls, by name."""
+        self.torch: list[TorchBound] = []
+        """Terms that are functions on torch tensors."""
         self._allocate = allocate
         self._shared: dict[tuple[str, object], str] = {}
 
@@ -128,25 +155,18 @@ class Binder:
             own: Parameters after `state` and `env` that the caller passes itself.
         """
         function = find_function(term.func, library, path)
+        if not isinstance(function, wp.Function):
+            return self._bind_torch(path, term, function)
         self.functions[identifier(function)] = function
         python: Any = function.func
-        signature, hints = inspect.signature(python), get_type_hints(python)
-        state, env, *parameters = signature.parameters
-        del state, env
-        passed = [name for name in parameters if name in own]
-        unknown = [name for name in term.parameters if name not in parameters]
-        if unknown:
-            raise ShoalError(
-                f"{path}.{unknown[0]} is given, but {function.key}() has no such parameter."
-                f"{did_you_mean(unknown[0], parameters)}"
-            )
+        hints = get_type_hints(python)
+        values = _values_of(path, term, python, skipped=2)
+        passed = [name for name in values if name in own]
         arguments: list[str] = []
         columns: tuple[str, ...] = ()
-        for name in parameters[len(passed) :]:
-            where, default = f"{path}.{name}", signature.parameters[name].default
-            value = getattr(term, name) if name in term.parameters else default
-            if value is inspect.Parameter.empty and name not in ("memory", "contact_sensors"):
-                raise ShoalError(f"{where} is missing: {function.key}() needs it.")
+        for name, value in [*values.items()][len(passed) :]:
+            where = f"{path}.{name}"
+            _refuse_missing(where, python, value)
             expression, selected = self._argument(where, name, hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
@@ -155,12 +175,36 @@ class Binder:
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         return Bound(path.replace(".", "_"), function, tuple(arguments), columns, by_column, len(parts))
 
+    def _bind_torch(self, path: str, term: Term, function: Callable[..., Any]) -> TorchBound:
+        """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
+        places: dict[str, int | slice | str] = {}
+        columns: tuple[str, ...] = ()
+        for name, value in _values_of(path, term, function, skipped=1).items():
+            where = f"{path}.{name}"
+            _refuse_missing(where, function, value)
+            numbers: tuple[Any, ...] = value if isinstance(value, tuple) and name != "grid" else (value,)
+            if all(isinstance(each, int | float) for each in numbers):
+                first = len(self.numbers)
+                for at, each in enumerate(numbers):
+                    self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
+                places[name] = slice(first, first + len(numbers))
+                continue
+            kind = wp.array2d[wp.float32] if name == "memory" else wp.array[wp.float32]
+            expression, selected = self._argument(where, name, kind, value, columns)
+            columns = columns or selected
+            places[name] = int(expression) if expression.isdecimal() else expression
+        is_observed = path.startswith("observations")
+        columns = (getattr(term, "columns", ()) or columns or ("",)) if is_observed else ("",)
+        bound = TorchBound(*(path.replace(".", "_"), function, (), columns, is_observed), path=path, places=places)
+        self.torch.append(bound)
+        return bound
+
     def _argument(
         self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
         what = kind_of(name)
-        if what is not None and name != "contact_sensors":
+        if what is not None and not name.endswith(_CONTACT_SENSORS):
             return self._selection(path, *what, value)
         if name == "contact":
             return self.contact(value, path), self.columns[value]
@@ -176,8 +220,8 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if name == "command":
             return str(_found(path, value, self.commands))
-        if name == "contact_sensors":
-            rows = self.names.contact_sensors(selected, path)
+        if name.endswith(_CONTACT_SENSORS):
+            rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
             return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == "memory":
@@ -196,6 +240,8 @@ class Binder:
             return f"wp.vec{len(parts)}({', '.join(parts)})"
         if kind not in _SCALARS:
             raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
+        if isinstance(value, str):
+            value = get_args(CHOICES[path.rpartition(".")[2]]).index(value)
         return _SCALARS[kind].format(self.number(path, value))
 
     def _selection(self, path: str, kind: str, several: bool, patterns: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
@@ -212,6 +258,8 @@ class Binder:
             return wp.array(rows, dtype=dtype, device=self.device)
 
         names = tuple(self.names.names(kind)[index] for index in indices)
+        if kind == "sensor":
+            names = self.names.numbers_of(indices)
         return self.share(kind, tuple(indices), make), names
 
     def share(self, kind: str, key: object, make: Callable[[], Any]) -> str:
@@ -257,8 +305,33 @@ def _found(path: str, name: Any, known: Mapping[str, Any]) -> Any:
     return known[name]
 
 
-def find_function(func: Any, library: str, path: str) -> wp.Function:
-    """Return the function of a term.
+def _values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, Any]:
+    """Return the value of each parameter but the first `skipped`: the declared one, or the default."""
+    _, *parameters = inspect.signature(function).parameters.values()
+    known = {each.name: each.default for each in parameters[skipped - 1 :]}
+    unknown = [name for name in term.parameters if name not in known]
+    if unknown:
+        raise ShoalError(
+            f"{path}.{unknown[0]} is given, but {function.__name__}() has no such parameter."
+            f"{did_you_mean(unknown[0], known)}"
+        )
+    return {name: getattr(term, name, default) for name, default in known.items()}
+
+
+def _refuse_missing(path: str, function: Any, value: Any) -> None:
+    """Refuse a parameter without a value, but for those that are made for it."""
+    name = path.rpartition(".")[2]
+    if value is inspect.Parameter.empty and name != "memory" and not name.endswith(_CONTACT_SENSORS):
+        remedy = ", or decorate it with @wp.func" if name == "env" else ""
+        raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
+
+
+_TORCH = ("rewards", "observations", "terminations", "metrics")
+"""Groups whose terms may be functions on torch tensors."""
+
+
+def find_function(func: Any, library: str, path: str) -> Any:
+    """Return the function of a term: a `wp.func`, or where that may be, a Python function on torch tensors.
 
     Raises:
         ShoalError: There is none of that name.
@@ -273,15 +346,16 @@ def find_function(func: Any, library: str, path: str) -> wp.Function:
                 hint = did_you_mean(func, known)
                 raise ShoalError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
             func = getattr(module, func)
-    if not isinstance(func, wp.Function):
-        raise ShoalError(f"{path} is {func!r}, but must be a wp.func.")
+    if not isinstance(func, wp.Function) and not (library in _TORCH and inspect.isfunction(func)):
+        must = "a wp.func or a function on torch tensors" if library in _TORCH else "a wp.func"
+        raise ShoalError(f"{path} is {func!r}, but must be {must}.")
     return func
 
 
 @cache
-def uses(function: wp.Function) -> frozenset[str]:
+def uses(function: Any) -> frozenset[str]:
     """Return the names of what a function, with those that it calls, reads from its `state`."""
-    python: Any = function.func
+    python: Any = getattr(function, "func", function)
     definition = ast.parse(textwrap.dedent(inspect.getsource(python)))
     scope = inspect.getclosurevars(python)
     known = {**scope.globals, **scope.nonlocals}
@@ -292,7 +366,8 @@ def uses(function: wp.Function) -> frozenset[str]:
         callee = known.get(call[0])
         for name in call[1:]:
             callee = getattr(callee, name, None)
-        if isinstance(callee, wp.Function) and hasattr(callee, "func") and callee.func is not None:
+        is_kernel_function = isinstance(callee, wp.Function) and getattr(callee, "func", None) is not None
+        if is_kernel_function or (inspect.isfunction(callee) and "state" in inspect.signature(callee).parameters):
             found |= uses(callee)
     return frozenset(found)
 

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from shoal.config.checks import Config, check, rules_of
+from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
+from shoal.mdp.curricula import changes_of
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
     ContactTerm,
+    CurriculumTerm,
     DoneTerm,
     EventTerm,
     MetricTerm,
@@ -59,26 +61,34 @@ class TermsConfig(MujocoConfig):
     """What happens at random."""
     metrics: Group = field(default_factory=Group)
     """What is logged beside the rewards."""
+    curricula: Group = field(default_factory=Group)
+    """What changes during a training."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
         for kind in _KINDS:
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
-                check(term, f"{name}.", rules_of(type(term)))
+                check(term, f"{name}.", _rules(term))
+        changes_of(self)
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
         return members(getattr(self, name))
 
+    def in_play(self) -> Self:
+        """Return the same without curricula: what they change is as it was declared."""
+        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=())))
+
     def undisturbed(self) -> Self:
-        """Return the same without events in intervals, and without noise and delay of observations."""
+        """Return the same without events in intervals, without delays, and without noise of observations."""
         groups = {
             name: _map(each, lambda term: replace(term, noise=0.0, delay=0))
             for name, each in self.terms("observations").items()
         }
         events = _map(self.events, lambda term: replace(term, interval=(0.0, 0.0)))
-        return replace(self, observations=replace(self.observations, **groups), events=events)
+        actions = _map(self.actions, lambda term: replace(term, delay=0))
+        return replace(self, actions=actions, observations=replace(self.observations, **groups), events=events)
 
     def change(self, **changes: Any) -> Self:
         """Return the same with other terms: added, replaced, or removed where the value is None; and other fields.
@@ -122,6 +132,11 @@ class RobotConfig(TermsConfig):
     """Damping of servos by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s * kp."""
     torque: dict[str, float] = field(default_factory=dict[str, float])
     """Largest torque of servos by pattern of their joints [N m], instead of the model's."""
+    saturation_effort: dict[str, float] = field(default_factory=dict[str, float])
+    """Torque at rest that servos of DC motors are capable of, by pattern of their joints [N m]: together with
+    `velocity_limit`, the torque-speed curve. `torque` limits what is used of it."""
+    velocity_limit: dict[str, float] = field(default_factory=dict[str, float])
+    """Speed at which DC motors have no torque left, by pattern of their joints [rad/s]."""
     armature: dict[str, float] = field(default_factory=dict[str, float])
     """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
 
@@ -149,6 +164,19 @@ def _flat(terms: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", term
 
 
+_MEAN_AND_STD = Rule("be finite, a mean and then a standard deviation", lambda values: values[-1] >= 0.0)
+_POSITIVE = Rule("be above 0, the smaller number first", lambda values: RANGE.holds(values) and values[0] > 0.0)
+
+
+def _rules(term: Term) -> dict[str, Rule]:
+    """Return the rules of a term; those of its ranges depend on the distribution."""
+    rules = rules_of(type(term))
+    special = {"gaussian": _MEAN_AND_STD, "log_uniform": _POSITIVE}.get(getattr(term, "distribution", ""))
+    if special is None:
+        return rules
+    return {name: special if rule is RANGE and name in term.parameters else rule for name, rule in rules.items()}
+
+
 def _map(each: Group, change: Any) -> Group:
     return replace(each, **{name: change(term) for name, term in members(each).items()})
 
@@ -162,6 +190,7 @@ _KINDS: dict[str, type[Term]] = {
     "terminations": DoneTerm,
     "events": EventTerm,
     "metrics": MetricTerm,
+    "curricula": CurriculumTerm,
 }
 """Groups of terms, and what each holds."""
 

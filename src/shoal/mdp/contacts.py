@@ -105,8 +105,21 @@ def touches(
 
 
 @wp.func
+def touches_itself(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
+    self_contact_sensors: wp.array[wp.int32],
+    force_threshold: wp.float32 = 10.0,
+) -> wp.bool:
+    """Whether two of a body and its descendants touch each other with more than a force [N]."""
+    return wp.length(net_force(state, env, self_contact_sensors[i])) > force_threshold
+
+
+@wp.func
 def net_force(state: Any, env: wp.int32, sensor: wp.int32) -> wp.vec3:
-    """Return the force on a body at all its contacts, in the world [N]."""
+    """Return the force on a body at all its contacts, in the world [N]; of a sensor `self contact` any force."""
     # The sensor has the number of contacts, then the force of the body on what it touches.
     return -wp.vec3(
         state.sensordata[env, sensor + 1], state.sensordata[env, sensor + 2], state.sensordata[env, sensor + 3]

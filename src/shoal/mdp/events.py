@@ -1,4 +1,7 @@
-"""Events. Names are mjlab's where it has the term. Ranges are lowest and highest, drawn uniformly."""
+"""Events. Names are mjlab's where it has the term. Ranges are lowest and highest, drawn uniformly.
+
+Those that draw parameters of the model are in `shoal.mdp.randomization`, and named here too.
+"""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -11,35 +14,88 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.names import Actuator, Geom, Joint
+from shoal.mdp.base import ang_vel_b, base_quat
+from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform
+from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
+    body_com_offset,
+    body_mass,
+    effort_limits,
+    encoder_bias,
+    geom_friction,
+    gravity,
+    joint_armature,
+    joint_damping,
+    joint_friction,
+    pd_gains,
+    pseudo_inertia,
+)
+
+_NONE = wp.vec2(0.0, 0.0)
 
 
 @wp.func
-def reset_root_state_uniform(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, yaw: wp.vec2) -> None:
-    """Put the base into the default pose, at rest, moved [m] and turned about z [rad]."""
-    for column in range(7):
-        state.qpos[env, column] = state.home[column]
-    state.qpos[env, 0] = state.home[0] + uniform(state, env, x[0], x[1])
-    state.qpos[env, 1] = state.home[1] + uniform(state, env, y[0], y[1])
-    heading = uniform(state, env, yaw[0], yaw[1])
-    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3])
-    turn = wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), heading) * turn
+def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3:
+    """Return a vector, each part of which is drawn uniformly."""
+    first = uniform(state, env, x[0], x[1])
+    second = uniform(state, env, y[0], y[1])
+    return wp.vec3(first, second, uniform(state, env, z[0], z[1]))
+
+
+@wp.func
+def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch: wp.float32, yaw: wp.float32) -> None:
+    """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""
+    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3]) * wp.quat_rpy(roll, pitch, yaw)
+    for column in range(3):
+        state.qpos[env, column] = state.home[column] + offset[column]
+        state.qpos[env, 4 + column] = turn[column]
     state.qpos[env, 3] = turn[3]
-    state.qpos[env, 4] = turn[0]
-    state.qpos[env, 5] = turn[1]
-    state.qpos[env, 6] = turn[2]
     for column in range(6):
         state.qvel[env, column] = 0.0
+
+
+@wp.func
+def add_root_velocity(state: Any, env: wp.int32, linear: wp.vec3, angular: wp.vec3) -> None:
+    """Change the base's velocity [m/s] and angular velocity [rad/s], both given in the world."""
+    turning = ang_vel_b(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
+    for column in range(3):
+        state.qvel[env, column] = state.qvel[env, column] + linear[column]
+        state.qvel[env, 3 + column] = turning[column]
+
+
+@wp.func
+def reset_root_state_uniform(
+    state: Any,
+    env: wp.int32,
+    x: wp.vec2 = _NONE,
+    y: wp.vec2 = _NONE,
+    z: wp.vec2 = _NONE,
+    roll: wp.vec2 = _NONE,
+    pitch: wp.vec2 = _NONE,
+    yaw: wp.vec2 = _NONE,
+    velocity_x: wp.vec2 = _NONE,
+    velocity_y: wp.vec2 = _NONE,
+    velocity_z: wp.vec2 = _NONE,
+    velocity_roll: wp.vec2 = _NONE,
+    velocity_pitch: wp.vec2 = _NONE,
+    velocity_yaw: wp.vec2 = _NONE,
+) -> None:
+    """Put the base near the default pose, moved [m] and turned [rad], with a velocity in the world [m/s, rad/s]."""
+    offset = between(state, env, x, y, z)
+    turn = between(state, env, roll, pitch, yaw)
+    put_root(state, env, offset, turn[0], turn[1], turn[2])
+    linear = between(state, env, velocity_x, velocity_y, velocity_z)
+    add_root_velocity(state, env, linear, between(state, env, velocity_roll, velocity_pitch, velocity_yaw))
 
 
 @wp.func
 def reset_joints_by_offset(
     state: Any, env: wp.int32, joints: wp.array[Joint], position: wp.vec2, velocity: wp.vec2
 ) -> None:
-    """Put joints near the default pose [rad or m], with a speed [rad/s or m/s]."""
+    """Put joints near the default pose [rad or m], within their limits, with a speed [rad/s or m/s]."""
     for i in range(joints.shape[0]):
-        state.qpos[env, joints[i].qpos] = joints[i].default_pos + uniform(state, env, position[0], position[1])
+        place = joints[i].default_pos + uniform(state, env, position[0], position[1])
+        state.qpos[env, joints[i].qpos] = wp.clamp(place, joints[i].lower, joints[i].upper)
         state.qvel[env, joints[i].dof] = uniform(state, env, velocity[0], velocity[1])
 
 
@@ -51,38 +107,55 @@ def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) 
 
 
 @wp.func
-def push_by_setting_velocity(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2) -> None:
-    """Change the base's velocity in the world [m/s]."""
-    state.qvel[env, 0] = state.qvel[env, 0] + uniform(state, env, x[0], x[1])
-    state.qvel[env, 1] = state.qvel[env, 1] + uniform(state, env, y[0], y[1])
+def push_by_setting_velocity(
+    state: Any,
+    env: wp.int32,
+    x: wp.vec2,
+    y: wp.vec2,
+    z: wp.vec2 = _NONE,
+    roll: wp.vec2 = _NONE,
+    pitch: wp.vec2 = _NONE,
+    yaw: wp.vec2 = _NONE,
+) -> None:
+    """Change the base's velocity in the world [m/s, rad/s]."""
+    linear = between(state, env, x, y, z)
+    add_root_velocity(state, env, linear, between(state, env, roll, pitch, yaw))
 
 
 @wp.func
-def geom_friction(state: Any, env: wp.int32, geoms: wp.array[Geom], ranges: wp.vec2) -> None:
-    """Draw one sliding friction for all of some geoms."""
-    sliding = uniform(state, env, ranges[0], ranges[1])
-    for i in range(geoms.shape[0]):
-        usual = state.geom_friction[env, geoms[i].index]
-        state.geom_friction[env, geoms[i].index] = wp.vec3(sliding, usual[1], usual[2])
+def apply_external_force_torque(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], force: wp.vec2, torque: wp.vec2
+) -> None:
+    """Apply a constant force [N] and torque [N m] to bodies, drawn for each part, in the world; of mode `reset`."""
+    for i in range(bodies.shape[0]):
+        push = between(state, env, force, force, force)
+        state.xfrc_applied[env, bodies[i]] = wp.spatial_vector(push, between(state, env, torque, torque, torque))
 
 
 @wp.func
-def add_body_mass(state: Any, env: wp.int32, body: wp.int32, ranges: wp.vec2) -> None:
-    """Add a mass to a body [kg]."""
-    state.body_mass[env, body] = state.default_body_mass[body] + uniform(state, env, ranges[0], ranges[1])
+def apply_body_impulse(
+    state: Any,
+    env: wp.int32,
+    bodies: wp.array[wp.int32],
+    force: wp.vec2,
+    torque: wp.vec2,
+    duration: wp.vec2,
+    interval: wp.vec2,
+    memory: wp.array2d[wp.float32],
+) -> None:
+    """Apply a force [N] and torque [N m] to bodies for a `duration` [s], in intervals [s] that follow; of mode `step`.
 
-
-@wp.func
-def scale_servo_gains(state: Any, env: wp.int32, actuators: wp.array[Actuator], kp: wp.vec2, kd: wp.vec2) -> None:
-    """Multiply stiffness and damping of position servos, each by a factor of its own."""
-    for i in range(actuators.shape[0]):
-        index = actuators[i].index
-        stiffness = state.default_actuator_gainprm[index][0] * uniform(state, env, kp[0], kp[1])
-        damping = state.default_actuator_biasprm[index][2] * uniform(state, env, kd[0], kd[1])
-        gain = state.actuator_gainprm[env, index]
-        gain[0] = stiffness
-        state.actuator_gainprm[env, index] = gain
-        bias = state.actuator_biasprm[env, index]
-        bias[1] = -stiffness
-        bias[2] = damping
-        state.actuator_biasprm[env, index] = bias
+    Each part is drawn in the world, and acts at the centre of mass. An episode begins with an interval.
+    """
+    left = memory[env, 0]  # The time that is left: of an impulse above 0, until the next one below.
+    acts = left > 0.0
+    left = wp.where(acts, wp.max(left - state.step_dt, 0.0), wp.min(left + state.step_dt, 0.0))
+    if left == 0.0:
+        if acts or memory[env, 0] == 0.0:
+            for i in range(bodies.shape[0]):
+                state.xfrc_applied[env, bodies[i]] = wp.spatial_vector()
+            left = -uniform(state, env, interval[0], interval[1])
+        else:
+            apply_external_force_torque(state, env, bodies, force, torque)
+            left = uniform(state, env, duration[0], duration[1])
+    memory[env, 0] = left

@@ -1,5 +1,5 @@
 """Metrics of terms: logged as means, beside the rewards."""
 
-from shoal.mdp.rewards import error_ang_vel, error_lin_vel
+from shoal.mdp.rewards import error_ang_vel, error_lin_vel, mean_action_acc
 
-__all__ = ["error_ang_vel", "error_lin_vel"]
+__all__ = ["error_ang_vel", "error_lin_vel", "mean_action_acc"]

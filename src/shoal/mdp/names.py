@@ -48,6 +48,8 @@ class Actuator:
     """Its joint's position in the default pose [rad or m]."""
     limit: wp.float32
     """Largest force or torque [N or N m]."""
+    is_dc_motor: wp.int32
+    """Whether it is MuJoCo's DC motor, and so its torque falls with the speed."""
 
 
 @wp.struct
@@ -73,9 +75,9 @@ _STRUCTS = {"joint": Joint, "actuator": Actuator, "geom": Geom}
 _SHOWN = 12
 
 
-def contact_sensor(body: str) -> str:
-    """Return the name of the sensor of a body's contacts."""
-    return f"contact {body}"
+def contact_sensor(body: str, kind: str = "contact") -> str:
+    """Return the name of the sensor of a body's contacts, or of another kind: `self contact`."""
+    return f"{kind} {body}"
 
 
 def kind_of(parameter: str) -> tuple[str, bool] | None:
@@ -140,7 +142,10 @@ class Names:
     def rows(self, kind: str, indices: list[int]) -> tuple[Any, np.ndarray]:
         """Return the type and values of an array with one entry for each selected object."""
         if kind == "sensor":
-            return wp.int32, self.model.sensor_adr[indices].astype(np.int32)
+            sizes = self.model.sensor_dim[indices]
+            return wp.int32, np.concatenate(
+                [np.arange(size) + start for size, start in zip(sizes, self.model.sensor_adr[indices], strict=True)]
+            ).astype(np.int32)
         if kind not in _STRUCTS:
             return wp.int32, np.array(indices, dtype=np.int32)
         struct: Any = _STRUCTS[kind]
@@ -150,13 +155,18 @@ class Names:
                 row[name] = value
         return struct, rows
 
-    def contact_sensors(self, bodies: Iterable[str], path: str) -> np.ndarray:
+    def numbers_of(self, sensors: list[int]) -> tuple[str, ...]:
+        """Return a name for each number of some sensors."""
+        names, sizes = self.names("sensor"), self.model.sensor_dim
+        return tuple(f"{names[each]} {part}" for each in sensors for part in range(sizes[each]))
+
+    def contact_sensors(self, bodies: Iterable[str], path: str, kind: str = "contact") -> np.ndarray:
         """Return where in ``sensordata`` the contacts of bodies begin, see `shoal.mdp.contacts.add_contact_sensors`.
 
         Raises:
             ShoalError: The model has no such sensor.
         """
-        names = [contact_sensor(body) for body in bodies]
+        names = [contact_sensor(body, kind) for body in bodies]
         missing = [name for name in names if mujoco.mj_name2id(self.model, _OBJECTS["sensor"], name) < 0]
         if missing:
             raise ShoalError(
@@ -189,6 +199,7 @@ class Names:
             "dof": joint["dof"],
             "default_pos": joint["default_pos"],
             "limit": limit,
+            "is_dc_motor": model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR,
         }
 
     def _geom(self, index: int) -> dict[str, float]:

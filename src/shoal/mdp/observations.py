@@ -39,9 +39,16 @@ def projected_gravity(state: Any, env: wp.int32) -> wp.vec3:
 
 
 @wp.func
-def joint_pos_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
-    """Return the distance of a joint from the default pose [rad or m]."""
-    return state.qpos[env, joints[i].qpos] - joints[i].default_pos
+def joint_pos_rel(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    joints: wp.array[Joint],
+    biased: wp.bool = False,  # noqa: FBT002
+) -> wp.float32:
+    """Return the distance of a joint from the default pose [rad or m], `biased` with the error of its encoder."""
+    error = wp.where(biased, state.encoder_bias[env, joints[i].dof], 0.0)
+    return state.qpos[env, joints[i].qpos] + error - joints[i].default_pos
 
 
 @wp.func
@@ -89,6 +96,23 @@ def contact_forces(
 ) -> wp.vec3:
     """Return the force on a body at all its contacts, in the world [N]."""
     return net_force(state, env, contact_sensors[i])
+
+
+@wp.func
+def foot_contact_forces(
+    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32]
+) -> wp.vec3:
+    """Return `contact_forces` f as sign(f) log(1 + |f|)."""
+    force = contact_forces(state, env, i, bodies, contact_sensors)
+    for part in range(3):
+        force[part] = wp.sign(force[part]) * wp.log(1.0 + wp.abs(force[part]))
+    return force
+
+
+@wp.func
+def builtin_sensor(state: Any, env: wp.int32, i: wp.int32, sensors: wp.array[wp.int32]) -> wp.float32:
+    """Return the numbers of MuJoCo's sensors."""
+    return state.sensordata[env, sensors[i]]
 
 
 @wp.func

@@ -15,9 +15,19 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import ang_vel_b, body_ang_vel_w, command_at, gravity_b, lin_vel_b, quat_of
-from shoal.mdp.contacts import Contact, has_just_landed, net_force
-from shoal.mdp.ground import clearance_of
+from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
+    feet_air_time,
+    feet_clearance,
+    feet_in_air,
+    feet_slip,
+    feet_swing_height,
+    is_standing,
+    self_collision_cost,
+    soft_landing,
+    undesired_contacts,
+)
 from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.servos import servo_torque
 
 
 @wp.func
@@ -37,14 +47,40 @@ def error_ang_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
 
 
 @wp.func
+def is_alive(state: Any, env: wp.int32) -> wp.float32:
+    """Return 1 unless the episode ends by a termination that is no time-out."""
+    return wp.where(state.terminated[env], 0.0, 1.0)
+
+
+@wp.func
+def is_terminated(state: Any, env: wp.int32) -> wp.float32:
+    """Return 1 where the episode ends by a termination that is no time-out."""
+    return wp.where(state.terminated[env], 1.0, 0.0)
+
+
+@wp.func
 def track_linear_velocity(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
-    """Reward the commanded horizontal velocity: 1 without error, 1/e with an error of `std` [m/s]."""
+    """Reward the commanded velocity, 0 along z: 1 without error, 1/e with an error of `std` [m/s]."""
+    error = error_lin_vel(state, env, command)
+    return wp.exp(-(error * error + lin_vel_z_l2(state, env)) / (std * std))
+
+
+@wp.func
+def track_angular_velocity(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+    """Reward the commanded angular velocity, 0 about x and y: 1 without error, 1/e with an error of `std` [rad/s]."""
+    error = error_ang_vel(state, env, command)
+    return wp.exp(-(error * error + ang_vel_xy_l2(state, env)) / (std * std))
+
+
+@wp.func
+def track_lin_vel_xy_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+    """Reward the commanded horizontal velocity: 1 without error, 1/e with an error of `std` [m/s]. Isaac Lab's."""
     error = error_lin_vel(state, env, command)
     return wp.exp(-error * error / (std * std))
 
 
 @wp.func
-def track_angular_velocity(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def track_ang_vel_z_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
     """Reward the commanded angular velocity about z: 1 without error, 1/e with an error of `std` [rad/s]."""
     error = error_ang_vel(state, env, command)
     return wp.exp(-error * error / (std * std))
@@ -86,6 +122,16 @@ def body_angular_velocity_penalty(state: Any, env: wp.int32, body: wp.int32) -> 
 
 
 @wp.func
+def angular_momentum_penalty(state: Any, env: wp.int32, sensor: wp.int32) -> wp.float32:
+    """Penalise the angular momentum of a robot, squared; `sensor` is a ``subtreeangmom`` of its base."""
+    total = wp.float32(0.0)
+    for part in range(3):
+        momentum = state.sensordata[env, sensor + part]
+        total += momentum * momentum
+    return total
+
+
+@wp.func
 def joint_pos_limits(state: Any, env: wp.int32, joints: wp.array[Joint], soft_factor: wp.float32 = 0.9) -> wp.float32:
     """Penalise how far joints are outside their soft limits [rad]: those at `soft_factor` of the range."""
     total = wp.float32(0.0)
@@ -94,6 +140,16 @@ def joint_pos_limits(state: Any, env: wp.int32, joints: wp.array[Joint], soft_fa
         half = 0.5 * soft_factor * (joints[i].upper - joints[i].lower)
         total += wp.max(wp.abs(state.qpos[env, joints[i].qpos] - middle) - half, 0.0)
     return total
+
+
+@wp.func
+def posture(state: Any, env: wp.int32, joints: wp.array[Joint], std: wp.array[wp.float32]) -> wp.float32:
+    """Reward the default pose: exp(-mean of (distance of a joint / its std)²)."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        error = (state.qpos[env, joints[i].qpos] - joints[i].default_pos) / std[i]
+        total += error * error
+    return wp.exp(-total / wp.float32(joints.shape[0]))
 
 
 @wp.func
@@ -128,18 +184,29 @@ def variable_posture(
 
 @wp.func
 def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
-    """Penalise the torques of position servos, squared: those that follow from the state after the step."""
+    """Penalise torques, squared."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        actuator = actuators[i]
-        gain = state.actuator_gainprm[env, actuator.index]
-        bias = state.actuator_biasprm[env, actuator.index]
-        torque = (
-            gain[0] * (state.ctrl[env, actuator.index] - state.qpos[env, actuator.qpos])
-            + bias[2] * state.qvel[env, actuator.dof]
-        )
-        torque = wp.clamp(torque, -actuator.limit, actuator.limit)
+        torque = servo_torque(state, env, actuators[i])
         total += torque * torque
+    return total
+
+
+@wp.func
+def electrical_power_cost(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
+    """Penalise the mechanical power of actuators, where they do not brake [W]."""
+    total = wp.float32(0.0)
+    for i in range(actuators.shape[0]):
+        total += wp.max(servo_torque(state, env, actuators[i]) * state.qvel[env, actuators[i].dof], 0.0)
+    return total
+
+
+@wp.func
+def joint_vel_l2(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Penalise the speeds of joints, squared."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        total += state.qvel[env, joints[i].dof] * state.qvel[env, joints[i].dof]
     return total
 
 
@@ -166,10 +233,38 @@ def action_rate_l2(state: Any, env: wp.int32) -> wp.float32:
 
 
 @wp.func
-def is_standing(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.bool:
-    """Whether the command is to stand still: the sum of its speeds is below a threshold."""
-    wanted = command_at(state, env, command)
-    return wp.abs(wanted[0]) + wp.abs(wanted[1]) + wp.abs(wanted[2]) < threshold
+def next_action_acc(
+    state: Any, env: wp.int32, actuators: wp.array[Actuator], i: wp.int32, memory: wp.array2d[wp.float32]
+) -> wp.float32:
+    """Return the second difference of an action, and remember the first."""
+    column = actuators[i].index
+    change = state.action[env, column] - state.last_action[env, column]
+    before = memory[env, i]
+    memory[env, i] = change
+    return change - before
+
+
+@wp.func
+def action_acc_l2(
+    state: Any, env: wp.int32, actuators: wp.array[Actuator], memory: wp.array2d[wp.float32]
+) -> wp.float32:
+    """Penalise the second difference of the actions, squared; all actuators must have one, in their order."""
+    total = wp.float32(0.0)
+    for i in range(actuators.shape[0]):
+        acceleration = next_action_acc(state, env, actuators, i, memory)
+        total += acceleration * acceleration
+    return total
+
+
+@wp.func
+def mean_action_acc(
+    state: Any, env: wp.int32, actuators: wp.array[Actuator], memory: wp.array2d[wp.float32]
+) -> wp.float32:
+    """Return the mean magnitude of the second difference of the actions."""
+    total = wp.float32(0.0)
+    for i in range(actuators.shape[0]):
+        total += wp.abs(next_action_acc(state, env, actuators, i, memory))
+    return total / wp.float32(actuators.shape[0])
 
 
 @wp.func
@@ -182,121 +277,3 @@ def joint_deviation_l2(
         away = state.qpos[env, joints[i].qpos] - joints[i].default_pos
         total += away * away
     return wp.where(is_standing(state, env, command, threshold), standing * total, total)
-
-
-@wp.func
-def feet_air_time(
-    state: Any, env: wp.int32, contact: Contact, command: wp.int32, threshold: wp.float32, swing_time: wp.float32
-) -> wp.float32:
-    """Reward air time beyond `swing_time` [s] at touch-down, unless the command is to stand."""
-    total = wp.float32(0.0)
-    for foot in range(contact.found.shape[1]):
-        if has_just_landed(contact, env, foot, state.step_dt) and contact.last_air_time[env, foot] > 0.0:
-            total += contact.last_air_time[env, foot] - swing_time
-    return wp.where(is_standing(state, env, command, threshold), 0.0, total / state.step_dt)
-
-
-@wp.func
-def feet_slip(state: Any, env: wp.int32, contact: Contact) -> wp.float32:
-    """Penalise the horizontal velocity of feet in contact since more than a step, squared."""
-    total = wp.float32(0.0)
-    for foot in range(contact.found.shape[1]):
-        if contact.found[env, foot] and not has_just_landed(contact, env, foot, state.step_dt):
-            velocity = contact.velocity[env, foot]
-            total += velocity[0] * velocity[0] + velocity[1] * velocity[1]
-    return total
-
-
-@wp.func
-def is_commanded(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.float32:
-    """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
-    wanted = command_at(state, env, command)
-    return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
-
-
-@wp.func
-def feet_in_air(
-    state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    threshold_min: wp.float32 = 0.05,
-    threshold_max: wp.float32 = 0.5,
-    command_threshold: wp.float32 = 0.5,
-) -> wp.float32:
-    """Reward feet in the air for a time between two [s], where a speed is commanded. mjlab's `feet_air_time`."""
-    total = wp.float32(0.0)
-    for foot in range(contact.found.shape[1]):
-        since = contact.air_time[env, foot]
-        total += wp.where(since > threshold_min and since < threshold_max, 1.0, 0.0)
-    return total * is_commanded(state, env, command, command_threshold)
-
-
-@wp.func
-def feet_clearance(
-    state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    target_height: wp.float32,
-    command_threshold: wp.float32 = 0.01,
-) -> wp.float32:
-    """Penalise (distance of a foot's height above the ground from the target) times its horizontal speed [m²/s]."""
-    total = wp.float32(0.0)
-    for foot in range(contact.found.shape[1]):
-        velocity = contact.velocity[env, foot]
-        speed = wp.length(wp.vec2(velocity[0], velocity[1]))
-        total += wp.abs(clearance_of(state.ground, contact.position[env, foot]) - target_height) * speed
-    return total * is_commanded(state, env, command, command_threshold)
-
-
-@wp.func
-def feet_swing_height(
-    state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    target_height: wp.float32,
-    memory: wp.array2d[wp.float32],
-    command_threshold: wp.float32 = 0.01,
-) -> wp.float32:
-    """Penalise (largest height of a swing / target - 1)², when the foot lands."""
-    total = wp.float32(0.0)
-    for foot in range(contact.found.shape[1]):
-        if has_just_landed(contact, env, foot, state.step_dt):
-            error = memory[env, foot] / target_height - 1.0
-            total += wp.where(contact.last_air_time[env, foot] > 0.0, error * error, 0.0)
-            memory[env, foot] = 0.0
-        elif not contact.found[env, foot]:
-            height = clearance_of(state.ground, contact.position[env, foot])
-            memory[env, foot] = wp.max(memory[env, foot], height)
-    return total * is_commanded(state, env, command, command_threshold)
-
-
-@wp.func
-def soft_landing(
-    state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    bodies: wp.array[wp.int32],
-    contact_sensors: wp.array[wp.int32],
-    command_threshold: wp.float32 = 0.05,
-) -> wp.float32:
-    """Penalise the force of feet that land [N]. `bodies` are those of the contact."""
-    total = wp.float32(0.0)
-    for foot in range(bodies.shape[0]):
-        if has_just_landed(contact, env, foot, state.step_dt):
-            total += wp.length(net_force(state, env, contact_sensors[foot]))
-    return total * is_commanded(state, env, command, command_threshold)
-
-
-@wp.func
-def undesired_contacts(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32], threshold: wp.float32
-) -> wp.float32:
-    """Penalise each of the bodies that is touched with more than `threshold` [N]."""
-    total = wp.float32(0.0)
-    for i in range(bodies.shape[0]):
-        total += wp.where(wp.length(net_force(state, env, contact_sensors[i])) > threshold, 1.0, 0.0)
-    return total

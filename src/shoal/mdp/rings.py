@@ -1,4 +1,4 @@
-"""The last values of an observation, for its delay and its history: a ring of rows of columns."""
+"""The last values of an observation or action, for its delay and its history: a ring of rows of columns."""
 
 # pyright: reportIndexIssue=false, reportInvalidTypeForm=false, reportReturnType=false, reportArgumentType=false
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import mujoco
 import numpy as np
@@ -38,14 +38,3 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
             find_feet(self.model, config.feet)
         named = {name: getattr(config, name) for name in config.role_fields}
         return named | {"base": self.model.body(self.robot.base).name}
-
-    def deployment(self) -> dict[str, Any]:
-        """Return what a controller needs to act as this task does."""
-        return super().deployment() | {
-            "joint_names": list(self.robot.joint_names),
-            "default_joint_pos": self.robot.joint_pos.tolist(),
-            "action_scale": self.config.terms("actions")["joint_pos"].scale,
-            "stiffness": self.robot.gains[0].tolist(),
-            "damping": self.robot.gains[1].tolist(),
-            "command_names": list(self.commands),
-        }

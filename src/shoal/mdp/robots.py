@@ -12,6 +12,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig
 from shoal.sim.engines.model_files import find_robot
+from shoal.sim.render.surroundings import add_surroundings
 
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
@@ -26,6 +27,8 @@ _AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
 _NO_LIMIT = 1e6
 """Torque limit of an unlimited actuator [N m]."""
+KP_OF_MOTOR, KD_OF_MOTOR = 4, 6
+"""Where in ``actuator_gainprm`` MuJoCo has stiffness and damping of a DC motor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,18 @@ def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
     Raises:
         UsageError: It cannot be found, or not be simulated.
     """
-    asked = ("robot", "feet", "keyframe", "pose", "kp", "kd", "torque", "armature")
+    asked = (
+        "robot",
+        "feet",
+        "keyframe",
+        "pose",
+        "kp",
+        "kd",
+        "torque",
+        "saturation_effort",
+        "velocity_limit",
+        "armature",
+    )
     if all(getattr(config, name) == getattr(usual, name) for name in asked):
         if config.robot:
             find_robot(config.robot)
@@ -128,24 +142,49 @@ def give_servos(spec: mujoco.MjSpec, config: RobotConfig) -> int:
         if actuator is None:
             name = f"{joint.name}_servo" if joint.name in taken else joint.name
             actuator = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        elif is_servo(actuator):
+        if is_servo(actuator):
             actuator.gainprm[0] = actuator.gainprm[0] if kp is None else kp
             actuator.biasprm[1:3] = -actuator.gainprm[0], actuator.biasprm[2] if kd is None else -kd
             _limit(actuator, torque)
-            continue
-        elif actuator.gaintype != mujoco.mjtGain.mjGAIN_FIXED or actuator.biastype != mujoco.mjtBias.mjBIAS_NONE:
+        elif actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED and actuator.biastype == mujoco.mjtBias.mjBIAS_NONE:
+            limit = min(_largest_torque(actuator), _largest(joint.actfrcrange)) if torque is None else torque
+            if kp is None:
+                kp = KP * limit if limit < np.inf else _KP_WITHOUT_LIMIT
+            actuator.set_to_position(kp=kp, kv=KD * kp if kd is None else kd)
+            actuator.gear = [1, 0, 0, 0, 0, 0]
+            actuator.ctrllimited = False
+            _limit(actuator, limit)
+            made += 1
+        else:
             continue  # A muscle, say: `read_robot` refuses it.
-        limit = min(_largest_torque(actuator), _largest(joint.actfrcrange)) if torque is None else torque
-        if kp is None:
-            kp = KP * limit if limit < np.inf else _KP_WITHOUT_LIMIT
-        actuator.set_to_position(kp=kp, kv=KD * kp if kd is None else kd)
-        actuator.gear = [1, 0, 0, 0, 0, 0]
-        actuator.ctrllimited = False
-        _limit(actuator, limit)
-        made += 1
+        _give_curve(actuator, joint.name, config)
     if made:  # Euler's method diverges with the damping of a servo that moves little mass.
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     return made
+
+
+def _give_curve(servo: Any, joint: str, config: RobotConfig) -> None:
+    """Limit the torque of a servo by its speed too, if the configuration does.
+
+    The torque lies between S (-1 - v/V) and S (1 - v/V), with the stall torque S and the speed without load V, as in
+    mjlab's `DcMotorActuator` and Isaac Lab's `DCMotor`. It is MuJoCo's DC motor, whose torque is K/R (voltage - K v)
+    with the voltage within V K, for K = 1 and R = V/S.
+    """
+    stall, speed = (_by_pattern(getattr(config, flag), joint, flag) for flag in ("saturation_effort", "velocity_limit"))
+    if stall is None and speed is None:
+        return
+    if not (stall and speed and stall > 0 and speed > 0):
+        raise UsageError(
+            f"The joint {joint} has --env.saturation-effort {stall} and --env.velocity-limit {speed}, but a "
+            "torque-speed curve needs both, above 0: pass patterns that match the same joints."
+        )
+    kp, kd = servo.gainprm[0], -servo.biasprm[2]
+    servo.set_to_dcmotor(
+        motorconst=(1.0, 1.0),
+        resistance=speed / stall,
+        controller=(kp, 0.0, kd, 0.0, 0.0, speed),
+        ctrlspec=mujoco.mjtCtrlInput.mjINPUT_POS,
+    )
 
 
 def _limit(actuator: Any, torque: float | None) -> None:
@@ -172,6 +211,18 @@ def is_servo(actuator: Any) -> bool:
     return bool(affine and actuator.gainprm[0] == -actuator.biasprm[1] != 0.0)
 
 
+def joint_gains(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return stiffness, damping, and largest torques of all actuators, each (nu,); `NO_LIMIT` where there is none."""
+    is_motor = model.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
+    gain, bias = model.actuator_gainprm, model.actuator_biasprm
+    limited = model.actuator_forcelimited.astype(bool)
+    return (
+        np.where(is_motor, gain[:, KP_OF_MOTOR], -bias[:, 1]),
+        np.where(is_motor, gain[:, KD_OF_MOTOR], -bias[:, 2]),
+        np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
+    )
+
+
 def _by_pattern(gains: Mapping[str, float], joint: str, flag: str) -> float | None:
     """Return the number of the first pattern that matches a joint, if any."""
     try:
@@ -187,6 +238,7 @@ def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
         from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
 
         add_contact_sensors(spec, config, {name: getattr(config, name) for name in config.role_fields})
+    add_surroundings(spec)
     try:
         return spec.compile()
     except ValueError as error:
@@ -195,7 +247,7 @@ def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
 
 
 def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
-    """Return the model of a robot on an infinite chequered plane, unless it brings ground of its own.
+    """Return the model of a robot on an infinite plane, unless it brings ground of its own.
 
     Raises:
         UsageError: There is no such robot, or it does not compile.
@@ -207,28 +259,8 @@ def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
 
 
 def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:
-    """Add a sky, and a chequered floor of some kind, to a model."""
-    spec.add_texture(
-        name="sky",
-        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=(0.75, 0.83, 0.92),
-        rgb2=(0.95, 0.96, 0.98),
-        width=128,
-        height=128,
-    )
-    spec.add_texture(
-        name="floor",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=(0.62, 0.65, 0.68),
-        rgb2=(0.74, 0.77, 0.8),
-        width=256,
-        height=256,
-    )
-    floor = spec.add_material(name="floor", texrepeat=(2, 2), texuniform=True)
-    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-    spec.worldbody.add_geom(name="floor", material="floor", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
+    """Add a floor of some kind to a model."""
+    spec.worldbody.add_geom(name="floor", material="", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
 
 
 def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
@@ -299,16 +331,16 @@ def read_robot(model: mujoco.MjModel, config: RobotConfig) -> Robot:
         UsageError: The model is no robot of this kind.
     """
     _check_joints(model, config)
-    limited = model.actuator_forcelimited.astype(bool)
     joints = model.actuator_trnid[:, 0]
     start = first_pose(model, config)
+    kp, kd, torque_limits = joint_gains(model)
     return Robot(
         base=int(model.jnt_bodyid[0]),
         start=start,
         joint_names=tuple(model.joint(int(joint)).name for joint in joints),
         joint_pos=start[model.jnt_qposadr[joints]],
-        gains=np.stack([model.actuator_gainprm[:, 0], -model.actuator_biasprm[:, 2]]),
-        torque_limits=np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
+        gains=np.stack([kp, kd]),
+        torque_limits=torque_limits,
     )
 
 
@@ -329,6 +361,7 @@ def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:
     servo = (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (
         model.actuator_gainprm[:, 0] == -model.actuator_biasprm[:, 1]
     )
+    servo |= model.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
     if not servo.all():
         others = ", ".join(model.actuator(int(index)).name for index in np.flatnonzero(~servo))
         raise UsageError(

@@ -1,6 +1,7 @@
 """Sensors that terms need, added to a model."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -10,12 +11,15 @@ from shoal.mdp.names import Names, contact_sensor
 
 _FOUND_AND_NET_FORCE = (3, 3, 1)
 """The first two fields of MuJoCo's contact sensor; their sum, in the world; one slot."""
+_FOUND_AND_LARGEST_FORCE = (3, 2, 1)
+"""The same, of the contact with the largest force, in the contact's frame."""
 
 
 def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping[str, str] | None = None) -> None:
     """Add MuJoCo's contact sensors for the contacts of a configuration that ask for them: those with `bodies`.
 
-    The sensor of a body has the number of its contacts, and their force on what it touches, in the world [N].
+    The sensor of a body has the number of its contacts, and their force on what it touches, in the world [N]; that of a
+    contact of `touches_itself` is of the contacts between the body and its descendants.
 
     Args:
         spec: The model, before it is compiled.
@@ -32,11 +36,11 @@ def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping
     for name, term in terms.items():
         for index in names.select("body", term.bodies, f"contacts.{name}.bodies"):
             body = names.model.body(index).name
-            if not any(sensor.name == contact_sensor(body) for sensor in spec.sensors):
-                spec.add_sensor(
-                    name=contact_sensor(body),
-                    type=mujoco.mjtSensor.mjSENS_CONTACT,
-                    objtype=mujoco.mjtObj.mjOBJ_BODY,
-                    objname=body,
-                    intprm=_FOUND_AND_NET_FORCE,
-                )
+            sensor: dict[str, Any] = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "intprm": _FOUND_AND_NET_FORCE}
+            kind = "self contact" if term.func == "touches_itself" else "contact"
+            if kind == "self contact":
+                subtree = mujoco.mjtObj.mjOBJ_XBODY
+                sensor = {"objtype": subtree, "reftype": subtree, "refname": body, "intprm": _FOUND_AND_LARGEST_FORCE}
+            sensor |= {"name": contact_sensor(body, kind), "objname": body}
+            if not any(each.name == sensor["name"] for each in spec.sensors):
+                spec.add_sensor(type=mujoco.mjtSensor.mjSENS_CONTACT, **sensor)

@@ -32,9 +32,9 @@ class BoundTerms:
     events: _Terms
     observations: Mapping[str, _Terms]
     delays: list[int] = field(default_factory=list[int])
-    """Largest delay of each delayed observation [steps], in the order of the columns of `lags`."""
+    """Largest delay of each delayed observation and action [steps], in the order of the columns of `lags`."""
     rings: dict[str, int] = field(default_factory=dict[str, int])
-    """Columns of each array that keeps the last values of an observation, by its name in the text."""
+    """Columns of each array that keeps the last values of an observation or action, by its name in the text."""
 
 
 def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
@@ -78,10 +78,24 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
             f"for i in range({len(bound.columns)}):",
             f"    value = wp.clamp(actions[env, {first} + i], -{clip}, {clip})",
             f"    state.action[env, {first} + i] = value",
-            f"    {bound.call('i', 'value')}",
         )
+        if largest := getattr(config.actions, name).delay:
+            source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, len(bound.columns)), depth=1)
+        source.add(bound.call("i", "value"), depth=1)
         first += len(bound.columns)
     return source
+
+
+def _delayed(terms: BoundTerms, binder: Binder, ring: str, largest: int, count: int) -> list[str]:
+    """Return the lines that replace an action by an earlier one, which is 0 before the first."""
+    slots = largest + 1
+    terms.rings[ring] = count * slots
+    binder.memories.append(ring)
+    terms.delays.append(largest)
+    return [
+        f"remember({ring}, env, i, {count}, {slots}, age[env], value)",
+        f"value = recall({ring}, env, i, {count}, {slots}, age[env], lags[env, {len(terms.delays) - 1}])",
+    ]
 
 
 def _sense(terms: BoundTerms, binder: Binder) -> Source:
@@ -100,10 +114,8 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
 
 
 def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
-    """Rewards, metrics and terminations."""
+    """Terminations, then rewards and metrics."""
     source = Source("reward")
-    source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
-    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     for column, (name, bound) in enumerate(terms.terminations.items()):
         flag = "truncated" if getattr(config.terminations, name).time_out else "terminated"
         source.add(
@@ -111,6 +123,8 @@ def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
             f"if done_terms[env, {column}]:",
             f"    {flag}[env] = True",
         )
+    source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
+    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     return source
 
 
@@ -142,7 +156,7 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
 
 
 def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Commands and events whose time has come, in running episodes."""
+    """Commands and events whose time has come, and events of mode `step`, in running episodes."""
     source = Source("interval")
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
@@ -158,6 +172,9 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
             f"    event_left[env, {at}] = {_time(config.events, binder, path)}",
             "    moved[env] = True",
         )
+    for name, bound in _of_mode(config, terms, "step"):
+        longest = binder.number(f"events.{name}.interval.1", getattr(config.events, name).interval[1])
+        source.add(f"if {longest} > 0.0:", f"    {bound.call()}")
     if source.lines:
         source.lines[:0] = ["if done[env]:", "    return"]
     return source

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,17 +16,30 @@ from shoal.errors import ShoalError, did_you_mean
 from shoal.mdp.binding import Binder, Bound, uses
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
+from shoal.mdp.curricula import changes_of
+from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
+from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
+from shoal.mdp.torch_terms import TorchTerms
+from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
+from shoal.sim.render.marks import Mark
+
+logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
 _DEFAULT = "default_"
 """Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
+
+
+def _model_field(name: str) -> str | None:
+    """Return the field of `MjModel` that a term reads by this name: its own, or `opt.<name>`."""
+    return next((field for field in (name, f"opt.{name}") if field in MODEL_FIELDS), None)
 
 
 class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
@@ -46,6 +60,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `first_env` | (1,) | index of the first environment, see `KernelTask.restart` |
     | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
     | `step_dt` | | time between two actions [s] |
+    | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
+    | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
+    | `gravity` | (num_envs, 3) | gravity [m/s²] |
+
+    A field of `MjModel` that an event of mode `reset` or `interval` reads or writes reaches the engine with it.
     """
 
     def home(self) -> np.ndarray:
@@ -62,9 +81,24 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
         return ground
 
+    def deployment(self) -> dict[str, Any]:
+        """Return what a controller needs, see `shoal.mdp.deployment`."""
+        return super().deployment() | deployment_of(self)
+
     def own_state(self) -> Mapping[str, Any]:
         """Return arrays, made with `self.array`, numbers and structs that terms of this task read as `state.<name>`."""
         return {}
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return the commanded velocities of the base in green, and its actual ones in blue."""
+        return [*twist_arrows(self.config, self.binder.commands, self._height_of_arrows, row)]
+
+    @cached_property
+    def _height_of_arrows(self) -> float:
+        return height_of_arrows(self.model, self.home())
+
+    training_steps: int = 0
+    """Steps of each environment since the training began, its resumes included. Curricula go by it."""
 
     # The parts of a task.
 
@@ -79,6 +113,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Build the model, bind all terms, and count columns."""
         super().build()
         names = Names(self.model, self.home(), self.roles())
+        self._changes = changes_of(self.config)
         self.binder = Binder(names, self.array, self.device)
         commands = self._number_commands()
         contacts = self._bind("contacts")
@@ -113,6 +148,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             num_actions=sum(len(bound.columns) for bound in self.bound.actions.values()),
             reward_terms=tuple(self.bound.rewards),
             metrics=tuple(self.bound.metrics),
+            terminations=tuple(self.bound.terminations),
             commands=commands,
         )
 
@@ -142,7 +178,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self.age = self.array("age", dtype=wp.int32)
         """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
-        """Which terminations hold. Shape (num_envs, number of terminations)."""
         arrays: dict[str, wp.array] = {
             "actions": self.actions,
             "terms": self.terms,
@@ -164,8 +199,67 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **self.binder.arrays}
+        for name, bound in self.bound.events.items():
+            if getattr(self.config.events, name).mode != "startup":
+                self.engine.changing |= {*filter(None, map(_model_field, uses(bound.function)))}
+        values = {
+            each.name: self.array(each.path, len(each.columns), wp.bool if each.is_done else wp.float32)
+            for each in self.binder.torch
+        }
+        arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
+        self.torch_terms = TorchTerms(self.binder.torch, values, self.state_values, self.binder.arrays, self.numbers)
+        """Terms that run outside of the captured step."""
+
+    def after_allocate(self) -> None:
+        """Finish, and log what torch functions cost."""
+        super().after_allocate()
+        if self.torch_terms:
+            logger.info("%s", self.torch_terms.describe_cost())
+        self._check_curricula()
+        self._apply_curricula()
+
+    # Curricula: the host counts the steps of the training, and writes numbers between two steps.
+
+    def step(self) -> None:
+        """Advance all environments by one step, with the numbers that the curricula have come to."""
+        if any(each.step == self.training_steps for each in self._changes):
+            self._apply_curricula()
+        self.training_steps += 1
+        super().step()
+
+    def _apply_curricula(self) -> None:
+        """Write the numbers of all curricula as they are after the steps done."""
+        changes = [each for each in self._changes if each.step <= self.training_steps]
+        self.log = {each.label: each.value for each in changes}
+        if changes:
+            numbers, weights = self.numbers.numpy(), self.weights.numpy()
+            for each in changes:
+                if each.path in self.binder.places:
+                    numbers[self.binder.places[each.path]] = each.value
+                else:
+                    weights[self.reward_terms.index(each.path.split(".")[1])] = each.value * self.per_step
+            with torch_stream(self.device):
+                self.numbers.assign(numbers)
+                self.weights.assign(weights)
+
+    def _check_curricula(self) -> None:
+        """Refuse a change of a parameter that is an array with one number for each name."""
+        for each in self._changes:
+            if each.path not in self.binder.places and not each.path.endswith(".weight"):
+                raise ShoalError(
+                    f"A curriculum changes {each.path}, which is a number for each name: it cannot change."
+                )
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return the steps done and 1, which add up over all ranks to their sum and the number of ranks."""
+        return {"steps": np.array([self.training_steps, 1])} if self._changes else {}
+
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Go on from the steps done."""
+        if "steps" in counts:
+            self.training_steps = round(counts["steps"][0] / counts["steps"][1])
+            self._apply_curricula()
 
     def _state(self, sources: Iterable[Source]) -> Any:
         """Return what the text of the kernels and the functions of terms read."""
@@ -178,6 +272,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "time_out": self.time_out,
             "first_env": self.first_env,
             "step_dt": self.step_dt,
+            "terminated": self.terminated,
             **self.own_state(),
         }
         if self.commands:
@@ -185,21 +280,23 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         made = {
             "ground": self.build_ground,
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
+            "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
         }
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
+        functions = [*self.binder.functions.values(), *(each.function for each in self.binder.torch)]
         in_text = re.findall(r"\bstate\.(\w+)", text)
-        for name in sorted({*in_text}.union(*map(uses, self.binder.functions.values()))):
+        for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:
                 values[name] = own[name]
             elif name in made:
                 values[name] = made[name]()
             elif name in DATA_FIELDS:
                 values[name] = self.data(name)
-            elif name in MODEL_FIELDS:
-                values[name] = self.parameter(name)
-            elif name.startswith(_DEFAULT) and name.removeprefix(_DEFAULT) in MODEL_FIELDS:
-                values[name] = self.engine.constant(name.removeprefix(_DEFAULT))
+            elif field := _model_field(name):
+                values[name] = self.parameter(field)
+            elif name.startswith(_DEFAULT) and (field := _model_field(name.removeprefix(_DEFAULT))):
+                values[name] = self.engine.constant(field)
             else:
                 hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
                 raise ShoalError(f"A term reads state.{name}, which neither MuJoCo nor the task has.{hint}")
@@ -220,8 +317,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def compute_rewards(self) -> None:
         """Compute contacts, rewards, terminations and metrics."""
-        self._run("sense")
-        self._run("reward")
+        run_all(self.reward_stages())
+
+    def reward_stages(self) -> list[Stage]:
+        """Return the stages of `compute_rewards`: torch functions read the contacts, and the kernel their values."""
+        return [partial(self._run, "sense"), *self._torch_stage(observe=False), partial(self._run, "reward")]
+
+    def _torch_stage(self, *, observe: bool) -> list[Stage]:
+        return [HostStage(partial(self.torch_terms.run, observe=observe))] if self.torch_terms else []
 
     def reset_state(self) -> None:
         """Begin new episodes where done."""
@@ -237,6 +340,13 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def observe(self) -> None:
         """Write the observations."""
+        run_all(self.observe_stages())
+
+    def observe_stages(self) -> list[Stage]:
+        """Return the stages of `observe`."""
+        return [*self._torch_stage(observe=True), self._observe]
+
+    def _observe(self) -> None:
         for stage in self._kernels:
             if stage.startswith("observe"):
                 self._run(stage)

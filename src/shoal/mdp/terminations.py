@@ -12,6 +12,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import gravity_b
+from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import surface_at
 
 
@@ -26,3 +27,18 @@ def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.floa
     """Whether the base is lower than `minimum_height` above the ground [m]."""
     surface = surface_at(state.ground, state.qpos[env, 0], state.qpos[env, 1])
     return state.qpos[env, 2] - surface[0] < minimum_height
+
+
+@wp.func
+def illegal_contact(
+    state: Any,
+    env: wp.int32,
+    bodies: wp.array[wp.int32],
+    contact_sensors: wp.array[wp.int32],
+    force_threshold: wp.float32 = 10.0,
+) -> wp.bool:
+    """Whether one of the bodies is touched with more than a force [N]."""
+    found = wp.bool(False)
+    for i in range(bodies.shape[0]):
+        found = found or wp.length(net_force(state, env, contact_sensors[i])) > force_threshold
+    return found

@@ -9,7 +9,7 @@ A declaration names a function and gives its parameters. Both become fields of t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import RANGE, Config, above, at_least
 from shoal.errors import ShoalError
@@ -18,6 +18,13 @@ Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
+
+
+CHOICES: dict[str, Any] = {
+    "operation": Literal["abs", "scale", "add"],
+    "distribution": Literal["uniform", "log_uniform", "gaussian"],
+}
+"""Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,8 @@ class ObsTerm(Term):
     """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
     history: Annotated[int, at_least(1)] = 1
     """Number of last values, oldest first. At the beginning of an episode all are the first."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of a torch function; otherwise they follow from the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +77,10 @@ class EventTerm(Term):
     """Something that happens to an environment."""
 
     mode: ClassVar[str]
-    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes."""
+    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes; `step`, in
+    every step of one, where the function keeps the time itself."""
     interval: Annotated[tuple[float, float], RANGE] = (0.0, 0.0)
-    """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of mode `interval`."""
+    """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of modes `interval` and `step`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +99,8 @@ class ActionTerm(Term):
 
     clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
+    delay: Annotated[int, at_least(0)] = 0
+    """Largest age of an action when it acts [steps]; each episode draws its own. 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +111,14 @@ class ContactTerm(Term):
 @dataclass(frozen=True, kw_only=True)
 class MetricTerm(Term):
     """A number that is logged, beside the rewards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumTerm(Term):
+    """Numbers of another term that change during a training. In `play` and `evaluate` they are as declared."""
+
+    steps: tuple[int, ...]
+    """Steps of each environment since the training began, from which on each of the values holds; none for never."""
 
 
 TermT = TypeVar("TermT", bound=Term)
@@ -127,6 +147,8 @@ def _name_of(func: Function) -> str:
 
 def _annotation(base: type[Term], name: str, value: object) -> Any:
     """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
+    if name in CHOICES and isinstance(value, str):
+        return CHOICES[name]
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
@@ -138,7 +160,7 @@ def _type_of(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict[str, float]
     if isinstance(value, tuple):
-        return tuple[tuple(map(type, value))] if value and isinstance(value[0], float | int) else tuple[str, ...]
+        return tuple[str, ...] if not value or isinstance(value[0], str) else tuple[tuple(map(_type_of, value))]
     return type(value)
 
 
@@ -152,13 +174,13 @@ def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm
     return _declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
-def Obs(func: Function, **params: Value) -> ObsTerm:
+def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
-    return _declare(ObsTerm, func, params)
+    return _declare(ObsTerm, func, params, columns=columns)
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
-    """Declare an event of mode `startup`, `reset` or `interval`."""
+    """Declare an event of mode `startup`, `reset`, `interval` or `step`."""
     return _declare(EventTerm, func, params, mode=mode)
 
 
@@ -187,3 +209,17 @@ def Metric(func: Function, **params: Value) -> MetricTerm:
 def Contact(func: Function, **params: Value) -> ContactTerm:
     """Declare contacts of geoms."""
     return _declare(ContactTerm, func, params)
+
+
+def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:
+    """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
+
+    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``.
+    """
+    return _declare(CurriculumTerm, func, {"steps": steps, **{name: _as_floats(each) for name, each in params.items()}})
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_floats, value))
+    return float(value) if isinstance(value, int) else value

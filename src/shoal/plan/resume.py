@@ -80,7 +80,7 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
-    """Return the model file of `--checkpoint`: a path, or `latest`, `best` or `best-of-runs` of the experiment."""
+    """Return the model file of a checkpoint or run by path, or of `latest`, `best` or `best-of-runs`."""
     if checkpoint == "best":
         run, _ = _newest_run_with_checkpoint(log_root, spec)
         found = best_good(run)
@@ -97,6 +97,10 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
             logger.warning("Of %s %s is taken, the %s.", counted(len(runs), "run"), found.path, which)
     elif checkpoint == "latest":
         found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
+    elif RunDir(Path(checkpoint)).checkpoints_dir.is_dir():
+        found, _passed_over = newest_good(RunDir(Path(checkpoint)))
+        if found is None:
+            raise UsageError(f"The run {checkpoint} has no whole checkpoint: pass another one, or train it further.")
     else:
         return checkpoint_at(Path(checkpoint))
     if found is None:  # Removed by another process meanwhile.

@@ -24,8 +24,9 @@ class Start:
 
     model: str
     """Path of the `model.pt` to load."""
-    mode: Literal["continue", "weights"]
-    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks."""
+    mode: Literal["continue", "weights", "teacher"]
+    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks; `teacher` is of
+    another learner, and only its policy is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

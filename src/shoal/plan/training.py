@@ -24,6 +24,7 @@ from shoal.plan.ranks import joined_rank, stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.plan.spec import Start, TrainSpec
+from shoal.plan.teacher import with_teacher
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
@@ -114,6 +115,8 @@ def plan_training(
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     leads = not config.node_rank if rank is None else rank.rank == 0
     continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
+    if leads and start is None:
+        config, start = with_teacher(config)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
     plan = TrainPlan(

@@ -37,6 +37,7 @@ from shoal.sim.nan.dump import Dump
 if TYPE_CHECKING:
     import mujoco
 
+    from shoal.sim.render.marks import Mark
 
 ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
@@ -82,6 +83,12 @@ class KernelTask(ABC, Generic[ConfigT]):
     """The one of `metrics` that scores checkpoints. None: the mean return, or with a curriculum nothing."""
     commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
     """Names and ranges of the columns of `command_array`, in their order."""
+    terminations: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of `done_terms`: the part of episodes that each ended is logged."""
+    done_terms: wp.array
+    """Which terminations hold after this step, if there are any. Shape (num_envs, number of terminations)."""
+    log: Mapping[str, float] = MappingProxyType({})
+    """Further numbers that are logged with each step, by name."""
     reward_per_step: ClassVar[bool] = False
     """Whether the weighted sum of the terms is the reward of a step as it is, and not a rate for each second."""
 
@@ -162,8 +169,8 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Observations by group, written by `observe`."""
         self.final_obs: Mapping[str, wp.array] = {}
         """Observations before the reset, by group, valid where `done`; empty unless `keep_final_observations`."""
-        per_step = 1.0 if self.reward_per_step else self.step_dt
-        weights = [self.weight_of(term) * per_step for term in self.reward_terms]
+        self.per_step = 1.0 if self.reward_per_step else self.step_dt
+        weights = [self.weight_of(term) * self.per_step for term in self.reward_terms]
         self.weights = wp.array(weights, dtype=wp.float32, device=self.device)
         """Contribution of one step of a term of 1 to the return. Shape (num_terms,)."""
 
@@ -228,6 +235,18 @@ class KernelTask(ABC, Generic[ConfigT]):
     def positions(self) -> wp.array:
         """Return ``qpos`` of the scene, if there is one, in every environment. Shape (num_envs, the scene's nq)."""
         raise NotImplementedError
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return what films and viewers draw beside the scene for one environment, see `shoal.sim.render.marks`.
+
+        It is called on the host when something is drawn, and never by a step.
+
+        Args:
+            row: The environment's row of each array of `arrays` by name; of a field of `MjData` by MuJoCo's name. Only
+                what is read is copied: each call must read the same names.
+        """
+        del row
+        return []
 
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs besides the network, by name; exports carry it.
@@ -348,11 +367,15 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order."""
-        return [self.simulate, self.close, *self.final_stages(), self.reset, self.observe]
+        return [self.simulate, self.close, *self.final_stages(), self.reset, *self.observe_stages()]
+
+    def observe_stages(self) -> list[Stage]:
+        """Return the stages of `observe`."""
+        return [self.observe]
 
     def final_stages(self) -> list[Stage]:
         """Return the stages that keep the last observations of episodes, between `close` and the reset, if any."""
-        return [self.observe, self._keep_observations] if self.final_obs else []
+        return [*self.observe_stages(), self._keep_observations] if self.final_obs else []
 
     def _keep_observations(self) -> None:
         for group, array in self.obs.items():

@@ -159,7 +159,7 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             self.interval_events,
             *([partial(self.history.mark, self.done, self.moved)] if self.history else []),
             self._by_engine(partial(self.engine.forward, self.done, self.moved)),
-            self.observe,
+            *self.observe_stages(),
         ]
 
     def _physics(self) -> list[Stage]:
@@ -169,8 +169,12 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             *([self.history.keep] if self.history else []),
             self._by_engine(self.engine.step),
             self.find_diverged,
-            self.compute_rewards,
+            *self.reward_stages(),
         ]
+
+    def reward_stages(self) -> list[Stage]:
+        """Return the stages of `compute_rewards`."""
+        return [self.compute_rewards]
 
     def _by_engine(self, call: Callable[[], None]) -> Stage:
         return HostStage(call) if self.engine.is_on_host else call

@@ -31,6 +31,7 @@ _SHIPPED = (
     "shoal.tasks.quadruped.specs:SPECS",
     "shoal.tasks.gymnasium_v5.specs:SPECS",
     "shoal.tasks.humanoid.specs:SPECS",
+    "shoal.tasks.manipulation.specs:SPECS",
 )
 """Tasks of this package. Named, not imported: the task families are a higher layer."""
 

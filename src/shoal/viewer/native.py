@@ -27,7 +27,7 @@ def show(
                 _handle_keys(keys, playback, pacer)
                 for _ in range(pacer.due(started)):
                     playback.step()
-                window.show(playback.positions()[0])
+                window.show(playback.positions()[0], playback.marks()[0])
                 time.sleep(max(0.0, started + FRAME_S - time.monotonic()))
 
 

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from shoal.sim.bridge import to_torch
+from shoal.sim.render.rows import drawn_tensors
 
 if TYPE_CHECKING:
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.learn.evaluation import Policy
+    from shoal.sim.render.marks import Mark
 
 
 FRAME_S = 1 / 60
@@ -68,7 +70,7 @@ class Playback:
     def __init__(self, env: WarpVecEnv, policy: Policy) -> None:
         self.env = env
         self.policy = policy
-        self._positions = to_torch(env.task.positions())
+        self._positions, self._read = drawn_tensors(env.task)
         self._commands = to_torch(env.task.command_array) if env.task.commands else None
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
@@ -98,6 +100,12 @@ class Playback:
     def positions(self) -> np.ndarray:
         """Return the joint positions of all environments. Shape (num_envs, nq)."""
         return self._positions.cpu().numpy()
+
+    def marks(self) -> list[list[Mark]]:
+        """Return the marks of each environment."""
+        read = {name: tensor.cpu().numpy() for name, tensor in self._read.items()}
+        rows = ({name: values[env] for name, values in read.items()} for env in range(self.env.num_envs))
+        return [self.env.task.marks(row) for row in rows]
 
     def status(self, env: int) -> EnvStatus:
         """Return the status of one environment. Synchronises with the device."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.viewer.marks import ViserMarks
+
 if TYPE_CHECKING:
     import viser
 
+    from shoal.sim.render.marks import Mark
     from shoal.sim.render.shapes import SceneGeometry, Shape
 
 _VIEW = np.array([0.3, -1.0, 0.45])
@@ -72,6 +76,8 @@ class ViserScene:
                 position=centres[0, ground.geom] - self._offsets[0],
                 wxyz=rotations[0, ground.geom],
             )
+        self._marks = ViserMarks(server, geometry, "/scene")
+        server.scene.set_background_image(_sky())
         self._place_camera(low, high)
 
     def show_hidden(self, *, visible: bool) -> None:
@@ -80,8 +86,13 @@ class ViserScene:
             if shape.hidden:
                 batch.visible = visible
 
-    def update(self, positions: np.ndarray, *, selected: int, follow: bool) -> None:
-        """Move all geoms to joint positions, (num_envs, nq). `follow` keeps the selected environment centred."""
+    def update(
+        self, positions: np.ndarray, marks: Sequence[Sequence[Mark]] = (), *, selected: int, follow: bool
+    ) -> None:
+        """Move all geoms to joint positions, (num_envs, nq), and draw the marks of each environment.
+
+        `follow` keeps the selected environment centred.
+        """
         centres, rotations = self._poses_of(positions)
         target = centres[selected, self._followed_geom]
         # On a shared terrain the height is followed too. On a plane it is not, so that a hop is visible.
@@ -90,6 +101,7 @@ class ViserScene:
             for geoms, batch in self._moving:
                 batch.batched_positions = centres[:, geoms].reshape(-1, 3)
                 batch.batched_wxyzs = rotations[:, geoms].reshape(-1, 4)
+            self._marks.update(marks or [()] * len(positions), self._geometry.contacts(positions), self._offsets)
             self._label.text = f"environment {selected}"
             self._label.position = (target[0], target[1], self._height + rise)
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)
@@ -121,6 +133,12 @@ class ViserScene:
         camera.fov = _FIELD_OF_VIEW
         camera.look_at = middle
         camera.position = middle + _VIEW / np.linalg.norm(_VIEW) * reach / np.tan(_FIELD_OF_VIEW / 2)
+
+
+def _sky() -> np.ndarray:
+    """Return a picture that is lighter towards its lower edge. Shape (height, 1, 3), bytes."""
+    top, bottom = np.array([190, 205, 222]), np.array([240, 246, 250])
+    return (top + np.linspace(0, 1, 64)[:, None, None] * (bottom - top)).round().astype(np.uint8)
 
 
 def _rgb(colour: tuple[float, ...]) -> tuple[int, int, int]:

@@ -137,7 +137,7 @@ class WebViewer:
         view = selected, follow, shows_hidden = panel.selected.value, panel.follow.value, panel.shows_hidden.value
         if has_moved or view != self._view:
             self._view = view
-            self._scene.update(self._playback.positions(), selected=selected, follow=follow)
+            self._scene.update(self._playback.positions(), self._playback.marks(), selected=selected, follow=follow)
             self._scene.show_hidden(visible=shows_hidden)
         if now - self._status_updated >= STATUS_PERIOD_S:
             self._status_updated = now

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mujoco
@@ -17,6 +18,7 @@ from support.films import blue, draws, frames_of, orange
 from shoal.errors import ShoalError
 from shoal.sim.render.clip import Clip, save_scene
 from shoal.sim.render.film import FilmProcess, make_film, unfinished
+from shoal.sim.render.marks import Arrow, Ghost, Sphere
 from shoal.tasks.cartpole import model
 from shoal.tasks.cartpole.config import SwingupConfig
 
@@ -65,6 +67,24 @@ def test_the_cart_is_where_its_position_says(film: np.ndarray) -> None:
     # The cart's front is 8 cm nearer to the camera, which moves its edges by 1.5 % of 82 pixels.
     assert [x for x, _ in seen] == pytest.approx(list(meant), abs=3)
     assert [y for _, y in seen] == pytest.approx([HEIGHT / 2] * 20, abs=3)
+
+
+@draws
+def test_the_sky_is_light(film: np.ndarray) -> None:
+    assert film[:, :10].min() > 150
+
+
+@draws
+def test_marks_are_drawn_in_the_step_that_they_belong_to(tmp_path: Path) -> None:
+    marks = [[], [Arrow([1.0, 0, 1], [0.8, 0, 0])], [Sphere([-1.0, 0, 1], 0.2)], [Ghost([-2.0, 0.0])]]
+    make_film(replace(clip_of(np.zeros((4, 2))), marks=marks), tmp_path / "marks.mp4", "osmesa")
+    frames, _ = frames_of(tmp_path / "marks.mp4")
+    red, green, other = frames.astype(int).transpose(3, 0, 1, 2)
+    columns = [np.flatnonzero((each > 20).any(axis=0)) for each in green - np.maximum(red, other)]
+    assert len(columns[0]) == 0
+    assert columns[1].min() > WIDTH / 2
+    assert columns[2].max() < WIDTH / 2
+    assert columns[3].max() < WIDTH / 2
 
 
 @draws

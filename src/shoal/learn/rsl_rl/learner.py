@@ -1,14 +1,14 @@
 """rsl_rl's PPO, or an algorithm of the user's own in its frame, as a learner."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.runners import OnPolicyRunner
 
-from shoal.config import RslRlConfig
+from shoal.config import DistillationConfig, RslRlConfig
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit, prints_to_log
@@ -19,14 +19,19 @@ from shoal.learn.training_env import TrainingEnv
 class RslRlLearner(OnPolicyRunner, TorchLearner):
     """PPO, models and storage are the library's, and its runner builds them; the training loop is not used."""
 
-    def __init__(self, env: VecEnv, config: RslRlConfig, world: World) -> None:
+    networks: ClassVar[tuple[str, ...]] = ("actor", "critic")
+    """Networks that may have a memory, which the algorithm holds by these names."""
+    algorithms: ClassVar[Mapping[str, type]] = {"PPO": PPO}
+    """What is built instead of the library's algorithm of that name."""
+
+    def __init__(self, env: VecEnv, config: RslRlConfig | DistillationConfig, world: World) -> None:
         self.world = world
-        self.config = config
+        self.config: Any = config
         self.check_for_nan = config.check_for_nan
         self.steps_per_iteration = config.num_steps_per_env
         library_config = config.to_rsl_rl()
-        if library_config["algorithm"]["class_name"] == "PPO":
-            library_config["algorithm"]["class_name"] = PPO
+        algorithm = library_config["algorithm"]["class_name"]
+        library_config["algorithm"]["class_name"] = self.algorithms.get(algorithm, algorithm)
         with prints_to_log():
             super().__init__(env, library_config, log_dir=None, device=world.device)
         # Each mini-batch is progress: an update of many samples takes longer than a hang may.
@@ -110,15 +115,16 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         """Return the memory of recurrent networks, and the discounted sums of RND's reward normaliser."""
         rows = {
             f"{name}/{index}": part.transpose(0, 1)
-            for name, model in (("actor", self.alg.actor), ("critic", self.alg.critic))
-            for index, part in enumerate(_parts(model.get_hidden_state()))
+            for name in self.networks
+            for index, part in enumerate(_parts(getattr(self.alg, name).get_hidden_state()))
         }
         discounted = self._discounted_rnd_rewards
         return rows | ({"rnd": discounted.avg} if discounted is not None and discounted.avg is not None else {})
 
     def put_env_rows(self, rows: Mapping[str, torch.Tensor], num_envs: int) -> None:
         """Restore the memory of the first environments."""
-        for name, model in (("actor", self.alg.actor), ("critic", self.alg.critic)):
+        for name in self.networks:
+            model = getattr(self.alg, name)
             parts = [row for key, row in sorted(rows.items()) if key.startswith(f"{name}/")]
             if parts and model.is_recurrent:
                 hidden: list[Any] = [

@@ -11,6 +11,7 @@ state are always current.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import mujoco
@@ -35,6 +36,7 @@ STATE_ROWS = "mjSTATE_INTEGRATION"
 vec10 = wp.types.vector(length=10, dtype=wp.float32)
 _DTYPES: dict[tuple[int, ...], Any] = {
     (): wp.float32,
+    (2,): wp.vec2,
     (3,): wp.vec3,
     (4,): wp.vec4,
     (6,): wp.spatial_vector,
@@ -53,6 +55,9 @@ _AT_SPEEDS = frozenset({"cvel", "cdof_dot", "ten_velocity", "actuator_velocity",
 
 AFTER_CONSTRAINTS = frozenset({"cacc", "cfrc_int", "cfrc_ext"})
 """Fields that only `mj_rnePostConstraint` computes."""
+
+SETCONST_INPUTS = frozenset(mujoco.MjModel._setconst_inputs)  # noqa: SLF001  Its batch's documentation names it.
+"""Fields of `MjModel` from which `mj_setConst` derives others."""
 
 _NAMED_AT_MOST = 5
 
@@ -79,6 +84,8 @@ class Engine(ABC):
         """The fields of `MjData` in use."""
         self.parameters: dict[str, wp.array] = {}
         """The fields of `MjModel` in use."""
+        self.changing: set[str] = set()
+        """Those among them that kernels write during a training too, where an environment was reset or moved."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
@@ -98,19 +105,20 @@ class Engine(ABC):
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.
 
-        Kernels may write it in `MujocoTask.randomize`.
+        A field of ``MjOption`` is named ``opt.gravity``. Kernels may write it in `MujocoTask.randomize`, and if
+        `changing` names it, in `reset_state` and `interval_events`.
         """
         if name not in self.parameters:
             if name not in MODEL_FIELDS:
                 hint = " Ask for it by data()." if name in DATA_FIELDS else did_you_mean(name, MODEL_FIELDS)
                 message = f"parameter('{name}') was asked for, but MuJoCo's MjModel has no field of that name.{hint}"
                 raise ShoalError(message)
-            self.parameters[name] = self._allocate(name, getattr(self.model, name))
+            self.parameters[name] = self._allocate(name, attrgetter(name)(self.model))
         return self.parameters[name]
 
     def constant(self, name: str) -> wp.array:
         """Return a field of `MjModel` as the model has it, (rows,): what `parameter` had at first."""
-        row = np.asarray(getattr(self.model, name))
+        row = np.asarray(attrgetter(name)(self.model))
         return wp.array(row, dtype=_DTYPES[row.shape[1:]], device=self.device)
 
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
@@ -121,6 +129,11 @@ class Engine(ABC):
             raise ShoalError(message)
         rows = np.broadcast_to(row, (self.num_envs, *row.shape))
         return wp.array(rows, dtype=_DTYPES[row.shape[1:]], device=self.device)
+
+    @property
+    def derives_constants(self) -> bool:
+        """Whether constants of the model follow from a parameter that changes."""
+        return any(name in SETCONST_INPUTS or name.startswith("opt.") for name in self.changing)
 
     @property
     def derived(self) -> set[str]:
@@ -162,9 +175,9 @@ class Engine(ABC):
 
     @abstractmethod
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Read the state that kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
 
-        `moved` is cleared.
+        That is the state, and the parameters that change. `moved` is cleared.
         """
 
     @abstractmethod

@@ -50,6 +50,7 @@ class NativeEngine(Engine):
         self._controls: list[_Pair] = []
         self._derived: list[_Pair] = []
         self._expanded: list[_Pair] = []
+        self._changing: list[_Pair] = []
         self._after_constraints: PostConstraint | None = None
         """The other fields."""
 
@@ -75,7 +76,10 @@ class NativeEngine(Engine):
             kind.append((theirs, ours.reshape(theirs.shape)))
         for name, array in self.parameters.items():
             theirs = _array_of(self._batch.expand, name)
-            self._expanded.append((theirs, array.numpy().reshape(theirs.shape)))
+            pair = theirs, array.numpy().reshape(theirs.shape)
+            self._expanded.append(pair)
+            if name in self.changing:
+                self._changing.append(pair)
 
     def step(self) -> None:
         """Advance all environments."""
@@ -96,14 +100,16 @@ class NativeEngine(Engine):
                 ours[ids] = theirs[ids]
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
-        """Read the state of some environments, and derive the rest."""
+        """Read the state and the parameters of some environments, and derive the rest."""
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
         if not ids.size:
             return
         mask.fill(False)  # noqa: FBT003  numpy names no such argument.
-        for theirs, ours in self._state + self._controls:
+        for theirs, ours in self._state + self._controls + self._changing:
             theirs[ids] = ours[ids]
+        if self.derives_constants:
+            self._run(lambda: self._batch.set_const(ids))
         if self._stage is None:
             return
         stage = self._stage

@@ -7,7 +7,7 @@ Its capacities are fixed: `nconmax` contacts for each environment in the mean, a
 environment that needs more drops the rest, with a warning.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import mujoco
 import mujoco_warp as mjw
@@ -63,7 +63,7 @@ class WarpEngine(Engine):
         self._capacities = {"nconmax": nconmax, "njmax": njmax}
         self._copies: list[tuple[wp.array, wp.array]] = []
         """MuJoCo Warp's array and ours, of each derived field, as rows of numbers."""
-        self._parameter_copies: list[tuple[wp.array, wp.array]] = []
+        self._parameter_copies: dict[str, tuple[wp.array, wp.array]] = {}
         try:
             self._data = mjw.make_data(model, nworld=num_envs, **self._capacities)
         except (NotImplementedError, ValueError) as error:
@@ -89,7 +89,7 @@ class WarpEngine(Engine):
             if np.size(getattr(self._template, name)):
                 self.data(name)
         follows = _FOLLOW_FROM_MASSES if self.parameters else ()
-        sizes = dict.fromkeys((*self.parameters, *follows), self.num_envs)
+        sizes = dict.fromkeys((*(name for name in self.parameters if "." not in name), *follows), self.num_envs)
         try:
             self._model = mjw.put_model(self.model, batch_sizes=sizes)
         except (NotImplementedError, ValueError) as error:
@@ -98,12 +98,22 @@ class WarpEngine(Engine):
         self._model.opt.run_rne_postconstraint = bool(self.fields.keys() & AFTER_CONSTRAINTS)
         if self._is_deterministic:
             make_deterministic(self.model, self._model, self._data)
-        self._parameter_copies = [
-            (rows_of(ours), rows_of(getattr(self._model, name))) for name, ours in self.parameters.items()
-        ]
+        self._parameter_copies = {
+            name: (rows_of(ours), rows_of(self._own_parameter(name))) for name, ours in self.parameters.items()
+        }
         kept = (self._data.qacc_warmstart, self._data.history)
         self._kept = [(wp.clone(array), array) for array in kept if array.size]
         """Copies, and arrays that `forward` must not change."""
+
+    def _own_parameter(self, name: str) -> wp.array:
+        """Return MuJoCo Warp's array of a parameter, with a row for each environment."""
+        holder, _, field = name.rpartition(".")
+        holder = getattr(self._model, holder) if holder else self._model
+        array = getattr(holder, field)
+        if array.shape[0] != self.num_envs:  # Of the options: `batch_sizes` is for the model's own fields.
+            array = wp.array(np.repeat(array.numpy(), self.num_envs, axis=0), dtype=array.dtype, device=self.device)
+            setattr(holder, field, array)
+        return array
 
     def step(self) -> None:
         """Advance all environments."""
@@ -124,6 +134,8 @@ class WarpEngine(Engine):
 
     def forward(self, done: wp.array, moved: wp.array) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
+        if self.changing and not (self.is_on_host and not (done.numpy() | moved.numpy()).any()):
+            self._read_parameters(self.changing, derive=self.derives_constants)
         self._derive()
         for theirs, ours in self._copies:
             wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
@@ -151,9 +163,13 @@ class WarpEngine(Engine):
 
     def apply_parameters(self) -> None:
         """Read the parameters of all environments."""
-        for ours, theirs in self._parameter_copies:
+        self._read_parameters(self.parameters, derive=bool(self.parameters))
+
+    def _read_parameters(self, names: Iterable[str], *, derive: bool) -> None:
+        for name in names:
+            ours, theirs = self._parameter_copies[name]
             wp.copy(theirs, ours)
-        if self._parameter_copies:
+        if derive:
             mjw.set_const(self._model, self._data)
 
     def bare(self) -> Callable[[], None]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+from shoal.sim.render.marks import Mark, from_json, to_json
 
 if TYPE_CHECKING:
     import mujoco
@@ -27,6 +30,8 @@ class Clip:
     """Simulated time between two steps [s]."""
     size: tuple[int, int]
     """Width and height of the film [pixels]."""
+    marks: Sequence[Sequence[Mark]] = ()
+    """What is drawn beside the scene after each step; empty for nothing."""
 
     @property
     def stride(self) -> int:
@@ -43,7 +48,8 @@ class Clip:
 
     def write(self, file: IO[bytes]) -> None:
         """Write all of it into a binary file."""
-        np.savez(file, scene=self.scene, positions=self.positions, step_dt=self.step_dt, size=self.size)
+        arrays = {"scene": self.scene, "positions": self.positions, "step_dt": self.step_dt, "size": self.size}
+        np.savez(file, **arrays, marks=to_json(self.marks))
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Self:
@@ -51,7 +57,8 @@ class Clip:
         with np.load(file) as arrays:
             width, height = map(int, arrays["size"])
             step_dt = float(arrays["step_dt"])
-            return cls(scene=arrays["scene"], positions=arrays["positions"], step_dt=step_dt, size=(width, height))
+            scene, positions, marks = arrays["scene"], arrays["positions"], from_json(str(arrays["marks"]))
+            return cls(scene=scene, positions=positions, step_dt=step_dt, size=(width, height), marks=marks)
 
 
 def save_scene(scene: mujoco.MjModel) -> np.ndarray:

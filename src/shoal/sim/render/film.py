@@ -128,8 +128,9 @@ def _draw(clip: Clip, target: Path) -> None:
             Camera(load_scene(clip.scene), clip.size) as camera,
             _encoder(part, clip.size, clip.frames_a_second) as encode,
         ):
-            for positions in clip.positions[:: clip.stride]:
-                encode(camera.picture(positions).tobytes())
+            for step in range(0, len(clip.positions), clip.stride):
+                marks = clip.marks[step] if clip.marks else ()
+                encode(camera.picture(clip.positions[step], marks).tobytes())
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

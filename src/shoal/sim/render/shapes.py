@@ -56,6 +56,8 @@ class SceneGeometry:
         self.moves = model.body_weldid[model.geom_bodyid] != 0
         """Geoms that are not fixed to the world. Shape (num_geoms,)."""
         self.has_free_joint = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
+        self.mean_size = float(model.stat.meansize)
+        """Mean size of geoms [m]."""
         self._solid = ~np.isin(model.geom_type, _GROUND)
         self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
         """Whether all environments share one height field, each at a place of its own."""
@@ -76,6 +78,15 @@ class SceneGeometry:
                 mujoco.mju_mulQuat(product, data.xquat[body], model.geom_quat[geom])
                 rotations[env, geom] = product
         return places, rotations
+
+    def contacts(self, positions: np.ndarray) -> list[np.ndarray]:
+        """Return the contact points of each environment [m], (n, 3), for joint positions of shape (num_envs, nq)."""
+        model, data, points = self._model, self._data, list[np.ndarray]()
+        for row in positions:
+            data.qpos[:] = row
+            mujoco.mj_fwdPosition(model, data)
+            points.append(data.contact.pos.copy().reshape(-1, 3))
+        return points
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the lowest and the highest corner of the bounding box without the ground [m], for positions (nq,)."""

@@ -45,7 +45,8 @@ def _box(half_x: float, half_y: float, half_z: float) -> Surface:
     return sides, (first + np.array([[0, 1, 2], [0, 2, 3]])).reshape(-1, 3)
 
 
-def _sphere(radius: float, _y: float, _z: float) -> Surface:
+def sphere(radius: float, _y: float = 0.0, _z: float = 0.0) -> Surface:
+    """Return a sphere."""
     return _ellipsoid(radius, radius, radius)
 
 
@@ -112,7 +113,7 @@ def _height_field(model: mujoco.MjModel, field: int) -> Surface:
 _PRIMITIVES: dict[int, Callable[[float, float, float], Surface]] = {
     mujoco.mjtGeom.mjGEOM_PLANE: _plane,
     mujoco.mjtGeom.mjGEOM_BOX: _box,
-    mujoco.mjtGeom.mjGEOM_SPHERE: _sphere,
+    mujoco.mjtGeom.mjGEOM_SPHERE: sphere,
     mujoco.mjtGeom.mjGEOM_ELLIPSOID: _ellipsoid,
     mujoco.mjtGeom.mjGEOM_CAPSULE: _capsule,
     mujoco.mjtGeom.mjGEOM_CYLINDER: _cylinder,

@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ import mujoco.viewer
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.sim.render.marks import Mark, Pen
 
 _CLOSED_AFTER_S = 5.0
 """Longest time that a window takes to close [s]."""
@@ -33,21 +34,26 @@ class Window:
                 raise UsageError(message)
         self._model = model
         self._data = mujoco.MjData(model)
+        self._pen = Pen(model)
         before = set(threading.enumerate())
         bare = {"show_left_ui": False, "show_right_ui": False}
         self._viewer = mujoco.viewer.launch_passive(model, self._data, key_callback=on_key, **bare)
         self._threads = set(threading.enumerate()) - before
+        self._viewer.opt.flags[mujoco.mjtVisFlag.mjVIS_CONTACTPOINT] = True
 
     @property
     def is_open(self) -> bool:
         """Whether the user has not closed it."""
         return self._viewer.is_running()
 
-    def show(self, positions: np.ndarray) -> None:
-        """Show joint positions, (nq,)."""
+    def show(self, positions: np.ndarray, marks: Iterable[Mark] = ()) -> None:
+        """Show joint positions, (nq,), their contacts, and marks."""
         with self._viewer.lock():
             self._data.qpos[:] = positions
             mujoco.mj_forward(self._model, self._data)
+            if (scene := self._viewer.user_scn) is not None:
+                scene.ngeom = 0
+                self._pen.draw(marks, scene)
         self._viewer.sync()
 
     def __enter__(self) -> Self:

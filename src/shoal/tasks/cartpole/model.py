@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch
 
+from shoal.sim.render.surroundings import add_surroundings
 from shoal.tasks.cartpole.config import CartpoleConfig
 
 _MODEL = """
@@ -62,6 +63,7 @@ def scene(config: CartpoleConfig) -> mujoco.MjModel:
     world.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(-rail, 0.0, 0.0, rail, 0.0, 0.0), size=(0.02, 0, 0), rgba=grey)
     cart.add_geom(type=shapes.mjGEOM_BOX, size=(0.15, 0.08, 0.06), rgba=blue)
     pole.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(0.0, 0.0, 0.0, *top), size=(0.03, 0, 0), rgba=orange)
+    add_surroundings(spec)
     return spec.compile()
 
 

@@ -11,6 +11,7 @@ import mujoco
 import warp as wp
 
 from shoal.sim.mujoco_task import MujocoTask
+from shoal.sim.render.surroundings import add_surroundings
 from shoal.tasks.gymnasium_v5 import kernels
 from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
 from shoal.tasks.registry import require_extra
@@ -66,6 +67,7 @@ class GymnasiumTask(MujocoTask[ConfigT], Generic[ConfigT]):
         try:
             spec = mujoco.MjSpec.from_file(str(path))
             spec.memory = _MEMORY
+            add_surroundings(spec)
             with warnings.catch_warnings(action="ignore", category=UserWarning):
                 model = spec.compile()
         finally:

@@ -36,7 +36,8 @@ class TrackingConfig(RobotConfig):
 
     def in_play(self) -> Self:
         """Return the same without adaptive sampling: episodes begin anywhere in the motion."""
-        return replace(self, events=replace(self.events, start=replace(self.events.start, uniform_ratio=1.0)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        own = super().in_play()
+        return replace(own, events=replace(own.events, start=replace(own.events.start, uniform_ratio=1.0)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
 
     def undisturbed(self) -> Self:
         """Return the same without noise and pushes, and with episodes that begin exactly on the motion."""

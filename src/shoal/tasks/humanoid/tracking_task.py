@@ -1,5 +1,6 @@
 """The motion tracking tasks: the robot, the motion, and its frames."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import warp as wp
 
 from shoal.mdp.robot_task import RobotTask
+from shoal.sim.render.marks import Ghost, Mark
 from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion
 from shoal.tasks.humanoid.terms import Reference
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
@@ -45,3 +47,8 @@ class Tracking(RobotTask[TrackingConfig]):
             "start_frame": self.start_frame,
             **{name: self.array(name, dtype=wp.int32) for name in ("last_frame", "own_failure", "known_failure")},
         }
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return the pose of the motion, too."""
+        frame = min(row["start_frame"] + row["age"], len(self.motion.qpos) - 1)
+        return [*super().marks(row), Ghost(self.motion.qpos[frame])]

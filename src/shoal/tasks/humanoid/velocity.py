@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from shoal.mdp.config import RobotConfig, task_config
-from shoal.mdp.terms import Action, Contact, Done, Event, Reward
-from shoal.mdp.velocity import ALL, METRICS, observed, pushes, starts, twist
+from shoal.mdp.terms import Action, Contact, Done, Event, Obs, Reward
+from shoal.mdp.velocity import ALL, METRICS, observed, starts, twist
 
 _SMALL, _HIP, _KNEE = ".*(shoulder|elbow|wrist_roll).*", ".*(hip_pitch|hip_yaw|waist_yaw).*", ".*(hip_roll|knee).*"
 _WRIST, _LINKED = ".*wrist_(pitch|yaw).*", ".*(ankle|waist_pitch|waist_roll).*"
@@ -18,13 +18,9 @@ _TORQUE = {_SMALL: 25.0, _HIP: 88.0, _KNEE: 139.0, _WRIST: 5.0, _LINKED: 50.0}
 G1: dict[str, Any] = {
     "robot": "g1",
     "feet": "(left|right)_foot[1-7]_collision",
-    "pose": {
-        ".*_hip_pitch_joint": -0.312,
-        ".*_knee_joint": 0.669,
-        ".*_ankle_pitch_joint": -0.363,
-        ".*_elbow_joint": 0.6,
-    }
-    | {".*_shoulder_pitch_joint": 0.2, "left_shoulder_roll_joint": 0.2, "right_shoulder_roll_joint": -0.2},
+    "pose": {".*_hip_pitch_joint": -0.312, ".*_knee_joint": 0.669, ".*_ankle_pitch_joint": -0.363}
+    | {".*_elbow_joint": 0.6, ".*_shoulder_pitch_joint": 0.2}
+    | {"left_shoulder_roll_joint": 0.2, "right_shoulder_roll_joint": -0.2},
     "kp": _KP,
     "kd": {_SMALL: 0.907, _HIP: 2.558, _KNEE: 6.309, _WRIST: 1.068, _LINKED: 1.814},
     "torque": _TORQUE,
@@ -44,16 +40,19 @@ _RUNNING = _FAST_LEGS | {".*ankle_roll.*": 0.15, "waist_yaw.*": 0.3, "waist_roll
 _SWINGING = {".*shoulder_pitch.*": 0.5, ".*shoulder_roll.*": 0.2, ".*shoulder_yaw.*": 0.15, ".*elbow.*": 0.35}
 _STDS = {"std_standing": {ALL: 0.05}, "std_walking": _WALKING | _ARMS}
 _STDS["std_running"] = _RUNNING | _SWINGING | {".*wrist.*": 0.3}
+_MEASURED = {"joint_pos": Obs("joint_pos_rel", joints=ALL, biased=True, noise=0.01)}
+_SOLES = "(left|right)_ankle_roll_link"
+_COM = {"x": (-0.025, 0.025), "y": (-0.025, 0.025), "z": (-0.03, 0.03)}
+_PUSH = dict.fromkeys("xy", (-0.5, 0.5)) | dict.fromkeys(("roll", "pitch"), (-0.52, 0.52)) | {"yaw": (-0.78, 0.78)}
 _FEET = {"contact": "feet", "command": "twist", "command_threshold": 0.05}
-
 
 G1_FLAT = task_config(
     RobotConfig,
     **G1,
     actions={"joint_pos": Action("joint_position", actuators=ALL, scale=SCALE)},
     commands=twist(1.0, 1.0, 0.5),
-    contacts={"feet": Contact("touches", bodies="(left|right)_ankle_roll_link")},
-    observations={"policy": observed(noise=1.0, lin_vel=0.5), "critic": observed(noise=0.0)},
+    contacts={"feet": Contact("touches", bodies=_SOLES), "itself": Contact("touches_itself", bodies="pelvis")},
+    observations={"policy": observed(noise=1.0, lin_vel=0.5) | _MEASURED, "critic": observed(noise=0.0)},
     rewards={
         "track_linear_velocity": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.5),
         "track_angular_velocity": Reward("track_angular_velocity", weight=2.0, command="twist", std=math.sqrt(0.5)),
@@ -64,11 +63,18 @@ G1_FLAT = task_config(
         "action_rate": Reward("action_rate_l2", weight=-0.1),
         "foot_clearance": Reward("feet_clearance", weight=-2.0, target_height=0.1, **_FEET),
         "foot_swing_height": Reward("feet_swing_height", weight=-0.25, target_height=0.1, **_FEET),
-        "foot_slip": Reward("feet_slip", weight=-0.1, contact="feet"),
+        "foot_slip": Reward("feet_slip", weight=-0.1, **_FEET),
+        "soft_landing": Reward("soft_landing", weight=-1e-5, bodies=_SOLES, **_FEET),
+        "angular_momentum": Reward("angular_momentum_penalty", weight=-0.02, sensor="root_angmom"),
+        "self_collisions": Reward("self_collision_cost", weight=-4.0, contact="itself"),  # The last of 4 physics steps.
     },
     terminations={"fell_over": Done("bad_orientation", limit_angle=math.radians(70.0))},
-    events=starts(place=0.5)
-    | pushes(1.0, 3.0)
-    | {"foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.3, 1.2))},
+    events={
+        **starts(place=0.5),
+        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), z=(-0.4, 0.4), **_PUSH),
+        "foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.3, 1.2), shared_random=True),
+        "encoder_bias": Event("encoder_bias", "startup", joints=ALL, ranges=(-0.015, 0.015)),
+        "base_com": Event("body_com_offset", "startup", bodies="torso_link", **_COM),
+    },
     metrics=METRICS,
 )

@@ -42,7 +42,7 @@ class RoughConfig(RobotConfig):
 
     def in_play(self) -> Self:
         """Return the same without a curriculum, for an evaluation on all levels alike."""
-        return replace(self, curriculum=False)
+        return replace(super().in_play(), curriculum=False)
 
 
 _TERMS: dict[str, Any] = {
@@ -52,8 +52,8 @@ _TERMS: dict[str, Any] = {
     "contacts": {"feet": Contact("near_ground", geoms="{feet}", tolerance=0.005)},
     "observations": {"policy": observed(noise=1.0), "critic": observed(noise=0.0)},
     "rewards": {
-        "track_linear_velocity": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.5),
-        "track_angular_velocity": Reward("track_angular_velocity", weight=1.0, command="twist", std=0.5),
+        "track_linear_velocity": Reward("track_lin_vel_xy_exp", weight=2.0, command="twist", std=0.5),
+        "track_angular_velocity": Reward("track_ang_vel_z_exp", weight=1.0, command="twist", std=0.5),
         "lin_vel_z": Reward("lin_vel_z_l2", weight=-2.0),
         "ang_vel_xy": Reward("ang_vel_xy_l2", weight=-0.05),
         "flat_orientation": Reward("flat_orientation_l2", weight=-2.5),
@@ -66,7 +66,7 @@ _TERMS: dict[str, Any] = {
         "joint_deviation": Reward(
             "joint_deviation_l2", weight=-0.1, joints=ALL, command="twist", threshold=0.1, standing=10.0
         ),
-        "feet_slip": Reward("feet_slip", weight=-0.1, contact="feet"),
+        "feet_slip": Reward("feet_slip", weight=-0.1, contact="feet", command="twist", command_threshold=-1.0),
     },
     "terminations": {
         "fell_over": Done("bad_orientation", limit_angle=math.radians(70.0)),
@@ -75,9 +75,9 @@ _TERMS: dict[str, Any] = {
     "events": starts(joints=0.1)
     | pushes(4.0, 12.0)
     | {
-        "foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.4, 1.2)),
-        "added_mass": Event("add_body_mass", "startup", body="{base}", ranges=(-1.0, 2.0)),
-        "gains": Event("scale_servo_gains", "startup", actuators=ALL, kp=(0.9, 1.1), kd=(0.9, 1.1)),
+        "foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.4, 1.2), shared_random=True),
+        "added_mass": Event("body_mass", "startup", bodies="{base}", ranges=(-1.0, 2.0), operation="add"),
+        "gains": Event("pd_gains", "startup", actuators=ALL, kp=(0.9, 1.1), kd=(0.9, 1.1)),
     },
     "metrics": METRICS,
 }
@@ -109,3 +109,5 @@ ROUGH = task_config(
         | {"terrain_level": Metric(f"{_OWN}terrain_level"), "walked_share": Metric(f"{_OWN}walked_share")},
     },
 )
+BLIND = ROUGH.change(observations={"policy": {"height_scan": None}})
+"""Rough terrain, of which the policy observes nothing; the critic's observations serve a teacher."""

@@ -3,8 +3,11 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from shoal.config import DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
-from shoal.tasks.quadruped.config import FLAT, ROUGH
+from dataclasses import replace
+
+from shoal.config import DistillationConfig, DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config.distillation import recurrent
+from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _GROUPS = {"actor": ("policy",), "critic": ("critic",)}
@@ -35,6 +38,8 @@ _FAST_SAC = FastSacConfig(
     initial_temperature=0.01,  # With 0.002 the return was -0.2 after 110,000 steps, with 0.01 it was 0.8.
 )
 
+_ROUGH = _agent((256, 128, 128), PpoConfig())
+
 SPECS = (
     TaskSpec(
         name="Quadruped-Velocity-Flat",
@@ -56,12 +61,30 @@ SPECS = (
         name="Quadruped-Velocity-Rough",
         summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
         env=ROUGH,
-        agent=_agent((256, 128, 128), PpoConfig()),
+        agent=_ROUGH,
         num_envs=1024,
         max_iterations=900,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=834_000,
         observation_size=330,
+        check="shoal.mdp.robots:check_robot",
+    ),
+    TaskSpec(
+        name="Quadruped-Velocity-Rough-Blind",
+        summary="Rough ground for a policy that observes none of it, taught by one of Quadruped-Velocity-Rough.",
+        env=BLIND,
+        agent=DistillationConfig(
+            teacher_task="Quadruped-Velocity-Rough",
+            # What the critic observes is what the teacher did, without noise.
+            obs_groups={"student": ("policy",), "teacher": ("critic",)},
+            student=replace(recurrent(), rnn_type="gru", rnn_hidden_dim=128, hidden_dims=(128, 128)),
+        ),
+        learner="distillation",
+        other_agents=(_ROUGH,),
+        num_envs=1024,
+        max_iterations=300,
+        builder="shoal.tasks.quadruped.task:RoughVelocity",
+        observation_size=213,
         check="shoal.mdp.robots:check_robot",
     ),
 )

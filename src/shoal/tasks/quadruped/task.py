@@ -71,14 +71,17 @@ class RoughVelocity(RobotTask[RoughConfig]):
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the number of environments on each level. Shape of `levels`: (terrain_levels,)."""
         if not self.is_promoting:
-            return {}
-        return {"levels": np.bincount(self.levels.numpy(), minlength=self.config.terrain_levels)}
+            return super().curriculum()
+        levels = np.bincount(self.levels.numpy(), minlength=self.config.terrain_levels)
+        return {**super().curriculum(), "levels": levels}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Distribute the environments over the levels in the given proportions."""
-        shares = np.cumsum(counts["levels"]) / np.sum(counts["levels"])
-        if not self.config.curriculum or len(shares) != self.config.terrain_levels:
+        super().set_curriculum(counts)
+        levels = counts.get("levels", ())
+        if not self.config.curriculum or len(levels) != self.config.terrain_levels:
             return
+        shares = np.cumsum(levels) / np.sum(levels)
         kinds = len(self.config.terrains)
         # Each terrain type gets its share of each level: environments take turns with the types. The golden ratio
         # spreads levels evenly over any stretch of environments: the first may continue with levels of their own.

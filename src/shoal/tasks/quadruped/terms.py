@@ -12,7 +12,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import command_at, lin_vel_w
-from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.events import put_root
 from shoal.mdp.ground import surface_at
 from shoal.mdp.random import uniform, uniform_int
 
@@ -93,7 +93,7 @@ def draw_first_levels(state: Any, env: wp.int32) -> None:
 @wp.func
 def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2) -> None:
     """Put the base near the middle of a tile of its level; environments take turns with the types."""
-    reset_root_state_uniform(state, env, wp.vec2(0.0, 0.0), wp.vec2(0.0, 0.0), yaw)
+    put_root(state, env, wp.vec3(0.0, 0.0, 0.0), 0.0, 0.0, uniform(state, env, yaw[0], yaw[1]))
     kind = (state.first_env[0] + env) % state.tiles.centers.shape[1]
     center = state.tiles.centers[state.levels[env], kind]
     x = center[0] + uniform(state, env, -spread, spread)

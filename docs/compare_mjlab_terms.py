@@ -1,0 +1,259 @@
+"""Compare terms with mjlab's functions on the same random states: the largest difference of each.
+
+    pip install --target DIR --no-deps mjlab==1.6.0
+    python docs/compare_mjlab_terms.py DIR
+
+mjlab's functions get what MuJoCo computes of each state. Packages that mjlab imports for its viewer and films are
+replaced by empty ones.
+"""
+
+# ruff: noqa: ANN401  mjlab is not installed where this is checked.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableSequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from mdp.test_randomization import INERTIAL, Hopper, build, moments
+from mdp.test_terms import CONFIG, LOWEST, NUM_ENVS, STDS, TERMINATIONS, Biped, State, random_biped
+
+from shoal.mdp.terms import Event, Reward
+
+TIMES = ("air_time", "contact_time", "last_air_time")
+SENSORS = [4, 5, 6, 8, 9, 10]
+"""Forces on the feet, behind the angular momentum."""
+
+
+class Absent(ModuleType):
+    """A package that is not installed, and not needed to call the functions of terms."""
+
+    __path__: MutableSequence[str] = []  # noqa: RUF012  An instance sets none.
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an empty class of any name."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda *_, **__: None})
+
+
+def find_mjlab(directory: str) -> Any:
+    """Import mjlab's functions, and return them by name."""
+    sys.path.append(directory)
+    while True:
+        try:
+            from mjlab.envs.mdp import dr
+            from mjlab.tasks.velocity import mdp
+        except ModuleNotFoundError as error:
+            sys.modules[str(error.name)] = Absent(str(error.name))
+            for name in [name for name in sys.modules if name.startswith("mjlab")]:
+                del sys.modules[name]
+        else:
+            return SimpleNamespace(**{**vars(mdp), "dr": dr})
+
+
+def tensor(rows: Any) -> torch.Tensor:
+    """Return rows as a tensor of 32-bit numbers."""
+    return torch.tensor(np.array(rows), dtype=torch.float32)
+
+
+def robot_of(task: Biped, states: list[State]) -> Any:
+    """Return what mjlab's terms read of a robot."""
+    model = task.model
+    low, high = tensor(model.jnt_range[1:]).T
+    middle, half = (low + high) / 2, 0.9 * (high - low) / 2
+    names = [model.joint(index).name for index in range(1, model.njnt)]
+    data = SimpleNamespace(
+        root_link_pos_w=tensor([s.data.qpos[:3] for s in states]),
+        root_link_lin_vel_b=tensor([s.lin_vel for s in states]),
+        root_link_ang_vel_b=tensor([s.ang_vel for s in states]),
+        projected_gravity_b=tensor([s.gravity for s in states]),
+        gravity_vec_w=torch.tensor([[0.0, 0.0, -1.0]]).expand(len(states), 3),
+        body_link_quat_w=tensor([s.data.xquat for s in states]),
+        body_link_ang_vel_w=tensor([[s.body_velocity(model.body(i).name) for i in range(model.nbody)] for s in states]),
+        joint_pos=tensor([s.joints for s in states]),
+        joint_vel=tensor([s.speeds for s in states]),
+        default_joint_pos=torch.zeros(len(states), 4),
+        default_joint_vel=torch.zeros(len(states), 4),
+        soft_joint_pos_limits=torch.stack([middle - half, middle + half], dim=-1).expand(len(states), 4, 2),
+        actuator_force=tensor([s.data.actuator_force for s in states]),
+        qfrc_actuator=tensor([s.data.qfrc_actuator[6:] for s in states]),
+    )
+    return SimpleNamespace(data=data, find_joints=lambda _: (list(range(len(names))), names))
+
+
+def environment(task: Biped, states: list[State]) -> Any:
+    """Return what mjlab's terms read of an environment."""
+    command = tensor([s.command for s in states])
+    return SimpleNamespace(
+        num_envs=len(states),
+        device="cpu",
+        step_dt=task.step_dt,
+        extras={"log": {}},
+        command_manager=SimpleNamespace(get_command=lambda _: command),
+        termination_manager=SimpleNamespace(terminated=torch.tensor([bool(s.terminated) for s in states])),
+        scene={
+            "robot": robot_of(task, states),
+            "angmom": SimpleNamespace(data=tensor([s.momentum() for s in states])),
+        },
+    )
+
+
+def configured(**fields: Any) -> Any:
+    """Return a selection of a robot's parts."""
+    parts = {"name": "robot", "joint_ids": slice(None), "actuator_ids": slice(None), "joint_names": ".*"}
+    return SimpleNamespace(**parts, **fields)
+
+
+def compare_states(mjlab: Any) -> dict[str, float]:
+    """Compare rewards, observations and terminations that follow from one state."""
+    task = random_biped()
+    env = environment(task, [State(task, index) for index in range(NUM_ENVS)])
+    left, every = configured(body_ids=[task.model.body("left").id]), configured(body_ids=[])
+    twist = {"command_name": "twist"}
+    walk = {"std_standing": {".*": 0.1}, "std_walking": STDS, "std_running": {".*": 1.0}}
+    walk |= {"walking_threshold": 0.3, "running_threshold": 1.0, "asset_cfg": every}
+    kept = {"asset_cfg": every, "std": STDS}
+    rewards = {
+        "is_alive": {},
+        "is_terminated": {},
+        "track_linear_velocity": twist | {"std": 0.5},
+        "track_angular_velocity": twist | {"std": 0.7},
+        "flat_orientation_l2": {},
+        "upright": {"std": 0.5, "asset_cfg": left},
+        "body_angular_velocity_penalty": {"asset_cfg": left},
+        "angular_momentum_penalty": {"sensor_name": "angmom"},
+        "joint_pos_limits": {"asset_cfg": every},
+        "posture": kept,
+        "variable_posture": walk | twist,
+        "joint_torques_l2": {"asset_cfg": every},
+        "electrical_power_cost": {"asset_cfg": every},
+        "joint_vel_l2": {"asset_cfg": every},
+    }
+    found: dict[str, float] = {}
+    for name, params in rewards.items():
+        function = getattr(mjlab, name)
+        if isinstance(function, type):
+            function = function(SimpleNamespace(params=params), env)
+        found[name] = difference(function(env, **params), task.terms.numpy()[:, task.reward_terms.index(name)])
+    column = 0
+    for name, params in {
+        "base_lin_vel": {},
+        "base_ang_vel": {},
+        "projected_gravity": {},
+        "joint_pos_rel": {"asset_cfg": every},
+        "joint_vel_rel": {"asset_cfg": every},
+        "generated_commands": twist,
+    }.items():
+        expected = getattr(mjlab, name)(env, **params)
+        ours = task.obs["policy"].numpy()[:, column : column + expected.shape[1]]
+        column += expected.shape[1]
+        found[name] = difference(expected, ours)
+    for name, limit in {"bad_orientation": 0.5, "root_height_below_minimum": LOWEST}.items():
+        ours = task.done_terms.numpy()[:, list(TERMINATIONS).index(name)]
+        found[name] = difference(getattr(mjlab, name)(env, limit).float(), ours)
+    return found
+
+
+def compare_feet(mjlab: Any) -> dict[str, float]:
+    """Compare rewards of feet while the robot moves; mjlab's functions get contacts and heights as tracked here.
+
+    In `feet_swing_height` feet land after a time in the air. In `feet_slip` feet are in contact since more than a step.
+    """
+    from mjlab.sensor.terrain_height_sensor import TerrainHeightSensor
+
+    heights = type("Heights", (TerrainHeightSensor,), {"data": None, "num_frames": 2, "__init__": lambda _: None})()
+    both = {"contact": "feet", "command": "twist", "command_threshold": 0.3}
+    feet = {
+        "feet_in_air": both | {"threshold_min": 0.01, "threshold_max": 0.2},
+        "feet_clearance": both | {"target_height": 0.1},
+        "feet_swing_height": both | {"target_height": 0.1},
+        "feet_slip": both,
+        "soft_landing": both | {"bodies": ".*_foot"},
+    }
+    rewards = dict.fromkeys(CONFIG.terms("rewards")) | {k: Reward(k, weight=1.0, **p) for k, p in feet.items()}
+    task = Biped(
+        CONFIG.change(rewards=rewards, terminations=dict.fromkeys(TERMINATIONS)),
+        num_envs=NUM_ENVS,
+        device="cpu",
+        seed=0,
+    )
+    sensors = {"sensor_name": "feet", "command_name": "twist", "command_threshold": 0.3}
+    high = sensors | {"height_sensor_name": "heights", "target_height": 0.1}
+    sites = {"asset_cfg": configured(site_ids=slice(None))}
+    clearance = {name: value for name, value in high.items() if name != "sensor_name"}
+    env = environment(task, [State(task, index) for index in range(NUM_ENVS)])
+    swing: Any = None
+    calls = {
+        "feet_in_air": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
+        "feet_clearance": lambda: mjlab.feet_clearance(env, **clearance, **sites),
+        "feet_swing_height": lambda: swing(env, **high),
+        "feet_slip": lambda: mjlab.feet_slip(env, **sensors | {"sensor_name": "old"}, **sites),
+        "soft_landing": lambda: mjlab.soft_landing(env, **sensors | {"sensor_name": "first"}),
+    }
+    found, rng = dict.fromkeys(calls, 0.0), np.random.default_rng(0)
+    for _ in range(100):
+        task.actions.assign(rng.uniform(-2, 2, (NUM_ENVS, 4)).astype(np.float32))
+        task.step()
+        seen = {name: task.arrays[f"contacts/feet/{name}"].numpy() for name in ("found", "position", "velocity")}
+        times = {name: tensor(task.arrays[f"contacts/feet/{name}"].numpy()) for name in TIMES}
+        # The sensors have the force on the floor: of each body its number of contacts, and three numbers.
+        forces = tensor(task.data("sensordata").numpy()[:, SENSORS].reshape(NUM_ENVS, 2, 3))
+        new = (times["contact_time"] > 0.0) & (times["contact_time"] < 1.5 * task.step_dt)
+        landed = new & (times["last_air_time"] > 0.0)
+        data = SimpleNamespace(found=torch.tensor(seen["found"]), current_air_time=times["air_time"], force=forces)
+        env.scene["feet"] = SimpleNamespace(data=data, compute_first_contact=lambda **_: landed)  # noqa: B023
+        type(heights).data = SimpleNamespace(heights=tensor(seen["position"][..., 2]))
+        env.scene["heights"] = heights
+        env.scene["first"] = SimpleNamespace(data=data, compute_first_contact=lambda **_: new)  # noqa: B023
+        env.scene["old"] = SimpleNamespace(data=SimpleNamespace(found=torch.tensor(seen["found"]) & ~new))
+        env.scene["robot"].data.site_lin_vel_w = tensor(seen["velocity"])
+        swing = swing or mjlab.feet_swing_height(SimpleNamespace(params=high), env)
+        for column, (name, call) in enumerate(calls.items()):
+            found[name] = max(found[name], difference(call(), task.terms.numpy()[:, column]))
+    return found
+
+
+def difference(theirs: torch.Tensor, ours: np.ndarray) -> float:
+    """Return the largest difference, relative to the largest value where that is above 1."""
+    return float(np.abs(theirs.numpy() - ours).max() / max(1.0, np.abs(ours).max()))
+
+
+def compare_inertia(mjlab: Any) -> dict[str, float]:
+    """Compare `pseudo_inertia` with numbers that are not drawn: ranges of one number."""
+    names = ("alpha", "d1", "d2", "d3", "s12", "s13", "s23", "t1", "t2", "t3")
+    numbers = dict(zip(names, np.random.default_rng(0).uniform(-0.3, 0.3, 10).tolist(), strict=True))
+    fixed = {name: (value, value) for name, value in numbers.items()}
+    task: Hopper = build(num_envs=1, events={"x": Event("pseudo_inertia", "startup", bodies="leg", **fixed)})
+    body = task.model.body("leg").id
+    default = {name: tensor(getattr(task.model, name)) for name in INERTIAL}
+    model = SimpleNamespace(**{name: value[None].clone() for name, value in default.items()})
+    sim = SimpleNamespace(model=model, get_default_field=default.__getitem__, per_world_default_fields=())
+    robot = SimpleNamespace(indexing=SimpleNamespace(body_ids=torch.arange(task.model.nbody, dtype=torch.int32)))
+    env = SimpleNamespace(num_envs=1, device="cpu", scene={"robot": robot}, sim=sim)
+    ranges = {f"{name}_range": value for name, value in fixed.items()}
+    mjlab.dr.pseudo_inertia(env, None, **ranges, asset_cfg=SimpleNamespace(name="robot", body_ids=[body]))
+    theirs = moments(*(getattr(model, name)[0, body].numpy() for name in INERTIAL))
+    ours = moments(*(task.parameter(name).numpy()[0, body] for name in INERTIAL))
+    return {"pseudo_inertia": max(difference(tensor(a), np.asarray(b)) for a, b in zip(theirs, ours, strict=True))}
+
+
+def main() -> None:
+    """Print the table."""
+    mjlab = find_mjlab(sys.argv[1])
+    sys.stdout.write("| term | largest difference |\n| --- | --- |\n")
+    for compare in (compare_states, compare_feet, compare_inertia):
+        for name, value in compare(mjlab).items():
+            sys.stdout.write(f"| `{name}` | {value:.1e} |\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Reward terms of contacts: feet, and what must not touch. `shoal.mdp.rewards` names them too."""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import command_at
+from shoal.mdp.contacts import Contact, has_just_landed, net_force
+from shoal.mdp.ground import clearance_of
+
+
+@wp.func
+def is_standing(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.bool:
+    """Whether the command is to stand still: the sum of its speeds is below a threshold."""
+    wanted = command_at(state, env, command)
+    return wp.abs(wanted[0]) + wp.abs(wanted[1]) + wp.abs(wanted[2]) < threshold
+
+
+@wp.func
+def feet_air_time(
+    state: Any, env: wp.int32, contact: Contact, command: wp.int32, threshold: wp.float32, swing_time: wp.float32
+) -> wp.float32:
+    """Reward air time beyond `swing_time` [s] at touch-down, unless the command is to stand."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        if has_just_landed(contact, env, foot, state.step_dt) and contact.last_air_time[env, foot] > 0.0:
+            total += contact.last_air_time[env, foot] - swing_time
+    return wp.where(is_standing(state, env, command, threshold), 0.0, total / state.step_dt)
+
+
+@wp.func
+def feet_slip(
+    state: Any, env: wp.int32, contact: Contact, command: wp.int32, command_threshold: wp.float32 = 0.01
+) -> wp.float32:
+    """Penalise the horizontal velocity of feet in contact since more than a step, squared."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        if contact.found[env, foot] and not has_just_landed(contact, env, foot, state.step_dt):
+            velocity = contact.velocity[env, foot]
+            total += velocity[0] * velocity[0] + velocity[1] * velocity[1]
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def is_commanded(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.float32:
+    """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
+    wanted = command_at(state, env, command)
+    return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
+
+
+@wp.func
+def feet_in_air(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    threshold_min: wp.float32 = 0.05,
+    threshold_max: wp.float32 = 0.5,
+    command_threshold: wp.float32 = 0.5,
+) -> wp.float32:
+    """Reward feet in the air for a time between two [s], where a speed is commanded. mjlab's `feet_air_time`."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        since = contact.air_time[env, foot]
+        total += wp.where(since > threshold_min and since < threshold_max, 1.0, 0.0)
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def feet_clearance(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    target_height: wp.float32,
+    command_threshold: wp.float32 = 0.01,
+) -> wp.float32:
+    """Penalise (distance of a foot's height above the ground from the target) times its horizontal speed [m²/s]."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        velocity = contact.velocity[env, foot]
+        speed = wp.length(wp.vec2(velocity[0], velocity[1]))
+        total += wp.abs(clearance_of(state.ground, contact.position[env, foot]) - target_height) * speed
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def feet_swing_height(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    target_height: wp.float32,
+    memory: wp.array2d[wp.float32],
+    command_threshold: wp.float32 = 0.01,
+) -> wp.float32:
+    """Penalise (largest height of a swing / target - 1)², when the foot lands."""
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        if has_just_landed(contact, env, foot, state.step_dt):
+            error = memory[env, foot] / target_height - 1.0
+            total += wp.where(contact.last_air_time[env, foot] > 0.0, error * error, 0.0)
+            memory[env, foot] = 0.0
+        elif not contact.found[env, foot]:
+            height = clearance_of(state.ground, contact.position[env, foot])
+            memory[env, foot] = wp.max(memory[env, foot], height)
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def soft_landing(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    bodies: wp.array[wp.int32],
+    contact_sensors: wp.array[wp.int32],
+    command_threshold: wp.float32 = 0.05,
+) -> wp.float32:
+    """Penalise the force of feet that land [N]. `bodies` are those of the contact."""
+    total = wp.float32(0.0)
+    for foot in range(bodies.shape[0]):
+        if has_just_landed(contact, env, foot, state.step_dt):
+            total += wp.length(net_force(state, env, contact_sensors[foot]))
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def undesired_contacts(
+    state: Any, env: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32], threshold: wp.float32
+) -> wp.float32:
+    """Penalise each of the bodies that is touched with more than `threshold` [N]."""
+    total = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        total += wp.where(wp.length(net_force(state, env, contact_sensors[i])) > threshold, 1.0, 0.0)
+    return total
+
+
+@wp.func
+def self_collision_cost(state: Any, env: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+    """Penalise a robot that touches itself; `contact` is of `touches_itself`."""
+    total = wp.float32(0.0)
+    for i in range(contact.found.shape[1]):
+        total += wp.where(contact.found[env, i], 1.0, 0.0)
+    return total

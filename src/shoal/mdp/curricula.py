@@ -1,0 +1,93 @@
+"""Curricula: numbers of other terms that change with the steps of the training. Names are those of mjlab 1.6.0.
+
+`reward_curriculum` changes the weight or parameters of a reward, `termination_curriculum` those of a termination, and
+`commands_vel` the ranges of a command. Each parameter of a curriculum is one of that term, with a value for each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from shoal.errors import UsageError, did_you_mean
+from shoal.mdp.terms import CurriculumTerm, Term
+
+_CHANGED = {
+    "reward_curriculum": ("rewards", "reward_name"),
+    "termination_curriculum": ("terminations", "termination_name"),
+    "commands_vel": ("commands", "command_name"),
+}
+"""The group of what each changes, and the parameter that names it."""
+_ENDS = ("_min", "_max")
+"""After the name of a range that is logged."""
+
+
+class Change(NamedTuple):
+    """A number, and what it is from a step on."""
+
+    step: int
+    """Steps of each environment in this training before it holds; -1 for the declared value."""
+    path: str
+    """Path of the number, as in `Binder.places`."""
+    label: str
+    """Name under which it is logged."""
+    value: float
+
+
+def changes_of(config: Any) -> list[Change]:
+    """Return the changes of all curricula, in the order of their steps.
+
+    Args:
+        config: A `TermsConfig`.
+
+    Raises:
+        UsageError: A curriculum changes what is not there, or has not one value for each step.
+    """
+    found = [each for name, term in config.terms("curricula").items() for each in _changes(config, name, term)]
+    return sorted(found, key=lambda change: change.step)
+
+
+def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Change]:
+    where = f"env.curricula.{name}"
+    if curriculum.func not in _CHANGED:
+        hint = did_you_mean(str(curriculum.func), _CHANGED)
+        raise UsageError(f"{where} is {curriculum.func!r}, but must be one of {', '.join(_CHANGED)}.{hint}")
+    group, key = _CHANGED[str(curriculum.func)]
+    if [*curriculum.steps] != sorted({*curriculum.steps}) or min(curriculum.steps, default=0) < 0:
+        raise UsageError(f"{where}.steps is {curriculum.steps}, but must go up, from 0 or more.")
+    target, terms = getattr(curriculum, key, None), config.terms(group)
+    if target not in terms:
+        hint = did_you_mean(str(target), terms) or f" There are: {', '.join(terms) or 'none'}."
+        raise UsageError(f"{where}.{key} is {target!r}, which is none of the {group}.{hint}")
+    for parameter in curriculum.parameters:
+        if parameter != key and curriculum.steps:
+            declared = _declared(f"{where}.{parameter}", f"{group}.{target}", terms[target], parameter)
+            values = getattr(curriculum, parameter)
+            if len(values) != len(curriculum.steps):
+                raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(curriculum.steps)} steps.")
+            for step, value in zip((-1, *curriculum.steps), (declared, *values), strict=True):
+                yield from _numbers(step, f"{group}.{target}.{parameter}", f"Curriculum/{name}/{parameter}", value)
+
+
+def _declared(where: str, path: str, term: Term, parameter: str) -> Any:
+    """Return the declared value of what a curriculum changes: a number or a range."""
+    known = [each.name for each in fields(term) if _is_numbers(getattr(term, each.name))]
+    if parameter not in known:
+        raise UsageError(f"{where} changes {path}.{parameter}, which is no number of it: it has {', '.join(known)}.")
+    return getattr(term, parameter)
+
+
+def _is_numbers(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_numbers, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(step: int, path: str, label: str, value: Any) -> Iterator[Change]:
+    if not isinstance(value, tuple):
+        yield Change(step, path, label, float(value))
+        return
+    for at, each in enumerate(value):
+        end = _ENDS[at] if len(value) == len(_ENDS) else f"_{at}"
+        yield Change(step, f"{path}.{at}", f"{label}{end}", float(each))

@@ -1,0 +1,88 @@
+"""What a controller needs to act as a task of terms does: read from its declarations and its model.
+
+Everything is plain values, which exports carry as metadata. Keys that mjlab's exports have keep their names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.mdp.config import members
+from shoal.mdp.names import NO_LIMIT
+from shoal.mdp.robots import joint_gains
+
+if TYPE_CHECKING:
+    from shoal.mdp.binding import Bound
+    from shoal.mdp.task import TermsTask
+    from shoal.mdp.terms import Term
+
+_UNIT = re.compile(r"\[([^\]]+)\]")
+
+
+def deployment_of(task: TermsTask[Any]) -> dict[str, Any]:
+    """Return observations, actions, commands and the numbers of joints, by the keys of docs/guide/export.md."""
+    actions = {name: _action(task, name, bound) for name, bound in task.bound.actions.items()}
+    return _joints(task) | {
+        "physics_step_s": float(task.model.opt.timestep),
+        "actions": actions,
+        "action_scale": [number for each in actions.values() for number in each["scale"]],
+        "command_names": list(task.bound.commands),
+        "commands": {name: _command(task, name) for name in task.bound.commands},
+        "roles": dict(task.roles()),
+        "observations": {
+            group: [_observation(task, group, name, bound) for name, bound in bounds.items()]
+            for group, bounds in task.bound.observations.items()
+        },
+    }
+
+
+def _described(bound: Bound, term: Term) -> dict[str, Any]:
+    """Return function, parameters, unit and columns of a term; the unit is the one in its function's docstring."""
+    python: Any = bound.function.func
+    unit = _UNIT.search(python.__doc__ or "")
+    return {
+        "function": python.__name__,
+        "parameters": {name: getattr(term, name) for name in term.parameters},
+        "unit": unit[1] if unit else "",
+        "columns": list(bound.columns),
+    }
+
+
+def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
+    term = task.config.terms("actions")[name]
+    scale = task.binder.arrays.get(f"{bound.name}_scale")
+    scales = [1.0] * len(bound.columns) if scale is None else scale.numpy().tolist()
+    return {**_described(bound, term), "clip": term.clip, "scale": scales, "delay": term.delay}
+
+
+def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> dict[str, Any]:
+    term = members(task.config.terms("observations")[group])[name]
+    treated = {key: getattr(term, key) for key in ("clip", "scale", "delay", "history")}
+    return {"name": name, **_described(bound, term), **treated}
+
+
+def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
+    """Return name, range and unit of each column of a command."""
+    first, count = task.binder.commands[name], len(task.config.terms("commands")[name].columns)
+    columns = list(task.commands.items())[first : first + count]
+    return [{"name": column, "low": each.low, "high": each.high, "unit": each.unit} for column, each in columns]
+
+
+def _joints(task: TermsTask[Any]) -> dict[str, Any]:
+    """Return names and numbers of the joints of all actuators, in the order of the actuators."""
+    model = task.model
+    joints = model.actuator_trnid[:, 0]
+    kp, kd, limits = joint_gains(model)
+    targets_limited = model.actuator_ctrllimited.astype(bool)[:, None]
+    return {
+        "actuator_names": [model.actuator(index).name for index in range(model.nu)],
+        "joint_names": [model.joint(int(joint)).name for joint in joints],
+        "default_joint_pos": task.home()[model.jnt_qposadr[joints]].tolist(),
+        "joint_stiffness": kp.tolist(),
+        "joint_damping": kd.tolist(),
+        "joint_torque_limits": limits.tolist(),
+        "joint_target_limits": np.where(targets_limited, model.actuator_ctrlrange, (-NO_LIMIT, NO_LIMIT)).tolist(),
+    }

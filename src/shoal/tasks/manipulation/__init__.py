@@ -1,0 +1,1 @@
+"""Manipulation tasks of a fixed arm."""

@@ -1,0 +1,88 @@
+"""The lifting task as terms. Units are SI: metres, radians, seconds.
+
+Names, weights and ranges are those of mjlab 1.6.0's `lift_cube_env_cfg.py`, unless docs/tasks/manipulation.md says
+otherwise.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.terms import Action, Command, Done, Event, Metric, Obs, Reward
+
+_ALL = ".*"
+_OWN = "shoal.tasks.manipulation.terms:"
+_CUBE: dict[str, Any] = {"object_body": "cube"}
+_GOAL: dict[str, Any] = {**_CUBE, "command": "goal"}
+
+
+def _observed(noise: float) -> dict[str, Any]:
+    """Return what is observed, with `noise` times the usual errors."""
+    return {
+        "joint_pos": Obs("joint_pos_rel", joints=_ALL, noise=0.01 * noise),
+        "joint_vel": Obs("joint_vel_rel", joints=_ALL, noise=0.5 * noise),
+        "ee_to_cube": Obs(f"{_OWN}ee_to_object_distance", site="grasp", **_CUBE, noise=0.01 * noise),
+        "cube_to_goal": Obs(f"{_OWN}object_to_goal_distance", **_GOAL, noise=0.01 * noise),
+        "actions": Obs("last_action", actuators=_ALL),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiftConfig(TermsConfig):
+    """Lift an object."""
+
+    def in_play(self) -> Self:
+        """Return the same with the object always on the ground."""
+        events: Any = self.events
+        return replace(self, events=replace(events, cube=replace(events.cube, in_hand=0.0)))
+
+
+LIFT_CUBE = task_config(
+    LiftConfig,
+    decimation=4,  # 50 actions a second.
+    episode_length_s=6.0,
+    actions={"joint_pos": Action("joint_position", actuators=_ALL, scale={"gripper": 0.02, "(?!gripper).*": 0.5})},
+    commands={
+        "goal": Command(
+            f"{_OWN}uniform_position",
+            columns={"x": "m", "y": "m", "z": "m"},
+            resampling_time=(3.0, 3.0),
+            x=(0.25, 0.45),
+            y=(-0.2, 0.2),
+            z=(0.1, 0.35),
+        )
+    },
+    observations={"policy": _observed(noise=1.0), "critic": _observed(noise=0.0)},
+    rewards={
+        "lift": Reward(
+            f"{_OWN}staged_position_reward", weight=1.0, site="grasp", **_GOAL, reaching_std=0.1, bringing_std=0.3
+        ),
+        "lift_precise": Reward(f"{_OWN}bring_object_reward", weight=1.0, **_GOAL, std=0.05),
+        "action_rate": Reward("action_rate_l2", weight=-0.005),
+        "joint_pos_limits": Reward("joint_pos_limits", weight=-10.0, joints="(?!gripper|right_finger).*"),
+        "joint_vel_hinge": Reward(f"{_OWN}joint_velocity_hinge_penalty", weight=-0.002, joints=_ALL, max_vel=0.5),
+    },
+    terminations={"out_of_reach": Done(f"{_OWN}object_out_of_reach", **_CUBE, radius=0.8)},
+    events={
+        "joints": Event("reset_joints_by_offset", "reset", joints=_ALL, position=(0.0, 0.0), velocity=(0.0, 0.0)),
+        "cube": Event(
+            f"{_OWN}reset_object",
+            "reset",
+            finger_joints="gripper|right_finger",
+            x=(-0.1, 0.1),
+            y=(-0.15, 0.15),
+            yaw=(-math.pi / 4, math.pi / 4),
+            in_hand=0.5,
+            hand=(0.35, 0.0, 0.16),
+            grip=0.02,
+        ),
+        "targets": Event("hold_default_pose", "reset", actuators=_ALL),
+        "friction": Event("geom_friction", "startup", geoms=".*_finger", ranges=(1.0, 2.0)),
+    },
+    metrics={
+        "success": Metric(f"{_OWN}at_goal", **_GOAL, success_threshold=0.05),
+        "position_error": Metric(f"{_OWN}position_error", **_GOAL),
+        "object_height": Metric(f"{_OWN}object_height", **_CUBE),
+    },
+)

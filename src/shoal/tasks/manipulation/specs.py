@@ -1,0 +1,27 @@
+"""Registry entry of the lifting task: name, summary and tuned learner. Importable without Warp."""
+
+from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.tasks.registry import TaskSpec
+
+_MODEL = {"hidden_dims": (128, 128, 64), "activation": "elu", "obs_normalization": True}
+
+SPECS = (
+    TaskSpec(
+        name="Arm-Lift-Cube",
+        summary="Grasp a cube with an arm, and bring it to where it is commanded.",
+        env=LIFT_CUBE,
+        agent=RslRlConfig(
+            num_steps_per_env=24,
+            obs_groups={"actor": ("policy",), "critic": ("critic",)},
+            actor=ModelConfig(
+                **_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
+            ),
+            critic=ModelConfig(**_MODEL),
+            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
+        ),
+        num_envs=256,
+        max_iterations=300,
+        builder="shoal.tasks.manipulation.task:LiftCube",
+    ),
+)

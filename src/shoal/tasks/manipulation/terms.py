@@ -1,0 +1,146 @@
+"""Terms of manipulation. Names, definitions and parameters are those of mjlab's manipulation tasks.
+
+`object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import command_at
+from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.names import Joint
+from shoal.mdp.random import uniform
+
+
+@wp.func
+def uniform_position(state: Any, env: wp.int32, first: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> None:
+    """Draw a position in the world [m]."""
+    state.commands[env, first] = uniform(state, env, x[0], x[1])
+    state.commands[env, first + 1] = uniform(state, env, y[0], y[1])
+    state.commands[env, first + 2] = uniform(state, env, z[0], z[1])
+
+
+# Observations. The arm is fixed to the world, whose frame is that of its base.
+
+
+@wp.func
+def ee_to_object_distance(state: Any, env: wp.int32, site: wp.int32, object_body: wp.int32) -> wp.vec3:
+    """Return the vector from a site to the object [m]."""
+    return state.xpos[env, object_body] - state.site_xpos[env, site]
+
+
+@wp.func
+def object_to_goal_distance(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.vec3:
+    """Return the vector from the object to its goal [m]."""
+    return command_at(state, env, command) - state.xpos[env, object_body]
+
+
+# Rewards.
+
+
+@wp.func
+def staged_position_reward(
+    state: Any,
+    env: wp.int32,
+    site: wp.int32,
+    object_body: wp.int32,
+    command: wp.int32,
+    reaching_std: wp.float32,
+    bringing_std: wp.float32,
+) -> wp.float32:
+    """Reward a site near the object, and with it an object near its goal: reaching (1 + bringing).
+
+    Each is exp(-distance² / std²).
+    """
+    reach = ee_to_object_distance(state, env, site, object_body)
+    reaching = wp.exp(-wp.dot(reach, reach) / (reaching_std * reaching_std))
+    return reaching * (1.0 + bring_object_reward(state, env, object_body, command, bringing_std))
+
+
+@wp.func
+def bring_object_reward(
+    state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32, std: wp.float32
+) -> wp.float32:
+    """Reward an object near its goal: exp(-distance² / std²)."""
+    left = object_to_goal_distance(state, env, object_body, command)
+    return wp.exp(-wp.dot(left, left) / (std * std))
+
+
+@wp.func
+def joint_velocity_hinge_penalty(state: Any, env: wp.int32, joints: wp.array[Joint], max_vel: wp.float32) -> wp.float32:
+    """Penalise speeds of joints beyond `max_vel` [rad/s or m/s], squared."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        excess = wp.max(wp.abs(state.qvel[env, joints[i].dof]) - max_vel, 0.0)
+        total += excess * excess
+    return total
+
+
+# Events.
+
+
+@wp.func
+def reset_object(
+    state: Any,
+    env: wp.int32,
+    finger_joints: wp.array[Joint],
+    x: wp.vec2,
+    y: wp.vec2,
+    yaw: wp.vec2,
+    in_hand: wp.float32,
+    hand: wp.vec3,
+    grip: wp.float32,
+) -> None:
+    """Put the object on the ground, moved [m] and turned about z [rad] from the default pose; or between the fingers.
+
+    The object's free joint is the model's first. With the probability `in_hand` it is at `hand` [m], where the fingers
+    of an arm in the default pose are, at `grip` [m]: holding it is learned before it is ever lifted.
+    """
+    reset_root_state_uniform(state, env, x, y, yaw)
+    if uniform(state, env, 0.0, 1.0) < in_hand:
+        for column in range(3):
+            state.qpos[env, column] = hand[column]
+        for column in range(3, 7):
+            state.qpos[env, column] = state.home[column]
+        for i in range(finger_joints.shape[0]):
+            state.qpos[env, finger_joints[i].qpos] = grip
+
+
+# Terminations.
+
+
+@wp.func
+def object_out_of_reach(state: Any, env: wp.int32, object_body: wp.int32, radius: wp.float32) -> wp.bool:
+    """Whether the object is further than `radius` from the world's origin [m]."""
+    return wp.length(state.xpos[env, object_body]) > radius
+
+
+# Metrics.
+
+
+@wp.func
+def position_error(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.float32:
+    """Return the distance of the object from its goal [m]."""
+    return wp.length(object_to_goal_distance(state, env, object_body, command))
+
+
+@wp.func
+def object_height(state: Any, env: wp.int32, object_body: wp.int32) -> wp.float32:
+    """Return the height of the object [m]."""
+    return state.xpos[env, object_body][2]
+
+
+@wp.func
+def at_goal(
+    state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32, success_threshold: wp.float32
+) -> wp.float32:
+    """Return 1 where the object is less than `success_threshold` from its goal [m], else 0."""
+    return wp.where(position_error(state, env, object_body, command) < success_threshold, 1.0, 0.0)

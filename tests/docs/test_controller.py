@@ -1,0 +1,62 @@
+"""The controller of docs/examples acts as Shoal does, from what an exported policy says of itself."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from shoal.config import ExportConfig
+from shoal.learn.evaluation import build_env
+from shoal.learn.export import exportable_policy, write_policy
+from shoal.learn.groups import World
+from shoal.learn.learners import build_learner
+from shoal.mdp.robots import SHIPPED
+from shoal.tasks.registry import resolve
+
+CONTROLLER = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
+TASK = "Quadruped-Velocity-Flat"
+STEPS = 100
+TOLERANCE = 1e-4
+"""Shoal's kernels compute in 32 bits, the controller in 64: differences of 1e-7 grow where feet touch the ground."""
+
+
+@pytest.mark.slow
+def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> None:
+    spec = resolve(TASK)
+    usual: Any = spec.env
+    # The nominal robot, in a command that stays.
+    startup = {name: None for name, event in usual.terms("events").items() if event.mode == "startup"}
+    config = usual.undisturbed().change(events=startup)
+    speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history=3)
+    observed = replace(config.observations, policy=replace(config.observations.policy, joint_vel=speeds))
+    twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)
+    config = replace(config, engine="native", commands=replace(config.commands, twist=twist), observations=observed)
+    export = ExportConfig(task=TASK, env=config, agent=spec.agent)
+    env: Any = build_env(export, spec, "cpu", num_envs=1, seed=3)
+    learner = build_learner(env, export, World(device="cpu"))
+    exported = exportable_policy(learner, env, env.task, name=TASK, checkpoint="", iteration=0)
+    file, _ = write_policy(exported, tmp_path / "policy.onnx")
+
+    controller = runpy.run_path(str(CONTROLLER))["Controller"](str(file))
+    data = mujoco.MjData(controller.build(str(SHIPPED)))
+    data.qpos[:], data.qvel[:] = env.task.qpos.numpy()[0], env.task.qvel.numpy()[0]
+    controller.commands["twist"][:] = env.task.command_array.numpy()[0]
+    policy, observed = learner.policy(), env.get_observations()
+    moved = 0.0
+    for step in range(STEPS):
+        with torch.inference_mode():
+            actions = policy(observed)
+        observation, action = controller.step(data)
+        np.testing.assert_allclose(observation, observed["policy"][0], atol=TOLERANCE, err_msg=f"step {step}")
+        np.testing.assert_allclose(action, actions[0], atol=TOLERANCE, err_msg=f"step {step}")
+        moved = max(moved, float(actions.abs().max()))
+        observed, _, done, _ = env.step(actions)
+        assert not done.any()
+    assert moved > 0.1

@@ -1,0 +1,178 @@
+"""Actuators: DC motors, whose torque falls with the speed, delayed actions, and velocities and torques as actions."""
+
+# ruff: noqa: ARG003
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import warp as wp
+
+from shoal.errors import UsageError
+from shoal.mdp.config import RobotConfig, TermsConfig, task_config
+from shoal.mdp.robot_task import RobotTask
+from shoal.mdp.robots import build_spec
+from shoal.mdp.task import TermsTask
+from shoal.mdp.terms import Action, Event, Obs, Reward
+
+WHEEL = """
+<mujoco>
+  <option timestep="0.002" gravity="0 0 0"/>
+  <worldbody>
+    <body name="base" pos="0 0 1">
+      <freejoint/>
+      <geom type="box" size="0.1 0.1 0.05" mass="1e4"/>
+      <body name="wheel" pos="0 0 0.2">
+        <joint name="wheel" axis="0 0 1"/>
+        <geom type="cylinder" size="0.1 0.01" mass="20"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><position name="wheel" joint="wheel" kp="100" kv="2" forcerange="-20 20"/></actuator>
+</mujoco>
+"""
+STALL, NO_LOAD, LIMIT, KP, KD = 30.0, 10.0, 20.0, 100.0, 2.0
+
+
+@wp.func
+def acting_torque(state: Any, env: wp.int32) -> wp.float32:
+    """Return the torque of the last physics step."""
+    return state.actuator_force[env, 0]
+
+
+def curve(target: float, angle: float, speed: float) -> float:
+    """Return the torque of a DC motor, limited as by mjlab's `dc_motor_clip` [N m]."""
+    top = min(STALL * (1.0 - speed / NO_LOAD), LIMIT)
+    bottom = max(STALL * (-1.0 - speed / NO_LOAD), -LIMIT)
+    return min(max(KP * (target - angle) - KD * speed, min(bottom, LIMIT)), max(top, -LIMIT))
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> str:
+    """A wheel with a servo on a heavy base."""
+    path = tmp_path / "wheel.xml"
+    path.write_text(WHEEL, encoding="utf-8")
+    return str(path)
+
+
+def task_of(robot: str, engine: str, action: Any, *, num_envs: int = 8, **fields: Any) -> RobotTask[RobotConfig]:
+    """Build environments whose wheels turn at up to 15 rad/s, observed as angle, speed and torque."""
+    config = task_config(
+        RobotConfig,
+        robot=robot,
+        engine=engine,
+        pose={".*": 0.0},
+        decimation=1,
+        actions={"target": action},
+        observations={
+            "policy": {
+                "angle": Obs("joint_pos_rel", joints="wheel"),
+                "speed": Obs("joint_vel_rel", joints="wheel"),
+                "torque": Obs(acting_torque),
+            }
+        },
+        rewards={"torques": Reward("joint_torques_l2", weight=1.0, actuators="wheel")},
+        events={
+            "base": Event("reset_root_state_uniform", "reset", x=(0.0, 0.0), y=(0.0, 0.0), yaw=(0.0, 0.0)),
+            "wheel": Event(
+                "reset_joints_by_offset", "reset", joints="wheel", position=(-0.1, 0.1), velocity=(-15.0, 15.0)
+            ),
+        },
+        **fields,
+    )
+    return RobotTask(config, num_envs=num_envs, device="cpu", seed=0)
+
+
+def act(task: RobotTask[Any], actions: Any) -> np.ndarray:
+    """Step, and return the observations. Shape (num_envs, 3)."""
+    task.actions.assign(np.broadcast_to(np.float32(actions), task.actions.shape))
+    task.step()
+    wp.synchronize()
+    return task.obs["policy"].numpy().copy()
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_a_dc_motor_has_less_torque_the_faster_it_turns(wheel: str, engine: Any) -> None:
+    limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
+    task = task_of(wheel, engine, Action("joint_position", actuators="wheel", scale=1.0), **limits)
+    before, kinds = task.obs["policy"].numpy().copy(), set[str]()
+    for target in (0.0, 0.05, 3.0, -3.0):
+        after = act(task, target)
+        for (angle, speed, _), (_, _, torque) in zip(before, after, strict=True):
+            wanted = curve(target, angle, speed)
+            assert torque == pytest.approx(wanted, abs=1e-3)
+            is_servo = wanted == KP * (target - angle) - KD * speed
+            kinds.add("servo" if is_servo else "limit" if abs(wanted) == LIMIT else "curve")
+        # The reward is of the torques that follow from the state after the step.
+        squares = [curve(target, angle, speed) ** 2 for angle, speed, _ in after]
+        np.testing.assert_allclose(task.terms.numpy()[:, 0], squares, rtol=1e-4, atol=1e-2)
+        before = after
+    assert kinds == {"servo", "limit", "curve"}
+
+
+def test_half_of_a_torque_speed_curve_is_refused(wheel: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"^The joint wheel has --env.saturation-effort 30.0 and --env.velocity-limit N"
+    ):
+        build_spec(RobotConfig(robot=wheel, saturation_effort={"wheel": 30.0}))
+
+
+def test_gains_of_dc_motors_are_scaled_and_nothing_else_of_them(wheel: str) -> None:
+    limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
+    config = task_of(wheel, "native", Action("joint_position", actuators="wheel", scale=1.0), **limits).config
+    gains = Event("pd_gains", "startup", actuators="wheel", kp=(0.5, 0.5), kd=(3.0, 3.0))
+    task = RobotTask(config.change(events={"gains": gains}), num_envs=2, device="cpu", seed=0)
+    task.restart(seed=1)
+    rows = task.parameter("actuator_gainprm").numpy()[:, 0]
+    np.testing.assert_allclose(rows, [[NO_LOAD / STALL, 1, 0, 0, KP / 2, 0, 3 * KD, NO_LOAD, 0, 0]] * 2, rtol=1e-6)
+    described = task.deployment()
+    assert (described["joint_stiffness"], described["joint_damping"]) == ([KP], [KD])
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_a_delayed_action_acts_steps_later_and_is_zero_before_the_first(wheel: str, engine: Any) -> None:
+    action = Action("joint_position", actuators="wheel", scale=0.01, delay=2)
+    task = task_of(wheel, engine, action, num_envs=16)
+    sent = [0.5, 1.0, -0.5, -1.0, 0.25]
+    for _ in range(2):  # The second episode remembers nothing of the first.
+        task.restart(seed=1)
+        targets = np.array([(act(task, value), task.ctrl.numpy()[:, 0].copy())[1] for value in sent]) / 0.01
+        lags = task.arrays["lags"].numpy()[:, 0]
+        assert set(lags) == {0, 1, 2}
+        for env, lag in enumerate(lags):
+            np.testing.assert_allclose(targets[:, env], [*[0.0] * lag, *sent][: len(sent)], rtol=1e-5)
+    assert task.config.undisturbed().terms("actions")["target"].delay == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "actuator"),
+    [
+        ("joint_velocity", '<velocity name="wheel" joint="wheel" kv="3"/>'),
+        ("joint_effort", '<motor joint="wheel" name="wheel"/>'),
+    ],
+)
+def test_speeds_and_torques_are_actions_too(function: str, actuator: str) -> None:
+    text = WHEEL[: WHEEL.index("<position")] + actuator + WHEEL[WHEEL.index("</actuator>") :]
+
+    class Wheel(TermsTask[TermsConfig]):
+        config = task_config(
+            TermsConfig,
+            engine="native",
+            actions={"wheel": Action(function, actuators="wheel", scale=2.0, clip=4.0)},
+            observations={"policy": {"speed": Obs("joint_vel_rel", joints="wheel")}},
+            rewards={"none": Reward("lin_vel_z_l2", weight=0.0)},
+        )
+
+        @classmethod
+        def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+            return mujoco.MjModel.from_xml_string(text)
+
+    task = Wheel(Wheel.config, num_envs=1, device="cpu", seed=0)
+    act(task, 5.0)  # type: ignore[arg-type]
+    assert task.ctrl.numpy()[0, 0] == 8.0
+    described = task.deployment()
+    assert (described["action_scale"], described["actions"]["wheel"]["clip"]) == ([2.0], 4.0)

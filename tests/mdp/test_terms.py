@@ -1,0 +1,341 @@
+"""Terms on random states: each function against numpy and MuJoCo's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.sensors import add_contact_sensors
+from shoal.mdp.task import TermsTask
+from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
+
+MODEL = """
+<mujoco>
+  <option integrator="implicitfast"/>
+  <default><joint armature="0.01"/></default>
+  <worldbody>
+    <geom name="floor" type="plane" size="0 0 1"/>
+    <body name="trunk" pos="0 0 0.42">
+      <freejoint/>
+      <geom name="trunk" type="box" size="0.1 0.15 0.05" pos="0.02 0.01 0" mass="4"/>
+      <body name="left" pos="0 0.1 -0.05" euler="5 0 0">
+        <joint name="left_hip" axis="0 1 0" range="-60 60" damping="0.1"/>
+        <geom name="left_leg" type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02"/>
+        <body name="left_foot" pos="0 0 -0.3">
+          <joint name="left_ankle" axis="1 0 0" range="-30 30"/>
+          <geom name="left_sole" type="sphere" size="0.05" mass="0.2"/>
+        </body>
+      </body>
+      <body name="right" pos="0 -0.1 -0.05">
+        <joint name="right_hip" axis="0 1 0" range="-60 60"/>
+        <geom name="right_leg" type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02"/>
+        <body name="right_foot" pos="0 0.14 -0.3">
+          <joint name="right_ankle" axis="1 0 0" range="-30 30"/>
+          <geom name="right_sole" type="sphere" size="0.05" mass="0.2"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <position name="left_hip" joint="left_hip" kp="20" kv="1" forcerange="-5 5"/>
+    <position name="left_ankle" joint="left_ankle" kp="20" kv="1"/>
+    <motor name="right_hip" joint="right_hip" gear="1" forcerange="-5 5"/>
+    <position name="right_ankle" joint="right_ankle" kp="20" kv="1"/>
+  </actuator>
+  <sensor><subtreeangmom name="angmom" body="trunk"/></sensor>
+</mujoco>
+"""
+ALL, FEET = ".*", ".*_foot"
+COMMAND = Command(
+    "uniform_velocity",
+    columns={"lin_vel_x": "m/s", "lin_vel_y": "m/s", "ang_vel_z": "rad/s"},
+    resampling_time=(100.0, 100.0),
+    lin_vel_x=(-1.0, 1.0),
+    lin_vel_y=(-1.0, 1.0),
+    ang_vel_z=(-1.0, 1.0),
+    rel_standing_envs=0.2,
+)
+TWIST: dict[str, Any] = {"command": "twist"}
+
+Oracle = Callable[["State"], Any]
+
+
+class State:
+    """One environment's state in MuJoCo, with what is no part of it."""
+
+    def __init__(self, task: Any, env: int) -> None:
+        self.model, self.data = task.model, mujoco.MjData(task.model)
+        self.data.qpos[:], self.data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]
+        self.data.ctrl[:] = task.ctrl.numpy()[env]
+        mujoco.mj_forward(self.model, self.data)
+        self.command = task.command_array.numpy()[env]
+        self.joints, self.speeds = self.data.qpos[7:], self.data.qvel[6:]
+        self.rotation = self.data.body("trunk").xmat.reshape(3, 3)
+        self.lin_vel, self.ang_vel = self.rotation.T @ self.data.qvel[:3], self.data.qvel[3:6]
+        self.gravity = -self.rotation[2]
+        self.terminated = self.data.qpos[2] < LOWEST
+        forces = np.zeros(self.model.nu)
+        for index, joint in enumerate(self.model.actuator_trnid[:, 0]):  # By hand: MuJoCo's are by gear and range too.
+            adr = int(self.model.jnt_dofadr[joint])
+            gain, bias = self.model.actuator_gainprm[index], self.model.actuator_biasprm[index]
+            forces[index] = gain[0] * self.data.ctrl[index]
+            forces[index] += bias[1] * self.data.qpos[adr + 1] + bias[2] * self.data.qvel[adr]
+        limits = self.model.actuator_forcerange
+        limited = self.model.actuator_forcelimited.astype(bool)
+        self.torques = np.where(limited, np.clip(forces, limits[:, 0], limits[:, 1]), forces)
+        np.testing.assert_allclose(self.torques, self.data.actuator_force, atol=1e-6)
+
+    def speed(self) -> float:
+        return float(np.linalg.norm(self.command[:2]) + abs(self.command[2]))
+
+    def contact_force(self, body: str) -> np.ndarray:
+        """Return the sum of the forces on a body, in the world."""
+        total, force = np.zeros(3), np.zeros(6)
+        for index, contact in enumerate(self.data.contact):
+            mujoco.mj_contactForce(self.model, self.data, index, force)
+            in_world = contact.frame.reshape(3, 3).T @ force[:3]
+            bodies = [self.model.body(self.model.geom_bodyid[geom]).name for geom in contact.geom]
+            total += in_world * ((bodies[1] == body) - (bodies[0] == body) * 1.0)
+        return total
+
+    def touches_itself(self) -> bool:
+        force = np.zeros(6)
+        found = False
+        for index, contact in enumerate(self.data.contact):
+            mujoco.mj_contactForce(self.model, self.data, index, force)
+            found |= 0 not in contact.geom and float(np.linalg.norm(force[:3])) > 2.0
+        return found
+
+    def body_velocity(self, body: str) -> np.ndarray:
+        """Return the angular velocity of a body in the world."""
+        velocity = np.zeros(6)
+        kind = mujoco.mjtObj.mjOBJ_XBODY
+        mujoco.mj_objectVelocity(self.model, self.data, kind, self.model.body(body).id, velocity, 0)
+        return velocity[:3]
+
+    def momentum(self) -> np.ndarray:
+        mujoco.mj_subtreeVel(self.model, self.data)
+        return self.data.subtree_angmom[1]
+
+
+LOWEST = 0.4
+STDS = {"left.*": 0.3, "right.*": 0.5}
+STD = np.array([0.3, 0.3, 0.5, 0.5])
+
+
+def posture(state: State, std: np.ndarray) -> float:
+    return float(np.exp(-np.mean((state.joints / std) ** 2)))
+
+
+def limits(state: State) -> float:
+    low, high = state.model.jnt_range[1:].T
+    middle, half = (low + high) / 2, 0.45 * (high - low)
+    return float(np.clip(np.abs(state.joints - middle) - half, 0.0, None).sum())
+
+
+REWARDS: dict[str, tuple[dict[str, Any], Oracle]] = {
+    "is_alive": ({}, lambda s: 1.0 - s.terminated),
+    "is_terminated": ({}, lambda s: 1.0 * s.terminated),
+    "track_linear_velocity": (
+        {**TWIST, "std": 0.5},
+        lambda s: np.exp(-np.sum((np.append(s.command[:2], 0.0) - s.lin_vel) ** 2) / 0.25),
+    ),
+    "track_angular_velocity": (
+        {**TWIST, "std": 0.7},
+        lambda s: np.exp(-np.sum((np.append([0.0, 0.0], s.command[2]) - s.ang_vel) ** 2) / 0.49),
+    ),
+    "track_lin_vel_xy_exp": (
+        {**TWIST, "std": 0.5},
+        lambda s: np.exp(-np.sum((s.command[:2] - s.lin_vel[:2]) ** 2) / 0.25),
+    ),
+    "track_ang_vel_z_exp": ({**TWIST, "std": 0.5}, lambda s: np.exp(-((s.command[2] - s.ang_vel[2]) ** 2) / 0.25)),
+    "lin_vel_z_l2": ({}, lambda s: s.lin_vel[2] ** 2),
+    "ang_vel_xy_l2": ({}, lambda s: np.sum(s.ang_vel[:2] ** 2)),
+    "flat_orientation_l2": ({}, lambda s: np.sum(s.gravity[:2] ** 2)),
+    "upright": (
+        {"body": "left", "std": 0.5},
+        lambda s: np.exp(-np.sum(s.data.body("left").xmat.reshape(3, 3)[2, :2] ** 2) / 0.25),
+    ),
+    "body_angular_velocity_penalty": ({"body": "left"}, lambda s: np.sum(s.body_velocity("left")[:2] ** 2)),
+    "angular_momentum_penalty": ({"sensor": "angmom"}, lambda s: np.sum(s.momentum() ** 2)),
+    "self_collision_cost": ({"contact": "itself"}, lambda s: 1.0 * s.touches_itself()),
+    "joint_pos_limits": ({"joints": ALL}, limits),
+    "posture": ({"joints": ALL, "std": STDS}, lambda s: posture(s, STD)),
+    "variable_posture": (
+        {"joints": ALL, **TWIST, "std_standing": 0.1, "std_walking": STDS, "std_running": 1.0}
+        | {"walking_threshold": 0.3, "running_threshold": 1.0},
+        lambda s: posture(s, np.full(4, 0.1) if s.speed() < 0.3 else STD if s.speed() < 1.0 else np.ones(4)),
+    ),
+    "joint_torques_l2": ({"actuators": ALL}, lambda s: np.sum(s.torques**2)),
+    "electrical_power_cost": ({"actuators": ALL}, lambda s: np.clip(s.torques * s.speeds, 0.0, None).sum()),
+    "joint_vel_l2": ({"joints": ALL}, lambda s: np.sum(s.speeds**2)),
+    "undesired_contacts": (
+        {"bodies": FEET, "threshold": 5.0},
+        lambda s: sum(np.linalg.norm(s.contact_force(f"{side}_foot")) > 5.0 for side in ("left", "right")),
+    ),
+}
+OBSERVATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
+    "base_lin_vel": ({}, lambda s: s.lin_vel),
+    "base_ang_vel": ({}, lambda s: s.ang_vel),
+    "projected_gravity": ({}, lambda s: s.gravity),
+    "joint_pos_rel": ({"joints": ALL}, lambda s: s.joints),
+    "joint_vel_rel": ({"joints": ALL}, lambda s: s.speeds),
+    "velocity_command": (TWIST, lambda s: s.command),
+    "contact_forces": ({"bodies": FEET}, lambda s: [s.contact_force("left_foot"), s.contact_force("right_foot")]),
+    "foot_contact_forces": (
+        {"bodies": FEET},
+        lambda s: [np.sign(f) * np.log1p(np.abs(f)) for f in map(s.contact_force, ("left_foot", "right_foot"))],
+    ),
+    "builtin_sensor": ({"sensors": "angmom"}, lambda s: s.momentum()),
+}
+TERMINATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
+    "bad_orientation": ({"limit_angle": 0.5, "time_out": True}, lambda s: np.arccos(-s.gravity[2]) > 0.5),
+    "root_height_below_minimum": ({"minimum_height": LOWEST}, lambda s: s.terminated),
+    "illegal_contact": (
+        {"bodies": FEET, "force_threshold": 8.0, "time_out": True},
+        lambda s: any(np.linalg.norm(s.contact_force(f"{side}_foot")) > 8.0 for side in ("left", "right")),
+    ),
+}
+CONFIG = task_config(
+    TermsConfig,
+    actions={"targets": Action("joint_position", actuators=ALL, scale=0.5)},
+    commands={"twist": COMMAND},
+    contacts={
+        "feet": Contact("touches", bodies=FEET),
+        "itself": Contact("touches_itself", bodies="trunk", force_threshold=2.0),
+    },
+    observations={"policy": {name: Obs(name, **params) for name, (params, _) in OBSERVATIONS.items()}},
+    rewards={name: Reward(name, weight=1.0, **params) for name, (params, _) in REWARDS.items()}
+    | {"action_acc_l2": Reward("action_acc_l2", weight=1.0, actuators=ALL)},
+    terminations={name: Done(name, **params) for name, (params, _) in TERMINATIONS.items()},
+)
+NUM_ENVS = 48
+
+
+class Biped(TermsTask[TermsConfig]):
+    """Two legs on a free base."""
+
+    config = CONFIG
+
+    @classmethod
+    def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+        spec = mujoco.MjSpec.from_string(MODEL)
+        add_contact_sensors(spec, config)
+        return spec.compile()
+
+
+def random_biped() -> Biped:
+    """Return environments in random states, with the terms of these states."""
+    task = Biped(CONFIG, num_envs=NUM_ENVS, device="cpu", seed=0)
+    rng = np.random.default_rng(0)
+    turns = rng.normal(size=(NUM_ENVS, 4)) * 0.2 + [1.0, 0.0, 0.0, 0.0]
+    task.qpos.numpy()[:, 2] += rng.uniform(-0.05, 0.03, NUM_ENVS)
+    task.qpos.numpy()[:, 3:7] = turns / np.linalg.norm(turns, axis=1, keepdims=True)
+    task.qpos.numpy()[:, 7:] = rng.uniform(-0.6, 0.6, (NUM_ENVS, 4))
+    task.qvel.numpy()[:] = rng.normal(size=(NUM_ENVS, task.model.nv))
+    task.ctrl.numpy()[:] = rng.uniform(-1.0, 1.0, (NUM_ENVS, 4))
+    task.moved.numpy()[:] = True
+    task.engine.forward(task.done, task.moved)
+    task.compute_rewards()
+    task.observe()
+    return task
+
+
+@pytest.fixture(scope="module")
+def biped() -> Biped:
+    """Environments in random states."""
+    return random_biped()
+
+
+@pytest.fixture(scope="module")
+def states(biped: Biped) -> list[State]:
+    """The same states in MuJoCo."""
+    return [State(biped, env) for env in range(NUM_ENVS)]
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_a_reward_is_what_numpy_and_mujoco_compute(name: str, biped: Biped, states: list[State]) -> None:
+    expected = np.array([REWARDS[name][1](state) for state in states], dtype=float)
+    assert len({*expected.tolist()}) > 1  # The states tell a difference.
+    np.testing.assert_allclose(biped.terms.numpy()[:, list(REWARDS).index(name)], expected, rtol=2e-4, atol=2e-5)
+
+
+def test_observations_are_what_numpy_and_mujoco_compute(biped: Biped, states: list[State]) -> None:
+    expected = [np.concatenate([np.ravel(oracle(s)) for _, oracle in OBSERVATIONS.values()]) for s in states]
+    np.testing.assert_allclose(biped.obs["policy"].numpy(), expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", TERMINATIONS)
+def test_a_termination_is_what_numpy_and_mujoco_compute(name: str, biped: Biped, states: list[State]) -> None:
+    expected = [bool(TERMINATIONS[name][1](state)) for state in states]
+    assert len({*expected}) == 2
+    assert biped.done_terms.numpy()[:, list(TERMINATIONS).index(name)].tolist() == expected
+
+
+def test_action_accelerations_are_second_differences_from_zero() -> None:
+    calm = CONFIG.change(terminations=dict.fromkeys(TERMINATIONS))
+    task = Biped(calm, num_envs=2, device="cpu", seed=0)
+    rng = np.random.default_rng(0)
+    actions: list[Any] = [np.zeros((2, 4)), np.zeros((2, 4))]
+    for _ in range(4):
+        actions.append(rng.uniform(-1, 1, (2, 4)).astype(np.float32))
+        task.actions.assign(actions[-1])
+        task.step()
+        expected = ((actions[-1] - 2 * actions[-2] + actions[-3]) ** 2).sum(axis=1)
+        np.testing.assert_allclose(task.terms.numpy()[:, -1], expected, rtol=1e-4)
+
+
+def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_the_world() -> None:
+    pose = dict(zip(("x", "y", "z", "roll", "pitch", "yaw"), [(at, at + 0.1) for at in np.arange(6) / 10], strict=True))
+    speed = {f"velocity_{name}": (low - 0.3, high - 0.3) for name, (low, high) in pose.items()}
+    events = {
+        "base": Event("reset_root_state_uniform", "reset", **pose, **speed),
+        "joints": Event("reset_joints_by_offset", "reset", joints=ALL, position=(-2.0, 2.0), velocity=(-1.0, 1.0)),
+        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 1.0), **pose),
+        "wrench": Event("apply_external_force_torque", "reset", bodies="trunk", force=(1.0, 2.0), torque=(3.0, 4.0)),
+    }
+    task = Biped(
+        CONFIG.change(events=events, terminations=dict.fromkeys(TERMINATIONS)), num_envs=64, device="cpu", seed=0
+    )
+    low = np.arange(6) / 10
+    qpos, qvel = task.qpos.numpy(), task.qvel.numpy()
+    assert within(qpos[:, :3] - [0.0, 0.0, 0.42], low[:3])
+    rotations = np.stack([matrix(quat) for quat in qpos[:, 3:7]])
+    euler = [
+        np.arctan2(rotations[:, 2, 1], rotations[:, 2, 2]),
+        -np.arcsin(rotations[:, 2, 0]),
+        np.arctan2(rotations[:, 1, 0], rotations[:, 0, 0]),
+    ]
+    assert within(np.stack(euler, axis=1), low[3:])
+    in_world = np.einsum("nij,nj->ni", rotations, qvel[:, 3:6])
+    assert within(qvel[:, :3], low[:3] - 0.3)
+    assert within(in_world, low[3:] - 0.3)
+    ranges = task.model.jnt_range[1:].astype(np.float32)
+    assert (qpos[:, 7:] >= ranges[:, 0]).all()
+    assert (qpos[:, 7:] <= ranges[:, 1]).all()
+    wrench = task.data("xfrc_applied").numpy()[:, 1]
+    assert within(wrench[:, :3], np.ones(3), 1.0)
+    assert within(wrench[:, 3:], np.full(3, 3.0), 1.0)
+    before = qvel.copy()
+    task.arrays["event_left"].fill_(0.0)
+    task.done.zero_()
+    task.interval_events()
+    assert within(qvel[:, :3] - before[:, :3], low[:3])
+    assert within(np.einsum("nij,nj->ni", rotations, qvel[:, 3:6]) - in_world, low[3:])
+
+
+def within(values: np.ndarray, low: np.ndarray, width: float = 0.1) -> bool:
+    """Whether each column lies in a range, and fills most of it."""
+    inside = (values >= low - 1e-5) & (values <= low + width + 1e-5)
+    return bool(inside.all() and (np.ptp(values, axis=0) > 0.7 * width).all())
+
+
+def matrix(quat: np.ndarray) -> np.ndarray:
+    found = np.zeros(9)
+    mujoco.mju_quat2Mat(found, quat.astype(float))
+    return found.reshape(3, 3)

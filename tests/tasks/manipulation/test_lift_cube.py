@@ -1,0 +1,96 @@
+"""The lifting task: an arm that is led by hand lifts the cube, and the terms are those of their definitions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.config.plain import from_plain
+from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.tasks.manipulation.task import LiftCube
+
+HOME = np.array([0.0, 0.467, 1.64, 1.034, 0.0, 0.005])
+SCALE = np.array([0.5, 0.5, 0.5, 0.5, 0.5, 0.02])
+OPEN, CLOSED = 0.04, 0.0
+EXACT: dict[str, Any] = {"x": [0.0, 0.0], "y": [0.0, 0.0], "yaw": [0.0, 0.0]}
+
+
+def begun(**cube: Any) -> LiftCube:
+    """Return environments whose cube begins at a known place."""
+    config = from_plain(LIFT_CUBE.undisturbed(), {"events": {"cube": EXACT | cube}})
+    task = LiftCube(config, num_envs=2, device="cpu", seed=3)
+    task.restart(7)
+    return task
+
+
+def joints(x: float, z: float, gripper: float) -> np.ndarray:
+    """Return the joint positions whose hand points down at a place: links of 0.3, 0.25 and 0.13 m. Shape (6,)."""
+    forward, up = x, z + 0.13 - 0.15
+    elbow = math.acos((forward**2 + up**2 - 0.3**2 - 0.25**2) / (2 * 0.3 * 0.25))
+    shoulder = math.atan2(forward, up) - math.atan2(0.25 * math.sin(elbow), 0.3 + 0.25 * math.cos(elbow))
+    return np.array([0.0, shoulder, elbow, math.pi - shoulder - elbow, 0.0, gripper])
+
+
+def move(task: LiftCube, target: np.ndarray, steps: int) -> None:
+    task.actions.assign(np.tile((target - HOME) / SCALE, (2, 1)).astype(np.float32))
+    for _ in range(steps):
+        task.step()
+
+
+def metrics(task: LiftCube) -> dict[str, np.ndarray]:
+    return dict(zip(task.metrics, task.metric_values.numpy().T, strict=True))
+
+
+def test_an_arm_that_is_led_lifts_the_cube_to_its_goal() -> None:
+    # All within 3 s, before the next goal is drawn.
+    task = begun(in_hand=0.0)
+    commands = task.command_array
+    commands.assign(np.tile([0.35, 0.0, 0.25], (2, 1)).astype(np.float32))
+    move(task, np.array([*HOME[:5], OPEN]), 20)
+    move(task, joints(0.35, 0.02, OPEN), 60)
+    assert metrics(task)["success"].tolist() == [0.0, 0.0]
+    move(task, joints(0.35, 0.02, CLOSED), 20)
+    move(task, joints(0.35, 0.25, CLOSED), 45)
+    assert metrics(task)["position_error"].max() < 0.05
+    assert metrics(task)["success"].tolist() == [1.0, 1.0]
+    assert metrics(task)["object_height"].min() > 0.2
+    assert not task.arrays["done_terms"].numpy().any()
+
+
+def test_a_cube_in_the_hand_stays_there_while_the_gripper_closes_and_else_falls() -> None:
+    task = begun(in_hand=1.0)
+    np.testing.assert_allclose(task.data("xpos").numpy()[:, 1], [[0.35, 0.0, 0.16]] * 2, atol=1e-6)
+    move(task, np.array([*HOME[:5], CLOSED]), 50)
+    assert metrics(task)["object_height"].min() > 0.13
+    move(task, np.array([*HOME[:5], OPEN]), 50)
+    assert metrics(task)["object_height"].max() < 0.03
+
+
+def test_rewards_are_those_of_their_definitions() -> None:
+    task = begun(in_hand=0.0)
+    move(task, HOME + SCALE, 3)
+    cube, site = task.data("xpos").numpy()[:, 1], task.data("site_xpos").numpy()[:, 0]
+    goal = task.command_array.numpy()
+    reach, left = np.sum((site - cube) ** 2, axis=1), np.sum((goal - cube) ** 2, axis=1)
+    terms = dict(zip(task.reward_terms, task.terms.numpy().T, strict=True))
+    np.testing.assert_allclose(terms["lift"], np.exp(-reach / 0.1**2) * (1 + np.exp(-left / 0.3**2)), rtol=1e-5)
+    np.testing.assert_allclose(terms["lift_precise"], np.exp(-left / 0.05**2), rtol=1e-4)
+    excess = np.maximum(np.abs(task.qvel.numpy()[:, 6:]) - 0.5, 0.0)
+    np.testing.assert_allclose(terms["joint_vel_hinge"], np.sum(excess**2, axis=1), rtol=1e-5)
+
+
+def test_play_and_evaluate_begin_with_the_cube_on_the_ground() -> None:
+    assert LIFT_CUBE.terms("events")["cube"].in_hand > 0.0
+    assert LIFT_CUBE.in_play().terms("events")["cube"].in_hand == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_it_runs_on_mujoco_warp_too() -> None:
+    config = from_plain(LIFT_CUBE, {"engine": "warp"})
+    task = LiftCube(config, num_envs=2, device="cpu", seed=3)
+    move(task, HOME, 5)
+    assert np.isfinite(task.obs["policy"].numpy()).all()
