@@ -5,7 +5,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from shoal import __version__
 from shoal.checks.findings import Finding, note, ok, problem
@@ -54,6 +54,20 @@ def packages(_context: DoctorContext) -> Iterator[Finding]:
         if _numbers(release) < _numbers(first) or (after and _numbers(release) >= _numbers(after)):
             yield problem("packages", f"{name} is {release}, but {why} outside of {wanted}", f"install {wanted}")
     yield ok("packages", ", ".join(installed))
+
+
+def commands(_context: DoctorContext) -> Iterator[Finding]:
+    """Check that no other package has commands of the same names, which replace ours if it was installed later."""
+    scripts = entry_points(group="console_scripts")
+    ours = {script.name for script in scripts if script.dist and script.dist.name == "shoal"}
+    others = sorted(
+        f"{s.name} of {s.dist.name}" for s in scripts if s.dist and s.dist.name != "shoal" and s.name in ours
+    )
+    if others:
+        truth = f"Other packages have commands of the same names ({', '.join(others)})"
+        yield note("commands", truth, "type `shoal train` and the like, which are always Shoal's")
+    else:
+        yield ok("commands", ", ".join(sorted(ours)))
 
 
 def _numbers(release: str) -> tuple[int, ...]:
