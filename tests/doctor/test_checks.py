@@ -129,18 +129,15 @@ def test_good_releases_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [level for level, _ in packages_with(monkeypatch, **{"rsl-rl-lib": "5.10.0", "torch": "3.0"})] == ["ok"]
 
 
-def test_commands_of_the_same_name_in_other_packages_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As mjlab's, which brings the model of a robot."""
-    assert sentences(software.commands(context_of())) == [("ok", "evaluate, play, shoal, train.")]
-    info = tmp_path / "mjlab-1.6.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mjlab\nVersion: 1.6.0\n", encoding="utf-8")
-    scripts = "[console_scripts]\ndemo = mjlab.scripts.demo:main\ntrain = mjlab.scripts.train:main\n"
-    (info / "entry_points.txt").write_text(scripts, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_commands_that_another_package_has_replaced_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As mjlab, which brings the model of a robot, replaces `train` and `play`."""
+    assert [level for level, _ in sentences(software.commands(context_of()))] == ["ok"]
+    monkeypatch.setattr(software.sysconfig, "get_path", lambda _: str(tmp_path))
+    for name, package in {"train": "mjlab.scripts.train", "play": "mjlab.scripts.play", "evaluate": "shoal"}.items():
+        (tmp_path / name).write_text(f"#!python\nfrom {package} import main\n", encoding="utf-8")
     ((level, sentence),) = sentences(software.commands(context_of()))
     assert level == "note"
-    assert "(train of mjlab): type `shoal train`" in sentence
+    assert sentence.startswith(f"train and play in {tmp_path} are commands of another package: type `shoal train`")
 
 
 def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from support.commands import TRAIN, Ended, run
+from support.commands import TRAIN, Ended, run, torchrun
 from support.fake_slurm import batch_environment
 from support.machines import machines, needs_machines
 
@@ -14,7 +13,6 @@ pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.soak, needs_machi
 
 ARM = f"{Path(__file__).parents[2]}/docs/examples/arm.py:Arm"
 FLAGS = (ARM, "--gpu-ids", "None", "--num-envs", "16", "--max-iterations", "3", "--logger", "none", "--no-export")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "shoal", "train")
 
 
 def test_a_file_of_terms_trains_through_every_launch_mode(tmp_path: Path) -> None:
@@ -29,7 +27,7 @@ def test_a_file_of_terms_trains_through_every_launch_mode(tmp_path: Path) -> Non
             "elastic": elastic,
             "in process": run((*TRAIN, *FLAGS), tmp_path / "one"),
             "spawned": run((*TRAIN, *FLAGS, "--nproc-per-node", "2"), tmp_path / "spawned"),
-            "torchrun": run((*TORCHRUN, *FLAGS), tmp_path / "torchrun"),
+            "torchrun": run((*torchrun(2), *FLAGS), tmp_path / "torchrun"),
             "srun": run(("srun", *TRAIN, *FLAGS), tmp_path / "srun", batch_environment(tmp_path / "slurm")),
             "hosts": made.launcher.start((*TRAIN, *FLAGS, "--hosts", "a", "b"), made.shared / "hosts").end(),
         }

@@ -4,8 +4,10 @@ import locale
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from shoal import __version__
 from shoal.checks.findings import Finding, note, ok, problem
@@ -57,17 +59,14 @@ def packages(_context: DoctorContext) -> Iterator[Finding]:
 
 
 def commands(_context: DoctorContext) -> Iterator[Finding]:
-    """Check that no other package has commands of the same names, which replace ours if it was installed later."""
-    scripts = entry_points(group="console_scripts")
-    ours = {script.name for script in scripts if script.dist and script.dist.name == "shoal"}
-    others = sorted(
-        f"{s.name} of {s.dist.name}" for s in scripts if s.dist and s.dist.name != "shoal" and s.name in ours
-    )
-    if others:
-        truth = f"Other packages have commands of the same names ({', '.join(others)})"
-        yield note("commands", truth, "type `shoal train` and the like, which are always Shoal's")
+    """Check that no package that was installed later has replaced commands by its own of the same name."""
+    scripts = [Path(sysconfig.get_path("scripts"), name) for name in ("train", "play", "evaluate")]
+    taken = [script.name for script in scripts if script.exists() and b"shoal" not in script.read_bytes()]
+    if taken:
+        truth = f"{' and '.join(taken)} in {scripts[0].parent} are commands of another package"
+        yield note("commands", truth, "type `shoal train` and the like, or install Shoal again")
     else:
-        yield ok("commands", ", ".join(sorted(ours)))
+        yield ok("commands", f"train, play and evaluate in {scripts[0].parent} are Shoal's")
 
 
 def _numbers(release: str) -> tuple[int, ...]:
