@@ -70,7 +70,15 @@ def once(directory: Path) -> Callable[[Command], Ran]:
 
 @pytest.mark.spawn
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_run], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=[pytest.mark.soak] if each.is_said_to_be("run in soak") else [])
+        for each in COMMANDS
+        if each.is_run
+    ],
+    ids=str,
+)
 def test_a_command_of_the_pages_works(command: Command, once: Callable[[Command], Ran]) -> None:
     if "--video" in command.text and find_library("OSMesa") is None:
         pytest.skip("libOSMesa is missing: apt-get install libosmesa6")
@@ -122,9 +130,11 @@ def test_a_command_for_gpus_is_planned_as_shown(
     assert not_printed(command.shown, output, exact=True) == [], output
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_said_to_be("parsed only")], ids=str)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_parsed], ids=str)
 def test_a_command_that_takes_long_is_at_least_understood(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command.text)
+    if "shoal" in words[:-1] and words[(at := words.index("shoal") + 1)] in {"train", "plan"}:
+        words = words[at:]  # Of `shoal train` and of `python -m ... -m shoal train`.
     if words[:2] == ["shoal", "bench"]:
         assert parse_bench(words[2:]).task in command.text
     elif words[:2] == ["shoal", "doctor"]:
@@ -133,7 +143,7 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command, monk
         monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
         runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])
     else:
-        assert words[0] == "train"
+        assert words[0] in {"train", "plan"}
         assert parse_train(words[1:]).task in command.text
 
 

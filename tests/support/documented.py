@@ -6,6 +6,7 @@ it is said in HTML comments directly above the block:
 - nothing: it is run, in a directory that has `docs/examples` and the runs of the pages before.
 - ``<!-- exits with 2 -->``: it is run, and fails so.
 - ``<!-- planned on 4 GPUs -->``: it is planned, as by `--dry-run`, on a machine with so many GPUs that is not there.
+- ``<!-- run in soak: reason -->``: it is run where soak tests are, and its flags are read elsewhere.
 - ``<!-- parsed only: reason -->``: its flags are read, and no more.
 - ``<!-- not run: reason -->``: it is left alone.
 
@@ -79,6 +80,11 @@ class Command:
     def is_said_to_be(self, what: str) -> bool:
         """Whether a comment says so, with a reason."""
         return any(text.startswith(f"{what}: ") and len(text) > len(what) + 2 for text in self.comments)
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether its flags are read without running it."""
+        return self.is_said_to_be("parsed only") or self.is_said_to_be("run in soak")
 
     @property
     def is_run(self) -> bool:
