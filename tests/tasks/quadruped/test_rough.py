@@ -12,9 +12,10 @@ from support.ground_probe import probe
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.robots import find_feet
+from shoal.mdp.terrain import make_terrain
+from shoal.mdp.tiles import TILE
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
-from shoal.tasks.quadruped.terrain import TILE, make_terrain
 
 KINDS = ROUGH.terrains
 

@@ -30,7 +30,7 @@ _SAME_ANGLE = 0.02
 
 
 def mirror(
-    env: Any,  # noqa: ANN401  The environments of a velocity task.
+    env: Any,
     obs: TensorDict | None,
     actions: torch.Tensor | None,
 ) -> tuple[TensorDict | None, torch.Tensor | None]:
@@ -53,7 +53,7 @@ def mirror(
 
 
 @functools.lru_cache(maxsize=4)
-def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401  Of a velocity task.
+def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the column of which each observation of a group is the mirror image, and its sign."""
     partners, joint_signs = mirrored_joints(task.model, task.robot)
     columns, signs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
