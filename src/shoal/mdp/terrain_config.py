@@ -13,7 +13,7 @@ _STAIRS: dict[str, Any] = {"step_height_range": (0.0, 0.2), "step_width": 0.3}
 _STAIRS |= {"platform_width": 3.0, "border_width": 1.0}
 _LOW_STAIRS: dict[str, Any] = {"step_height_range": (0.02, 0.15), "step_width": 0.3}
 _LOW_STAIRS |= {"platform_width": 1.0, "border_width": 0.3}
-_SLOPE: dict[str, Any] = {"slope_range": (0.0, 0.7), "platform_width": 2.0, "border_width": 0.25}
+_SLOPE: dict[str, Any] = {"slope_range": (0.0, 0.7), "platform_width": 2.0, "border_width": 0.2}
 _GRID: dict[str, float] = {"grid_width": 0.4, "platform_width": 1.0}
 _MIDDLE: dict[str, float] = {"platform_width": 1.0, "border_width": 0.25}
 
@@ -25,20 +25,22 @@ TILES: dict[str, TileTerm] = {
     "pit": Tile("slope_inv", slope_range=(0.0, 0.4), platform_width=1.0),
     "stairs_down": Tile("pyramid_stairs", **_LOW_STAIRS),
     "stairs_up": Tile("pyramid_stairs_inv", **_LOW_STAIRS),
-    # mjlab 1.6.0's presets (mjlab.terrains.config), but for open_stairs, which have air below.
+    # mjlab 1.6.0's presets (mjlab.terrains.config), but for open_stairs, which have air below. The height fields among
+    # them have a border of 0.25 m, which mjlab rounds down to whole cells.
     "flat": Tile("flat"),
     "pyramid_stairs": Tile("pyramid_stairs", **_STAIRS),
     "pyramid_stairs_inv": Tile("pyramid_stairs_inv", **_STAIRS),
     "hf_pyramid_slope": Tile("hf_pyramid_slope", **_SLOPE),
     "hf_pyramid_slope_inv": Tile("hf_pyramid_slope_inv", **_SLOPE),
-    "random_rough": Tile("random_rough", noise_range=(0.02, 0.1), noise_step=0.02, border_width=0.25),
-    "wave_terrain": Tile("wave_terrain", amplitude_range=(0.0, 0.2), num_waves=4, border_width=0.25),
+    "random_rough": Tile("random_rough", noise_range=(0.02, 0.1), noise_step=0.02, border_width=0.2),
+    "wave_terrain": Tile("wave_terrain", amplitude_range=(0.0, 0.2), num_waves=4, border_width=0.2),
     "discrete_obstacles": Tile(
         "discrete_obstacles",
         obstacle_width_range=(0.3, 1.0),
         obstacle_height_range=(0.05, 0.3),
         num_obstacles=40,
-        **_MIDDLE,
+        platform_width=1.0,
+        border_width=0.2,
     ),
     # Of its scale of 10 mjlab uses half: its points are 0.05 m apart, and its horizontal_scale is 0.1 m.
     "perlin_noise": Tile(
@@ -102,7 +104,7 @@ ROUGH_TERRAINS: dict[str, Any] = {
 class TerrainConfig(RobotConfig):
     """Base of the configuration of a task with a robot on rough terrain; `on_terrain` makes one."""
 
-    kinds: ClassVar[Mapping[str, type[Term]]] = RobotConfig.kinds | {"tiles": TileTerm}
+    kinds: ClassVar[Mapping[str, type[Term]]] = {**RobotConfig.kinds, "tiles": TileTerm}
 
     terrains: tuple[str, ...] = ("rough", "boxes", "hill", "pit", "stairs_down", "stairs_up")
     """Kinds of `tiles`, each for as many environments. One that is named twice is for twice as many."""

@@ -300,7 +300,7 @@ def stepping_stones(
 
     Their distances follow from the largest size and `stone_distance`. The platform reaches up to a gap before a stone.
     """
-    size = _between(stone_size_range[::-1], difficulty)
+    size = _between(stone_size_range, 1 - difficulty)
     inner = TILE - 2 * border_width
     count = max(2, int(inner / (stone_size_range[1] + stone_distance)) + 1)
     pitch = inner / (count - 1)
@@ -333,7 +333,7 @@ def narrow_beams(
     The platform is so small that its corners lie on beams.
     """
     del rng
-    width = _between(beam_width_range[::-1], difficulty)
+    width = _between(beam_width_range, 1 - difficulty)
     heights = np.full((POINTS, POINTS), -floor_depth)
     for angle in np.arange(num_beams) * 2 * np.pi / num_beams:
         along, across = _X * np.cos(angle) + _Y * np.sin(angle), _Y * np.cos(angle) - _X * np.sin(angle)
@@ -354,7 +354,7 @@ def nested_rings(
 ) -> np.ndarray:
     """Return square rings above a deep floor: they become narrower, and the gaps between them wider."""
     del rng
-    width, gap = _between(ring_width_range[::-1], difficulty), _between(gap_range, difficulty)
+    width, gap = _between(ring_width_range, 1 - difficulty), _between(gap_range, difficulty)
     pitch, inner = width + gap, TILE - 2 * border_width
     count = min(num_rings, max(0, int(np.ceil((inner - platform_width) / (2 * pitch) - _EPSILON))))
     inside = _MIDDLE - _AWAY - border_width + _EPSILON
