@@ -281,7 +281,7 @@ def random_spread_boxes(
             across = (_Y - place[1]) * np.cos(yaw) - (_X - place[0]) * np.sin(yaw)
             is_inside = (np.abs(along) <= sides[0] / 2) & (np.abs(across) <= sides[1] / 2)
             heights = np.where(is_inside, np.maximum(heights, height), heights)
-    return _framed(heights, border_width)
+    return _framed(_flattened(heights, platform_width), border_width)
 
 
 def stepping_stones(
