@@ -71,7 +71,7 @@ class ViserMarks:
     def _draw_ghosts(self, ghosts: list[tuple[Ghost, np.ndarray]]) -> None:
         if not ghosts and not any(name.startswith("ghost") for name in self._nodes):
             return
-        poses = np.array([each.positions for each, _ in ghosts]).reshape(len(ghosts), -1)
+        poses = np.array([each.positions for each, _ in ghosts])
         places, rotations = self._geometry.poses(poses)
         places += np.array([offset for _, offset in ghosts], np.float32).reshape(-1, 1, 3)
         colours = np.array([ghost.colour for ghost, _ in ghosts]).reshape(-1, 4)
