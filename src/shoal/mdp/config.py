@@ -41,9 +41,26 @@ def members(each: Any) -> dict[str, Any]:
     return {item.name: getattr(each, item.name) for item in fields(each)}
 
 
+_KINDS: dict[str, type[Term]] = {
+    "actions": ActionTerm,
+    "commands": CommandTerm,
+    "contacts": ContactTerm,
+    "observations": ObsTerm,
+    "rewards": RewardTerm,
+    "terminations": DoneTerm,
+    "events": EventTerm,
+    "metrics": MetricTerm,
+    "curricula": CurriculumTerm,
+}
+"""Groups of terms, and what each holds."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TermsConfig(MujocoConfig):
     """Base of the configuration of a task made of terms; `task_config` makes one."""
+
+    kinds: ClassVar[Mapping[str, type[Term]]] = _KINDS
+    """Fields that are groups of terms, and what each holds."""
 
     actions: Group = field(default_factory=Group)
     """What the columns of the policy's actions do."""
@@ -67,7 +84,7 @@ class TermsConfig(MujocoConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range."""
         super().__post_init__()
-        for kind in _KINDS:
+        for kind in self.kinds:
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
                 check(term, f"{name}.", _rules(term))
         changes_of(self)
@@ -95,16 +112,17 @@ class TermsConfig(MujocoConfig):
 
         Observations are named by group: ``change(observations={"policy": {"contact": Obs(...)}})``.
         """
-        own: dict[str, dict[str, Any]] = {name: self.terms(name) for name in _KINDS}
-        own["observations"] = {name: members(each) for name, each in own["observations"].items()}
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _KINDS}
+        own = self.parts()
         for name, value in changes.items():
-            if name in _KINDS:
-                own[name] = _merged(own[name], value)
-            else:
-                values[name] = value
+            own[name] = _merged(own[name], value) if name in self.kinds else value
         base = next(each for each in type(self).__mro__ if "is_made" not in vars(each))
-        return cast("Self", task_config(base, **own, **values))
+        return cast("Self", task_config(base, **own))
+
+    def parts(self) -> dict[str, Any]:
+        """Return terms by group and all other fields, as `task_config` takes them."""
+        own: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        own |= {name: self.terms(name) for name in self.kinds}
+        return own | {"observations": {name: members(each) for name, each in own["observations"].items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,19 +199,6 @@ def _map(each: Group, change: Any) -> Group:
     return replace(each, **{name: change(term) for name, term in members(each).items()})
 
 
-_KINDS: dict[str, type[Term]] = {
-    "actions": ActionTerm,
-    "commands": CommandTerm,
-    "contacts": ContactTerm,
-    "observations": ObsTerm,
-    "rewards": RewardTerm,
-    "terminations": DoneTerm,
-    "events": EventTerm,
-    "metrics": MetricTerm,
-    "curricula": CurriculumTerm,
-}
-"""Groups of terms, and what each holds."""
-
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
 
@@ -204,8 +209,9 @@ def task_config(base: type[ConfigT], **values: Any) -> ConfigT:
         ShoalError: A group holds another kind of term.
     """
     groups: dict[str, Group] = {}
-    for name, kind in _KINDS.items():
-        terms = values.pop(name, {})
+    usual = {each.name: each.default_factory for each in fields(base)}
+    for name, kind in base.kinds.items():
+        terms = values.pop(name) if name in values else members(cast("Any", usual[name])())
         if name == "observations":
             terms = {key: group(f"{key}_group", _checked(name, kind, each)) for key, each in terms.items()}
         groups[name] = group(name, terms if name == "observations" else _checked(name, kind, terms))

@@ -14,7 +14,8 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, base_quat
+from shoal.mdp.base import ang_vel_b, base_quat, put_root
+from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
@@ -40,18 +41,6 @@ def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp
     first = uniform(state, env, x[0], x[1])
     second = uniform(state, env, y[0], y[1])
     return wp.vec3(first, second, uniform(state, env, z[0], z[1]))
-
-
-@wp.func
-def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch: wp.float32, yaw: wp.float32) -> None:
-    """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""
-    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3]) * wp.quat_rpy(roll, pitch, yaw)
-    for column in range(3):
-        state.qpos[env, column] = state.home[column] + offset[column]
-        state.qpos[env, 4 + column] = turn[column]
-    state.qpos[env, 3] = turn[3]
-    for column in range(6):
-        state.qvel[env, column] = 0.0
 
 
 @wp.func

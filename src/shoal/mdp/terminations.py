@@ -14,6 +14,7 @@ import warp as wp
 from shoal.mdp.base import gravity_b
 from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import surface_at
+from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
 
 
 @wp.func

@@ -25,6 +25,8 @@ CHOICES: dict[str, Any] = {
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
+"""Numbers of a tile that are 0 for none; others are above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,11 @@ class CurriculumTerm(Term):
     """Steps of each environment since the training began, from which on each of the values holds; none for never."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TileTerm(Term):
+    """A kind of tile of rough terrain, see `shoal.mdp.tiles`; its function works on numpy arrays."""
+
+
 TermT = TypeVar("TermT", bound=Term)
 
 
@@ -152,7 +159,10 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
-    return Annotated[kind, RANGE] if base in (EventTerm, CommandTerm) and kind == tuple[float, float] else kind
+    if base is TileTerm and not isinstance(value, tuple):
+        return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
+    ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
+    return Annotated[kind, RANGE] if ranged else kind
 
 
 def _type_of(value: object) -> Any:
@@ -209,6 +219,11 @@ def Metric(func: Function, **params: Value) -> MetricTerm:
 def Contact(func: Function, **params: Value) -> ContactTerm:
     """Declare contacts of geoms."""
     return _declare(ContactTerm, func, params)
+
+
+def Tile(func: Function, **params: Value) -> TileTerm:
+    """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
+    return _declare(TileTerm, func, params)
 
 
 def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:

@@ -12,9 +12,10 @@ from support.ground_probe import probe
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.robots import find_feet
+from shoal.mdp.terrain import make_terrain
+from shoal.mdp.tiles import TILE
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
-from shoal.tasks.quadruped.terrain import TILE, make_terrain
 
 KINDS = ROUGH.terrains
 
@@ -225,3 +226,11 @@ def test_both_engines_agree() -> None:
         differences.append(float(np.abs(warp.qpos.numpy() - native.qpos.numpy()).max()))
     assert np.median(differences) < 1e-3
     assert warp.take_warnings() == {}
+
+
+def test_no_robot_begins_in_the_ground_where_there_is_no_platform() -> None:
+    task = rough(24, CALM, terrains=("random_rough", "wave_terrain"), terrain_levels=2)
+    offsets = np.stack(np.meshgrid(*2 * [np.linspace(-0.2, 0.2, 5)]), axis=-1).reshape(-1, 2)
+    for place in task.qpos.numpy()[:, :3]:
+        around = np.column_stack([place[:2] + offsets, np.zeros(25)])
+        assert probe(task.state_values["ground"], around)[0][:, 0].max() == pytest.approx(place[2] - 0.29, abs=1e-3)

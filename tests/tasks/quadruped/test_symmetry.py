@@ -16,8 +16,8 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp.binding import grid_points
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
+from shoal.mdp.symmetry import mirror, mirrored_joints
 from shoal.tasks.quadruped.config import FLAT, ROUGH
-from shoal.tasks.quadruped.symmetry import mirror, mirrored_joints
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 NUM_ENVS = 8

@@ -2,7 +2,7 @@
 
 from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.tasks.humanoid.tracking import HUMANOID
-from shoal.tasks.humanoid.velocity import G1_FLAT
+from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _MODEL = {"hidden_dims": (256, 256, 128), "activation": "elu", "obs_normalization": True}
@@ -25,6 +25,17 @@ SPECS = (
         max_iterations=3000,
         builder="shoal.mdp.robot_task:RobotTask",
         observation_size=198,
+        check="shoal.mdp.robots:check_robot",
+    ),
+    TaskSpec(
+        name="G1-Velocity-Rough",
+        summary="The same on mjlab's rough terrain, which becomes harder as the robot learns.",
+        env=G1_ROUGH,
+        agent=_AGENT,
+        num_envs=512,
+        max_iterations=3000,
+        builder="shoal.mdp.terrain_task:TerrainTask",
+        observation_size=572,
         check="shoal.mdp.robots:check_robot",
     ),
     TaskSpec(

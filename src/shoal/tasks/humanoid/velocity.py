@@ -1,4 +1,4 @@
-"""`G1-Velocity-Flat` as terms: names, weights and ranges are those of mjlab 1.6.0's task of this name.
+"""`G1-Velocity-Flat` and `-Rough` as terms: names, weights and ranges are those of mjlab 1.6.0's tasks of these names.
 
 The model is plain MJCF in mjlab's package; its motors are described there in Python, so their numbers stand here.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Contact, Done, Event, Obs, Reward
+from shoal.mdp.terrain_config import ROUGH_TERRAINS, on_terrain
 from shoal.mdp.velocity import ALL, METRICS, observed, starts, twist
 
 _SMALL, _HIP, _KNEE = ".*(shoulder|elbow|wrist_roll).*", ".*(hip_pitch|hip_yaw|waist_yaw).*", ".*(hip_roll|knee).*"
@@ -78,3 +79,7 @@ G1_FLAT = task_config(
     },
     metrics=METRICS,
 )
+
+_SCAN: dict[str, Any] = {"grid": (1.6, 1.0, 0.1), "clip": 1.0}
+_SCANS = {"policy": Obs("height_scan", noise=0.1, **_SCAN), "critic": Obs("height_scan", **_SCAN)}
+G1_ROUGH = on_terrain(G1_FLAT, _SCANS, spread=0.5, first_levels=6, **ROUGH_TERRAINS)

@@ -4,46 +4,12 @@ Names are those of mjlab and Isaac Lab, and so are most weights: the sources of 
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from shoal.config.checks import at_least, check, each, one_of, within
 from shoal.mdp.config import RobotConfig, task_config
-from shoal.mdp.terms import Action, Contact, Done, Event, Metric, Obs, Reward
+from shoal.mdp.terms import Action, Contact, Done, Event, Obs, Reward
+from shoal.mdp.terrain_config import on_terrain
 from shoal.mdp.velocity import ALL, METRICS, observed, pushes, starts, twist
-
-TerrainName = Literal["rough", "boxes", "hill", "pit", "stairs_down", "stairs_up"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoughConfig(RobotConfig):
-    """Track a commanded velocity on rough terrain, with a terrain curriculum."""
-
-    terrains: Annotated[tuple[TerrainName, ...], each(one_of(TerrainName))] = (
-        *("rough", "boxes", "hill", "pit", "stairs_down", "stairs_up"),
-    )
-    """Terrain types, each for as many environments."""
-    terrain_levels: Annotated[int, at_least(1)] = 10
-    """Number of levels of each terrain type, from easy to hard."""
-    terrain_seed: Annotated[int, at_least(0)] = 0
-    """Seed of the terrain, which is the same on all workers."""
-    curriculum: bool = True
-    """Whether terrain levels follow the walked distance. If not, the level of each episode is drawn uniformly, as in
-    `play` and `evaluate`."""
-    first_levels: Annotated[int, at_least(1)] = 3
-    """Number of the easiest levels that a curriculum begins on."""
-    only_level: int | None = None
-    """The only level, counted from 0, instead of a curriculum."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        super().__post_init__()
-        check(self, "env.", {"only_level": within(0, self.terrain_levels - 1)})
-
-    def in_play(self) -> Self:
-        """Return the same without a curriculum, for an evaluation on all levels alike."""
-        return replace(super().in_play(), curriculum=False)
-
 
 _TERMS: dict[str, Any] = {
     "actions": {"joint_pos": Action("joint_position", actuators=ALL, scale=0.3)},
@@ -82,32 +48,13 @@ _TERMS: dict[str, Any] = {
     "metrics": METRICS,
 }
 
-# 50 actions a second.
-_ROBOT = {"feet": "(FR|FL|RR|RL)(_foot)?", "physics_dt": 0.005, "decimation": 4}
-FLAT = task_config(RobotConfig, **_ROBOT, **_TERMS)
+_TERMS |= {"feet": "(FR|FL|RR|RL)(_foot)?", "physics_dt": 0.005, "decimation": 4}  # 50 actions a second.
+FLAT = task_config(RobotConfig, **_TERMS)
 
-_OWN = "shoal.tasks.quadruped.terms:"
-_SCAN = {"grid": (1.2, 0.8, 0.1), "clip": 1.0}
-_EVENTS: dict[str, Any] = _TERMS["events"] | {
-    "base": Event(f"{_OWN}reset_on_tile", "reset", spread=0.3, yaw=(-math.pi, math.pi)),
-    "first_levels": Event(f"{_OWN}draw_first_levels", "startup"),
-}
-_LEVELS = Event(f"{_OWN}update_terrain_levels", "reset", min_distance=2.0, promote_at=0.8, demote_at=0.5)
-ROUGH = task_config(
-    RoughConfig,
-    **_ROBOT,
-    **_TERMS
-    | {
-        "observations": {
-            "policy": observed(noise=1.0) | {"height_scan": Obs("height_scan", noise=0.05, **_SCAN)},
-            "critic": observed(noise=0.0) | {"height_scan": Obs("height_scan", **_SCAN)},
-        },
-        "rewards": _TERMS["rewards"] | {"flat_orientation": Reward("flat_orientation_l2", weight=-0.5)},
-        "terminations": _TERMS["terminations"] | {"out_of_terrain": Done(f"{_OWN}out_of_terrain", time_out=True)},
-        "events": {"terrain_levels": _LEVELS} | _EVENTS,  # The level first, then the tile that the base is put on.
-        "metrics": _TERMS["metrics"]
-        | {"terrain_level": Metric(f"{_OWN}terrain_level"), "walked_share": Metric(f"{_OWN}walked_share")},
-    },
+_SCAN: dict[str, Any] = {"grid": (1.2, 0.8, 0.1), "clip": 1.0}
+_SCANS = {"policy": Obs("height_scan", noise=0.05, **_SCAN), "critic": Obs("height_scan", **_SCAN)}
+ROUGH = on_terrain(FLAT, _SCANS, spread=0.3).change(
+    rewards={"flat_orientation": Reward("flat_orientation_l2", weight=-0.5)}
 )
 BLIND = ROUGH.change(observations={"policy": {"height_scan": None}})
 """Rough terrain, of which the policy observes nothing; the critic's observations serve a teacher."""

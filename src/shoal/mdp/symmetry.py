@@ -1,4 +1,4 @@
-"""The velocity tasks seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
+"""Velocity tasks seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
 
 Mittal et al., "Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
@@ -30,7 +30,7 @@ _SAME_ANGLE = 0.02
 
 
 def mirror(
-    env: Any,  # noqa: ANN401  The environments of a velocity task.
+    env: Any,
     obs: TensorDict | None,
     actions: torch.Tensor | None,
 ) -> tuple[TensorDict | None, torch.Tensor | None]:
@@ -53,7 +53,7 @@ def mirror(
 
 
 @functools.lru_cache(maxsize=4)
-def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN401  Of a velocity task.
+def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the column of which each observation of a group is the mirror image, and its sign."""
     partners, joint_signs = mirrored_joints(task.model, task.robot)
     columns, signs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
@@ -92,9 +92,10 @@ def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np
     data.qpos[:] = robot.start
     mujoco.mj_kinematics(model, data)
     to_base = data.xmat[robot.base].reshape(3, 3)
-    places = (data.xanchor[1:] - data.xpos[robot.base]) @ to_base
-    axes = data.xaxis[1:] @ to_base
-    angles = robot.start[7:]
+    joints = model.actuator_trnid[:, 0]
+    places = (data.xanchor[joints] - data.xpos[robot.base]) @ to_base
+    axes = data.xaxis[joints] @ to_base
+    angles = robot.joint_pos
     partners, signs = [], []
     for joint, name in enumerate(robot.joint_names):
         distances = np.linalg.norm(places - places[joint] * (1, -1, 1), axis=1)

@@ -1,4 +1,8 @@
-"""Terms of the rough task: terrain levels, which follow how far a robot walks, and the tiles that it begins on."""
+"""Terms of tasks on rough terrain: levels, which follow how far a robot walks, and the tiles that it begins on.
+
+They read the task's first command as a velocity along x and y [m/s], and need a `TerrainTask`. Isaac Lab and mjlab
+promote by the distance from the start, which says little if the command changes every few seconds.
+"""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
 # pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -11,8 +15,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import command_at, lin_vel_w
-from shoal.mdp.events import put_root
+from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root
 from shoal.mdp.ground import surface_at
 from shoal.mdp.random import uniform, uniform_int
 
@@ -22,7 +25,7 @@ class Tiles:
     """The tiles of the terrain, and the levels that are used."""
 
     centers: wp.array2d[wp.vec2]
-    """The middle of each tile, by level and type [m]."""
+    """The middle of each tile, by level and column of the terrain [m]."""
     edge: wp.vec2
     """Where the ground ends along x and y [m]: beyond it there is ground for the feet, but not for the scan."""
     lowest: wp.int32
@@ -38,8 +41,8 @@ def walked_share(state: Any, env: wp.int32) -> wp.float32:
     command = command_at(state, env, 0)
     speed = wp.sqrt(command[0] * command[0] + command[1] * command[1])
     if speed > 0.0:
-        turn = wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
-        direction = wp.quat_rotate(turn, wp.vec3(command[0] / speed, command[1] / speed, 0.0))
+        ahead = wp.vec3(command[0] / speed, command[1] / speed, 0.0)
+        direction = wp.quat_rotate(base_quat(state, env), ahead)
         # Clamped: a faster step does not make up for a slower one.
         walked = wp.clamp(wp.dot(direction, lin_vel_w(state, env)), 0.0, speed)
         state.commanded_distance[env] = state.commanded_distance[env] + state.step_dt * speed
@@ -54,7 +57,7 @@ def terrain_level(state: Any, env: wp.int32) -> wp.float32:
 
 
 @wp.func
-def out_of_terrain(state: Any, env: wp.int32) -> wp.bool:
+def out_of_terrain_bounds(state: Any, env: wp.int32) -> wp.bool:
     """Whether the robot has come to the edge of the terrain."""
     return wp.abs(state.qpos[env, 0]) > state.tiles.edge[0] or wp.abs(state.qpos[env, 1]) > state.tiles.edge[1]
 
@@ -91,13 +94,21 @@ def draw_first_levels(state: Any, env: wp.int32) -> None:
 
 
 @wp.func
-def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2) -> None:
-    """Put the base near the middle of a tile of its level; environments take turns with the types."""
+def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, reach: wp.float32) -> None:
+    """Put the base near the middle of a tile of its level; environments take turns with the tiles.
+
+    It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
+    """
     put_root(state, env, wp.vec3(0.0, 0.0, 0.0), 0.0, 0.0, uniform(state, env, yaw[0], yaw[1]))
-    kind = (state.first_env[0] + env) % state.tiles.centers.shape[1]
-    center = state.tiles.centers[state.levels[env], kind]
+    column = (state.first_env[0] + env) % state.tiles.centers.shape[1]
+    center = state.tiles.centers[state.levels[env], column]
     x = center[0] + uniform(state, env, -spread, spread)
     y = center[1] + uniform(state, env, -spread, spread)
+    height = surface_at(state.ground, x, y)[0]
+    for i in range(25):
+        right = 0.5 * reach * wp.float32(i % 5 - 2)
+        up = 0.5 * reach * wp.float32(i // 5 - 2)
+        height = wp.max(height, surface_at(state.ground, x + right, y + up)[0])
     state.qpos[env, 0] = x
     state.qpos[env, 1] = y
-    state.qpos[env, 2] = state.qpos[env, 2] + surface_at(state.ground, x, y)[0]
+    state.qpos[env, 2] = state.qpos[env, 2] + height

@@ -1,0 +1,85 @@
+"""A task with a robot on rough terrain, whose levels follow the walked distance."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import mujoco
+import numpy as np
+import warp as wp
+
+from shoal.mdp.ground import Ground
+from shoal.mdp.levels import Tiles
+from shoal.mdp.robot_task import RobotTask
+from shoal.mdp.terrain import BORDER, Terrain, build_on_terrain, make_terrain
+from shoal.mdp.terrain_config import TerrainConfig
+from shoal.mdp.tiles import CELL
+
+_GOLDEN_RATIO = (1 + 5**0.5) / 2
+
+ConfigT = TypeVar("ConfigT", bound=TerrainConfig)
+
+
+class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
+    """A robot on rough terrain, whose levels follow the walked distance, see `shoal.mdp.levels`."""
+
+    @classmethod
+    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+        """Return the robot on its terrain."""
+        return build_on_terrain(config)
+
+    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+        """Return the height field."""
+        ground = Ground()
+        ground.heights = wp.array(self.terrain.heights, dtype=wp.float32, device=self.device)
+        ground.corner = wp.vec2(*self.terrain.corner)
+        ground.cell = CELL
+        return ground
+
+    @cached_property
+    def terrain(self) -> Terrain:
+        """The terrain, the same on all workers."""
+        return make_terrain(self.config)
+
+    def own_state(self) -> dict[str, Any]:
+        """Return the levels and tiles of the terrain."""
+        config = self.config
+        self.is_promoting = config.curriculum and config.only_level is None
+        self.best_metric = "terrain_level" if self.is_promoting else None
+        self.levels = self.array("levels", dtype=wp.int32)
+        """Terrain level of each environment, counted from 0."""
+        self.tiles = Tiles()
+        self.tiles.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
+        self.tiles.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
+        self.tiles.lowest = config.only_level or 0
+        self.tiles.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
+        self.tiles.first_levels = min(config.first_levels, self.tiles.highest - self.tiles.lowest + 1)
+        self.tiles.is_promoting = int(config.curriculum)
+        return {
+            "levels": self.levels,
+            "tiles": self.tiles,
+            "commanded_distance": self.array("commanded_distance"),
+            "walked_distance": self.array("walked_distance"),
+        }
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return the number of environments on each level. Shape of `levels`: (terrain_levels,)."""
+        if not self.is_promoting:
+            return super().curriculum()
+        levels = np.bincount(self.levels.numpy(), minlength=self.config.terrain_levels)
+        return {**super().curriculum(), "levels": levels}
+
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Distribute the environments over the levels in the given proportions."""
+        super().set_curriculum(counts)
+        levels = counts.get("levels", ())
+        if not self.config.curriculum or len(levels) != self.config.terrain_levels:
+            return
+        shares = np.cumsum(levels) / np.sum(levels)
+        kinds = len(self.config.terrains)
+        # Each terrain type gets its share of each level: environments take turns with the types. The golden ratio
+        # spreads levels evenly over any stretch of environments: the first may continue with levels of their own.
+        turns = np.argsort(np.argsort(np.arange(-(-self.num_envs // kinds)) * _GOLDEN_RATIO % 1.0))
+        turn, kind = np.divmod(np.arange(self.num_envs), kinds)
+        quantiles = (turns[(turn + kind * len(turns) // kinds) % len(turns)] + 0.5) / len(turns)
+        self.levels.assign(np.searchsorted(shares, quantiles).clip(self.tiles.lowest, self.tiles.highest))

@@ -1,0 +1,109 @@
+"""Tiles of rough terrain: heights worked out by hand, the same in every version, and numbers that are flags."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.calm import changed
+
+from shoal.errors import ShoalError, UsageError
+from shoal.mdp import tiles
+from shoal.mdp.terms import Tile
+from shoal.mdp.terrain import make_terrain
+from shoal.mdp.terrain_config import TILES
+from shoal.tasks.humanoid.velocity import G1_ROUGH
+from shoal.tasks.quadruped.config import ROUGH
+
+MIDDLE = tiles.POINTS // 2
+
+
+def tile(name: str, difficulty: float, seed: int = 0, **changes: Any) -> np.ndarray:
+    """Heights of a kind's points [m]. Shape (POINTS, POINTS)."""
+    term = replace(TILES[name], **changes)
+    values = {each: getattr(term, each) for each in term.parameters}
+    return getattr(tiles, str(term.func))(difficulty, np.random.default_rng(seed), **values)
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_a_tile_meets_its_neighbours_and_has_a_place_to_begin_on(name: str) -> None:
+    for difficulty in (0.0, 1.0):
+        heights = tile(name, difficulty)
+        assert heights.shape == (tiles.POINTS, tiles.POINTS)
+        assert np.isfinite(heights).all()
+        if getattr(TILES[name], "border_width", 0.0):
+            assert not heights[[0, 1, -2, -1]].any()
+            assert not heights[:, [0, 1, -2, -1]].any()
+        if "platform_width" in TILES[name].parameters:
+            around = 4 if name != "narrow_beams" else 2  # Its platform shrinks with the beams.
+            platform = heights[MIDDLE - around : MIDDLE + around + 1, MIDDLE - around : MIDDLE + around + 1]
+            assert np.ptp(platform) < 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in TILES if name not in {"flat", "random_rough"}])
+def test_a_harder_tile_is_rougher(name: str) -> None:
+    roughness = [np.std([tile(name, difficulty, seed) for seed in range(4)]) for difficulty in (0.0, 0.5, 1.0)]
+    assert (np.diff(roughness) > 0).all() or name in {"narrow_beams", "nested_rings", "stepping_stones"}
+    if name in {"narrow_beams", "nested_rings", "stepping_stones"}:  # Less is left to stand on.
+        standing = [(tile(name, difficulty) > -1.0).mean() for difficulty in (0.0, 0.5, 1.0)]
+        assert (np.diff(standing) < 0).all()
+
+
+def test_stairs_have_the_steps_that_were_asked_for() -> None:
+    up = tile("pyramid_stairs", 0.5)  # A border of 1 m, steps of 0.3 m, the platform from 2.5 m on.
+    np.testing.assert_allclose(up[MIDDLE, [9, 10, 12, 13, 16, 24, 25, 40]], np.array([0, 1, 1, 2, 3, 5, 6, 6]) * 0.1)
+    np.testing.assert_array_equal(tile("pyramid_stairs_inv", 0.5), -up)
+    np.testing.assert_array_equal(up, up.T)
+
+
+def test_a_slope_rises_as_asked_along_its_axes() -> None:
+    heights = tile("hf_pyramid_slope", 1.0)
+    assert np.diff(heights[MIDDLE, 2:21]) == pytest.approx(0.07)
+    assert heights[MIDDLE, MIDDLE] == pytest.approx(0.7 * 3.8 * (2.8 / 3.8) ** 2)
+
+
+def test_gaps_are_as_deep_and_as_wide_as_asked() -> None:
+    rings = tile("nested_rings", 1.0, border_width=0.2, gap_range=(0.1, 0.4), floor_depth=1.0)
+    assert rings[MIDDLE, :14].tolist() == [0.0] * 5 + [-1.0] * 4 + [0.0] * 3 + [-1.0] * 2
+
+
+def test_the_terrain_of_the_quadruped_is_the_documented_one() -> None:
+    terrain = make_terrain(ROUGH)
+    whole = np.rint(terrain.heights * 1e5).astype("<i4")
+    assert whole.shape == (561, 881)
+    assert hashlib.sha256(whole.tobytes()).hexdigest()[:16] == "7d845322846e81c8"
+
+
+def test_a_kind_that_is_named_twice_has_two_columns() -> None:
+    terrain = make_terrain(replace(ROUGH, terrains=("random_rough", "flat", "random_rough"), terrain_levels=1))
+    assert terrain.centers[0].tolist() == [[0.0, -8.0], [0.0, 0.0], [0.0, 8.0]]
+    first, last = terrain.heights[40:120, 40:120], terrain.heights[200:280, 40:120]
+    assert (first != last).any()
+    assert G1_ROUGH.terrains.count("flat") == 2
+    assert G1_ROUGH.terms("tiles")["hf_pyramid_slope"] == replace(TILES["hf_pyramid_slope"], slope_range=(0.0, 1.0))
+
+
+def craters(difficulty: float, rng: np.random.Generator, depth: float) -> np.ndarray:
+    del rng
+    return np.full((tiles.POINTS, tiles.POINTS), -depth * difficulty)
+
+
+def test_numbers_of_a_kind_and_kinds_of_ones_own_make_the_ground() -> None:
+    config = changed(ROUGH, terrains=["wave_terrain"], tiles={"wave_terrain": {"amplitude_range": [0.0, 0.4]}})
+    assert np.ptp(make_terrain(config).heights) == pytest.approx(0.8, abs=0.01)
+    own = ROUGH.change(tiles={"craters": Tile(craters, depth=0.5), "rough": None}, terrains=("craters",))
+    assert make_terrain(own).heights.min() == -0.5
+
+
+def test_what_is_no_terrain_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"env.terrains is .*, but must have one or more .* 'rough', 'boxes'"):
+        replace(ROUGH, terrains=("lava",))
+    with pytest.raises(UsageError, match=r"env.terrains is \(\)"):
+        replace(ROUGH, terrains=())
+    with pytest.raises(UsageError, match=r"env.tiles.pyramid_stairs.step_width is 0.0, but must be above 0"):
+        changed(ROUGH, tiles={"pyramid_stairs": {"step_width": 0.0}})
+    with pytest.raises(ShoalError, match=r"tiles.own is 'pyramid_stair', .* Did you mean 'pyramid_stairs'"):
+        make_terrain(ROUGH.change(tiles={"own": Tile("pyramid_stair")}))
