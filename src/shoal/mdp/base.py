@@ -79,3 +79,10 @@ def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     """Return the angular velocity of a body in the world [rad/s]."""
     velocity = state.cvel[env, body]
     return wp.vec3(velocity[0], velocity[1], velocity[2])
+
+
+@wp.func
+def angle_between(a: wp.quat, b: wp.quat) -> wp.float32:
+    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
+    turn = wp.quat_inverse(a) * b
+    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))
