@@ -69,7 +69,7 @@ class Ghost:
 
     def colours(self, own: np.ndarray) -> np.ndarray:
         """Return the colours of geoms whose own are (n, 4), in the same shape."""
-        return own * (1.0, 1.0, 1.0, GHOST[3]) if self.colour is None else np.broadcast_to(self.colour, own.shape)
+        return own if self.colour is None else np.broadcast_to(self.colour, own.shape)
 
 
 Mark = Arrow | Sphere | Ghost

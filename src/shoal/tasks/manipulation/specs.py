@@ -6,7 +6,7 @@ from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
 
 _MODEL = {"hidden_dims": (128, 128, 64), "activation": "elu", "obs_normalization": True}
-_WIDE = _MODEL | {"hidden_dims": (256, 256, 128)}
+_WIDE = _MODEL | {"hidden_dims": (256, 128, 64)}
 
 SPECS = (
     TaskSpec(
@@ -40,7 +40,8 @@ SPECS = (
             algorithm=PpoConfig(learning_rate=5e-4, gamma=0.99, entropy_coef=0.005, desired_kl=0.016),
         ),
         num_envs=256,
-        max_iterations=1500,
+        max_iterations=2000,
+        observation_size=104,
         builder="shoal.tasks.manipulation.reorient_task:ReorientCube",
         check="shoal.tasks.manipulation.reorient_task:check_hand",
     ),
