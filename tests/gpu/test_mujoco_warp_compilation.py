@@ -27,7 +27,7 @@ TASKS = [
     spec.name
     for spec in registry.registered().values()
     if isinstance(spec.env, MujocoConfig)
-    and spec.name != "G1-Velocity-Flat"  # Its model is in a package that is not installed.
+    and spec.name not in {"G1-Velocity-Flat", "Hand-Reorient-Cube"}  # Their models are in packages of their own.
 ]
 
 

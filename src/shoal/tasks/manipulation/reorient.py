@@ -27,8 +27,8 @@ class ReorientConfig(TermsConfig):
     model_fields: ClassVar[tuple[str, ...]] = ("robot",)
 
     robot: str = "manipulate_block"
-    """The hand: an MJCF file beside the files `robot.xml`, `shared.xml` and `shared_asset.xml` of gymnasium-robotics, by
-    its path or by its name in the installed package."""
+    """The hand: an MJCF file beside `robot.xml`, `shared.xml` and `shared_asset.xml` of gymnasium-robotics, by its path
+    or by its name in the installed package."""
     success_tolerance: Annotated[float, above(0)] = 0.4
     """Angle between the cube and the goal below which the goal is reached, and the next one drawn [rad]."""
 

@@ -1,4 +1,4 @@
-"""Terms of reorientation. The object's free joint is the model's first, so that terms of a base are terms of the object.
+"""Terms of reorientation. The object's free joint is the model's first: terms of a base are terms of the object.
 
 Names and definitions are Isaac Lab's. `command` is the goal's orientation in the world, a quaternion with the real part
 first. A goal is reached below the angle `state.success_tolerance`.
@@ -39,9 +39,7 @@ def success_bonus(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
 
 
 @wp.func
-def reorientation(
-    state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2
-) -> None:
+def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
     """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
 
     They are about the axes of a frame that turns with them, as Isaac Lab's are about x and then y.

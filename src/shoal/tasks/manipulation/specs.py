@@ -6,7 +6,7 @@ from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
 
 _MODEL = {"hidden_dims": (128, 128, 64), "activation": "elu", "obs_normalization": True}
-_WIDE = _MODEL | {"hidden_dims": (256, 128, 64)}
+_WIDE = {"hidden_dims": (256, 128, 64), "activation": "elu", "obs_normalization": True}
 
 SPECS = (
     TaskSpec(
