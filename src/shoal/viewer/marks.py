@@ -71,8 +71,7 @@ class ViserMarks:
     def _draw_ghosts(self, ghosts: list[tuple[Ghost, np.ndarray]]) -> None:
         if not ghosts and not any(name.startswith("ghost") for name in self._nodes):
             return
-        poses = np.array([each.positions for each, _ in ghosts]).reshape(len(ghosts), -1)
-        places, rotations = self._geometry.poses(poses)
+        places, rotations = self._geometry.poses(np.array([each.positions for each, _ in ghosts]))
         places += np.array([offset for _, offset in ghosts], np.float32).reshape(-1, 1, 3)
         for number, shape in enumerate(self._geometry.shapes):
             if shape.hidden or not self._geometry.moves[shape.geoms].any():
