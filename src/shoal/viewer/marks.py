@@ -76,9 +76,10 @@ class ViserMarks:
         for number, shape in enumerate(self._geometry.shapes):
             if shape.hidden or not self._geometry.moves[shape.geoms].any():
                 continue
+            count = len(shape.geoms)
             drawn = np.array([self._geometry.belongs(shape.geoms, ghost.body) for ghost, _ in ghosts], dtype=bool)
-            colours = np.array([ghost.colours(shape.colours) for ghost, _ in ghosts])
-            drawn, colours = drawn.reshape(-1, len(shape.geoms)), colours.reshape(-1, len(shape.geoms), 4)[drawn]
+            drawn = drawn.reshape(-1, count)
+            colours = np.array([ghost.colours(shape.colours) for ghost, _ in ghosts]).reshape(-1, count, 4)[drawn]
             changing = {
                 "batched_positions": places[:, shape.geoms][drawn],
                 "batched_wxyzs": rotations[:, shape.geoms][drawn],
