@@ -34,10 +34,10 @@ SPECS = (
             num_steps_per_env=32,
             obs_groups={"actor": ("policy",), "critic": ("policy",)},
             actor=ModelConfig(
-                **_WIDE, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0)
+                **_WIDE, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
             ),
             critic=ModelConfig(**_WIDE),
-            algorithm=PpoConfig(learning_rate=5e-4, gamma=0.99, entropy_coef=0.005, desired_kl=0.016),
+            algorithm=PpoConfig(learning_rate=3e-4, schedule="fixed", gamma=0.99, entropy_coef=0.001),
         ),
         num_envs=256,
         max_iterations=2000,
