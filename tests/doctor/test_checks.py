@@ -129,6 +129,17 @@ def test_good_releases_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [level for level, _ in packages_with(monkeypatch, **{"rsl-rl-lib": "5.10.0", "torch": "3.0"})] == ["ok"]
 
 
+def test_commands_that_another_package_has_replaced_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As mjlab, which brings the model of a robot, replaces `train` and `play`."""
+    assert [level for level, _ in sentences(software.commands(context_of()))] == ["ok"]
+    monkeypatch.setattr(software.sysconfig, "get_path", lambda _: str(tmp_path))
+    for name, package in {"train": "mjlab.scripts.train", "play": "mjlab.scripts.play", "evaluate": "shoal"}.items():
+        (tmp_path / name).write_text(f"#!python\nfrom {package} import main\n", encoding="utf-8")
+    ((level, sentence),) = sentences(software.commands(context_of()))
+    assert level == "note"
+    assert sentence.startswith(f"train and play in {tmp_path} are commands of another package: type `shoal train`")
+
+
 def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     asked = {re.split(r"[><=]", each)[0]: each for each in settings["project"]["dependencies"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import TRAIN, Ended, run, torchrun
 
-pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.soak]
+pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 OWN = str(Path(__file__).parents[2] / "docs" / "examples" / "actor_critic.py:ActorCritic")
 BASE = ("Cartpole-Swingup", "--gpu-ids", "None", "--num-envs", "16", "--logger", "none", "--agent.save-interval", "2")

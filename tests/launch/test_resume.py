@@ -31,6 +31,8 @@ CASES = {
     ),
     # Its curricula go on in the middle of what is tried: at steps 12 and 30 of 48.
     "terms": (f"{ARM}:TorchArm", "--env.curricula.reach.steps", "0", "30"),
+    "motion": ("Humanoid-Tracking-Flat", "--num-envs", "16", "--env.episode-length-s", "0.4"),
+    "manipulation": ("Arm-Lift-Cube", "--num-envs", "16", "--env.episode-length-s", "0.4"),
     "recurrent": (
         *CARTPOLE,
         *(word for who in ("actor", "critic") for name, value in NETWORK for word in (f"--agent.{who}.{name}", value)),
@@ -103,6 +105,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
                 ("kernels", "2"),
                 ("mujoco", "1"),
                 ("terms", "2"),
+                ("motion", "2"),
+                ("manipulation", "2"),
                 ("recurrent", "2"),
                 ("curious", "2"),
             ]

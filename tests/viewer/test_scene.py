@@ -10,7 +10,11 @@ import pytest
 import viser
 from hypothesis import given
 from hypothesis import strategies as st
+from support.browser import drawn as drawn_by_chromium
+from support.browser import needs_chromium, visit
+from support.commands import wait_until
 
+from shoal.sim.render.marks import Arrow, Ghost, Sphere
 from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.scene import MIN_ASPECT, SPACING, ViserScene, grid_offsets
 
@@ -82,3 +86,32 @@ def test_none_stands_in_another(num_envs: int, width: float, depth: float) -> No
     apart = np.abs(places[:, None] - places[None])
     clear = (apart[..., 0] > width) | (apart[..., 1] > depth)
     assert clear[~np.eye(num_envs, dtype=bool)].all()
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_marks_and_sites_are_drawn_by_a_browser_until_they_are_gone(server: viser.ViserServer) -> None:
+    site = '<site name="tip" pos="0.2 -0.2 -0.2" size="0.15" rgba="1 1 0 1"/></body>'
+    model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace("</body>", site).replace('size="0.1"', 'size="0.3"'))
+    scene = ViserScene(server, SceneGeometry(model), POSITIONS[:1])
+    marks = {
+        "red": Arrow((-0.5, 0.0, 0.2), (0.0, 0.0, 1.5), (1.0, 0.0, 0.0, 1.0), 0.05),
+        "blue": Sphere((0.6, 0.0, 1.0), 0.2, (0.0, 0.0, 1.0, 1.0)),
+        "magenta": Ghost((-1.2, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0), (1.0, 0.0, 1.0, 1.0)),
+    }
+    with visit(f"http://127.0.0.1:{server.get_port()}") as page:
+
+        def seen() -> set[str]:
+            """Colours of what is drawn below the page's own fields."""
+            colours = drawn_by_chromium(page)[280:540].transpose(2, 0, 1)
+            (red, green, blue), (no_red, no_green, no_blue) = (
+                colours > 0.7 * colours.max(0),
+                colours < 0.45 * colours.max(0),
+            )
+            looks = {"yellow": red & green & no_blue, "red": red & no_green & no_blue}
+            looks |= {"blue": no_red & no_green & blue, "magenta": red & no_green & blue}
+            return {name for name, where in looks.items() if where.sum() > 500}
+
+        for shown in (marks, {}, marks):
+            scene.update(POSITIONS[:1], [list(shown.values())], selected=0, follow=False)
+            assert wait_until(lambda shown=shown: seen() == {"yellow", *shown}, timeout=60.0), (seen(), [*shown])

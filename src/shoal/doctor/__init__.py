@@ -22,6 +22,7 @@ _Check = Callable[[DoctorContext], Iterable[Finding]]
 CHECKS: tuple[_Check, ...] = (
     software.python,
     software.packages,
+    software.commands,
     software.language,
     software.variables,
     machine.cores,

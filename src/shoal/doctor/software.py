@@ -4,8 +4,10 @@ import locale
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from shoal import __version__
 from shoal.checks.findings import Finding, note, ok, problem
@@ -54,6 +56,17 @@ def packages(_context: DoctorContext) -> Iterator[Finding]:
         if _numbers(release) < _numbers(first) or (after and _numbers(release) >= _numbers(after)):
             yield problem("packages", f"{name} is {release}, but {why} outside of {wanted}", f"install {wanted}")
     yield ok("packages", ", ".join(installed))
+
+
+def commands(_context: DoctorContext) -> Iterator[Finding]:
+    """Check that no package that was installed later has replaced commands by its own of the same name."""
+    scripts = [Path(sysconfig.get_path("scripts"), name) for name in ("train", "play", "evaluate")]
+    taken = [script.name for script in scripts if script.exists() and b"shoal" not in script.read_bytes()]
+    if taken:
+        truth = f"{' and '.join(taken)} in {scripts[0].parent} are commands of another package"
+        yield note("commands", truth, "type `shoal train` and the like, or install Shoal again")
+    else:
+        yield ok("commands", f"train, play and evaluate in {scripts[0].parent} are Shoal's")
 
 
 def _numbers(release: str) -> tuple[int, ...]:

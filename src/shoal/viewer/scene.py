@@ -89,7 +89,7 @@ class ViserScene:
     def update(
         self, positions: np.ndarray, marks: Sequence[Sequence[Mark]] = (), *, selected: int, follow: bool
     ) -> None:
-        """Move all geoms to joint positions, (num_envs, nq), and draw the marks of each environment.
+        """Move all geoms to joint positions, (num_envs, nq), and draw each environment's sites, contacts and marks.
 
         `follow` keeps the selected environment centred.
         """
@@ -101,7 +101,10 @@ class ViserScene:
             for geoms, batch in self._moving:
                 batch.batched_positions = centres[:, geoms].reshape(-1, 3)
                 batch.batched_wxyzs = rotations[:, geoms].reshape(-1, 4)
-            self._marks.update(marks or [()] * len(positions), self._geometry.contacts(positions), self._offsets)
+            drawn = self._geometry.sites(positions)
+            for own, added in zip(drawn, marks, strict=False):
+                own.extend(added)
+            self._marks.update(drawn, self._geometry.contacts(positions), self._offsets)
             self._label.text = f"environment {selected}"
             self._label.position = (target[0], target[1], self._height + rise)
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)

@@ -1,7 +1,7 @@
 """Scene geometry of a MuJoCo model as plain arrays, for the web viewer: surfaces, colours and poses.
 
-Geoms that look alike share one surface. Of a texture only its mean colour is kept. Skins, flexes, sites and tendons are
-not drawn.
+Geoms that look alike share one surface. Of a texture only its mean colour is kept. Sites are spheres. Skins, flexes and
+tendons are not drawn.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from shoal.sim.render.marks import Mark, Sphere
 from shoal.sim.render.surfaces import BY_MESH, surface_of
 
 FIRST_HIDDEN_GROUP = 3
-"""Geoms of this group and above are for collisions; MuJoCo's viewers hide them at first."""
+"""Geoms of this group and above are for collisions; MuJoCo's viewers hide them, and such sites, at first."""
 
 _GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 """Geom types of the ground."""
@@ -58,6 +59,7 @@ class SceneGeometry:
         self.has_free_joint = bool((model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
         self.mean_size = float(model.stat.meansize)
         """Mean size of geoms [m]."""
+        self._sites = np.flatnonzero((model.site_group < FIRST_HIDDEN_GROUP) & (model.site_rgba[:, 3] > 0))
         self._solid = ~np.isin(model.geom_type, _GROUND)
         self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
         """Whether all environments share one height field, each at a place of its own."""
@@ -92,6 +94,16 @@ class SceneGeometry:
             mujoco.mj_fwdPosition(model, data)
             points.append(data.contact.pos.copy().reshape(-1, 3))
         return points
+
+    def sites(self, positions: np.ndarray) -> list[list[Mark]]:
+        """Return the visible sites of each environment, for joint positions of shape (num_envs, nq)."""
+        model, data, marks = self._model, self._data, list[list[Mark]]()
+        for row in positions if len(self._sites) else ():
+            data.qpos[:] = row
+            mujoco.mj_kinematics(model, data)
+            places = data.site_xpos.copy()
+            marks.append([Sphere(places[i], model.site_size[i, 0], tuple(model.site_rgba[i])) for i in self._sites])
+        return marks or [[] for _ in positions]
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the lowest and the highest corner of the bounding box without the ground [m], for positions (nq,)."""
