@@ -32,6 +32,20 @@ def joint_position(
 
 
 @wp.func
+def ema_joint_position_to_limits(
+    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], alpha: wp.float32
+) -> None:
+    """Set the target of a position servo between the limits of its control [rad or m], for actions from -1 to 1.
+
+    The target is a moving average: `alpha` of what the action asks for, and the rest of the last target.
+    """
+    index = actuators[i].index
+    limits = state.default_actuator_ctrlrange[index]
+    wanted = 0.5 * (limits[0] + limits[1] + action * (limits[1] - limits[0]))
+    state.ctrl[env, index] = alpha * wanted + (1.0 - alpha) * state.ctrl[env, index]
+
+
+@wp.func
 def joint_velocity(
     state: Any,
     env: wp.int32,

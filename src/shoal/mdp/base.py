@@ -91,3 +91,10 @@ def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch
     state.qpos[env, 3] = turn[3]
     for column in range(6):
         state.qvel[env, column] = 0.0
+
+
+@wp.func
+def angle_between(a: wp.quat, b: wp.quat) -> wp.float32:
+    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
+    turn = wp.quat_inverse(a) * b
+    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))

@@ -223,6 +223,15 @@ def joint_acc_l2(state: Any, env: wp.int32, joints: wp.array[Joint], memory: wp.
 
 
 @wp.func
+def action_l2(state: Any, env: wp.int32) -> wp.float32:
+    """Penalise large actions, squared."""
+    total = wp.float32(0.0)
+    for i in range(state.action.shape[1]):
+        total += state.action[env, i] * state.action[env, i]
+    return total
+
+
+@wp.func
 def action_rate_l2(state: Any, env: wp.int32) -> wp.float32:
     """Penalise the change of the actions, squared."""
     total = wp.float32(0.0)

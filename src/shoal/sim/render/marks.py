@@ -5,6 +5,7 @@ A task returns them for one environment in `KernelTask.marks`. Only what draws c
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -57,11 +58,18 @@ class Sphere:
 
 @dataclass(frozen=True, slots=True)
 class Ghost:
-    """All that moves in the scene once more, in another pose."""
+    """All that moves in the scene once more, in another pose; or one body of it."""
 
     positions: Numbers
     """The pose as ``qpos``. Shape (nq,)."""
-    colour: Colour = GHOST
+    colour: Colour | None = GHOST
+    """None for the geoms' own colours."""
+    body: str = ""
+    """The body, without those that are attached to it. Empty for all."""
+
+    def colours(self, own: np.ndarray) -> np.ndarray:
+        """Return the colours of geoms whose own are (n, 4), in the same shape."""
+        return own if self.colour is None else np.broadcast_to(self.colour, own.shape)
 
 
 Mark = Arrow | Sphere | Ghost
@@ -89,6 +97,7 @@ class Pen:
         self._model = model
         self._data = mujoco.MjData(model)
         self._option, self._perturb = mujoco.MjvOption(), mujoco.MjvPerturb()
+        self._alone: dict[str, mujoco.MjModel] = {}
 
     def draw(self, marks: Iterable[Mark], scene: mujoco.MjvScene) -> None:
         """Add marks to a scene, as far as it has room."""
@@ -112,8 +121,17 @@ class Pen:
         self._data.qpos[:] = ghost.positions
         self._mujoco.mj_kinematics(self._model, self._data)
         dynamic = self._mujoco.mjtCatBit.mjCAT_DYNAMIC.value
-        self._mujoco.mjv_addGeoms(self._model, self._data, self._option, self._perturb, dynamic, scene)
+        shown = self._only(ghost.body) if ghost.body else self._model
+        self._mujoco.mjv_addGeoms(shown, self._data, self._option, self._perturb, dynamic, scene)
         for geom in scene.geoms[first : scene.ngeom]:
-            geom.rgba[:] = ghost.colour
+            geom.rgba[:] = ghost.colours(geom.rgba)
             geom.matid = -1
             geom.transparent = True
+
+    def _only(self, body: str) -> mujoco.MjModel:
+        """Return the model with the geoms of one body visible, and all others not."""
+        if body not in self._alone:
+            self._alone[body] = model = copy.copy(self._model)
+            model.geom_rgba[model.geom_bodyid != model.body(body).id, 3] = 0.0
+            model.geom_matid[model.geom_bodyid != model.body(body).id] = -1
+        return self._alone[body]

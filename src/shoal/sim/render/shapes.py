@@ -81,6 +81,11 @@ class SceneGeometry:
                 rotations[env, geom] = product
         return places, rotations
 
+    def belongs(self, geoms: np.ndarray, body: str) -> np.ndarray:
+        """Return whether each of some geoms is of a body by its name; all are, if that is empty. Shape (n,)."""
+        bodies = self._model.geom_bodyid[geoms]
+        return bodies == (self._model.body(body).id if body else bodies)
+
     def contacts(self, positions: np.ndarray) -> list[np.ndarray]:
         """Return the contact points of each environment [m], (n, 3), for joint positions of shape (num_envs, nq)."""
         model, data, points = self._model, self._data, list[np.ndarray]()

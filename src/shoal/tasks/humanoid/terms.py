@@ -15,7 +15,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, quat_of
+from shoal.mdp.base import angle_between, body_ang_vel_w, body_lin_vel_w, quat_of
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform, uniform_int
 
@@ -46,13 +46,6 @@ def frame_of(state: Any, env: wp.int32) -> wp.int32:
 def next_frame_of(state: Any, env: wp.int32) -> wp.int32:
     """Return the frame that the robot is to be in after the next step: what is observed."""
     return wp.min(state.start_frame[env] + state.age[env] + 1, state.reference.frames - 1)
-
-
-@wp.func
-def angle_between(a: wp.quat, b: wp.quat) -> wp.float32:
-    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
-    turn = wp.quat_inverse(a) * b
-    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))
 
 
 @wp.func

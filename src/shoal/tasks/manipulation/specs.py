@@ -1,10 +1,12 @@
-"""Registry entry of the lifting task: name, summary and tuned learner. Importable without Warp."""
+"""Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
 from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
 
 _MODEL = {"hidden_dims": (128, 128, 64), "activation": "elu", "obs_normalization": True}
+_WIDE = {"hidden_dims": (256, 128, 64), "activation": "elu", "obs_normalization": True}
 
 SPECS = (
     TaskSpec(
@@ -23,5 +25,24 @@ SPECS = (
         num_envs=256,
         max_iterations=300,
         builder="shoal.tasks.manipulation.task:LiftCube",
+    ),
+    TaskSpec(
+        name="Hand-Reorient-Cube",
+        summary="Turn a cube in the Shadow Hand to one goal after another.",
+        env=REORIENT_CUBE,
+        agent=RslRlConfig(
+            num_steps_per_env=32,
+            obs_groups={"actor": ("policy",), "critic": ("policy",)},
+            actor=ModelConfig(
+                **_WIDE, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
+            ),
+            critic=ModelConfig(**_WIDE),
+            algorithm=PpoConfig(learning_rate=3e-4, schedule="fixed", gamma=0.99, entropy_coef=0.001),
+        ),
+        num_envs=256,
+        max_iterations=2000,
+        observation_size=104,
+        builder="shoal.tasks.manipulation.reorient_task:ReorientCube",
+        check="shoal.tasks.manipulation.reorient_task:check_hand",
     ),
 )

@@ -1,0 +1,63 @@
+"""`Hand-Reorient-Cube`: the model, the goals reached, and the goal as a ghost of the cube."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from shoal.mdp.task import TermsTask
+from shoal.sim.engines.model_files import find_robot
+from shoal.sim.render.marks import Ghost, Mark
+from shoal.sim.render.surroundings import add_surroundings
+from shoal.tasks.manipulation.reorient import REORIENT_CUBE, ReorientConfig
+
+SCENE = Path(__file__).with_name("hand.xml")
+_INCLUDED = ("shared.xml", "shared_asset.xml", "robot.xml")
+_GHOST_ABOVE = (0.0, 0.0, 0.12)
+"""From the cube's first place to the ghost that shows the goal [m]."""
+
+
+def check_hand(config: ReorientConfig, usual: ReorientConfig) -> None:
+    """Look for the hand's files before a launch.
+
+    Raises:
+        UsageError: There are none.
+    """
+    del usual
+    find_robot(config.robot)
+
+
+class ReorientCube(TermsTask[ReorientConfig]):
+    """Turn a cube in the hand until it has the goal's orientation, again and again."""
+
+    config = REORIENT_CUBE
+
+    @classmethod
+    def build_model(cls, config: ReorientConfig) -> mujoco.MjModel:
+        """Return the hand, whose files are beside that of `config.robot`, with our cube on its palm.
+
+        Raises:
+            UsageError: There are no such files.
+        """
+        hand = find_robot(config.robot).parent
+        included = {name: (hand / name).read_bytes() for name in _INCLUDED}
+        spec = mujoco.MjSpec.from_file(str(SCENE), include=included)
+        for mesh in spec.meshes:
+            mesh.file = str((hand / "../stls/hand" / Path(mesh.file).name).resolve())
+        # Nothing reads the sensors, and the sky is green.
+        skies = [each for each in spec.textures if each.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX]
+        for each in (*spec.sensors, *skies):
+            spec.delete(each)
+        add_surroundings(spec)
+        return spec.compile()
+
+    def own_state(self) -> Mapping[str, Any]:
+        """Return the goals that each environment has reached in its episode, and when one is reached."""
+        return {"successes": self.array("successes"), "success_tolerance": self.config.success_tolerance}
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return a cube with the goal's orientation, above the hand."""
+        place = self.home()[:3] + _GHOST_ABOVE
+        return [Ghost(np.concatenate([place, row["commands"], row["qpos"][7:]]), None, body="cube")]

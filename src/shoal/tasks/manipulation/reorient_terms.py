@@ -1,0 +1,130 @@
+"""Terms of reorientation. The object's free joint is the model's first: terms of a base are terms of the object.
+
+Names and definitions are Isaac Lab's. `command` is the goal's orientation in the world, a quaternion with the real part
+first. A goal is reached below the angle `state.success_tolerance`.
+"""
+
+# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
+# pyright: reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import warp as wp
+
+from shoal.mdp.base import ang_vel_b, angle_between, base_quat, quat_of
+from shoal.mdp.events import between
+
+
+@wp.func
+def goal_quat(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+    """Return the goal's orientation."""
+    goal = state.commands[env]
+    return wp.vec4(goal[command], goal[command + 1], goal[command + 2], goal[command + 3])
+
+
+@wp.func
+def orientation_error(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+    """Return the angle from the object to the goal, 0 to pi [rad]."""
+    return angle_between(base_quat(state, env), quat_of(goal_quat(state, env, command)))
+
+
+@wp.func
+def success_bonus(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+    """Return 1 where the goal is reached, else 0."""
+    return wp.where(orientation_error(state, env, command) <= state.success_tolerance, 1.0, 0.0)
+
+
+@wp.func
+def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
+    """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
+
+    They are about the axes of a frame that turns with them, as Isaac Lab's are about x and then y.
+    """
+    if state.age[env] == 0:
+        state.successes[env] = 0.0
+    elif success_bonus(state, env, first) == 0.0:
+        return
+    else:
+        state.successes[env] = state.successes[env] + 1.0
+    angles = between(state, env, roll, pitch, yaw)
+    goal = (
+        wp.quat_from_axis_angle(wp.vec3(1.0, 0.0, 0.0), angles[0])
+        * wp.quat_from_axis_angle(wp.vec3(0.0, 1.0, 0.0), angles[1])
+        * wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), angles[2])
+    )
+    state.commands[env, first] = goal[3]
+    for column in range(3):
+        state.commands[env, first + 1 + column] = goal[column]
+
+
+# Observations.
+
+
+@wp.func
+def object_pos(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the vector from the object's first place to the object [m]."""
+    home = wp.vec3(state.home[0], state.home[1], state.home[2])
+    return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2]) - home
+
+
+@wp.func
+def object_quat(state: Any, env: wp.int32) -> wp.vec4:
+    """Return the object's orientation."""
+    return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
+
+
+@wp.func
+def object_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the object's angular velocity in the world [rad/s]."""
+    return wp.quat_rotate(base_quat(state, env), ang_vel_b(state, env))
+
+
+@wp.func
+def goal_quat_diff(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+    """Return the rotation in the world from the goal to the object, with a real part that is not negative."""
+    turn = base_quat(state, env) * wp.quat_inverse(quat_of(goal_quat(state, env, command)))
+    sign = wp.where(turn[3] < 0.0, -1.0, 1.0)
+    return sign * wp.vec4(turn[3], turn[0], turn[1], turn[2])
+
+
+@wp.func
+def site_pos(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) -> wp.vec3:
+    """Return the position of a site in the world [m]."""
+    return state.site_xpos[env, sites[i]]
+
+
+# Rewards, terminations and metrics.
+
+
+@wp.func
+def track_pos_l2(state: Any, env: wp.int32) -> wp.float32:
+    """Return the distance of the object from its first place [m]."""
+    return wp.length(object_pos(state, env))
+
+
+@wp.func
+def track_orientation_inv_l2(state: Any, env: wp.int32, command: wp.int32, rot_eps: wp.float32) -> wp.float32:
+    """Reward an orientation near the goal's: 1 / (angle + rot_eps), both in rad."""
+    return 1.0 / (orientation_error(state, env, command) + rot_eps)
+
+
+@wp.func
+def object_away_from_goal(state: Any, env: wp.int32, threshold: wp.float32) -> wp.bool:
+    """Whether the object is further than `threshold` from its first place [m]."""
+    return track_pos_l2(state, env) > threshold
+
+
+@wp.func
+def consecutive_successes(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+    """Return the number of goals that were reached in the episode."""
+    return state.successes[env] + success_bonus(state, env, command)
+
+
+@wp.func
+def success(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+    """Return 1 where a goal was reached in the episode, else 0."""
+    return wp.where(consecutive_successes(state, env, command) > 0.0, 1.0, 0.0)
