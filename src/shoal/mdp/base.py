@@ -4,11 +4,6 @@ The robot's free joint is the model's first: ``qpos`` begins with the base's pos
 ``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any

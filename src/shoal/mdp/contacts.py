@@ -1,10 +1,5 @@
 """Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -3,11 +3,6 @@
 A function with a parameter `i` returns column `i`: it has a column for each name that its next parameter selects.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any

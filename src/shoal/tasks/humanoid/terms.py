@@ -4,11 +4,6 @@
 the motion, turned about z and shifted horizontally so that the anchors agree.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
