@@ -63,13 +63,7 @@ def make_plan(
 
 
 def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: str = "") -> list[Job]:
-    """Return the jobs of a file, or those that the flags of one task make.
-
-    Args:
-        config: The flags.
-        overrides: What was typed for the environment and the learner.
-        name: Name of the jobs, to which is added in what they differ. Default: the task's.
-    """
+    """Return the jobs of a file, or those that the flags of one task make, named after `name` or the task."""
     if config.jobs is not None:
         file = Path(config.jobs)
         return expand(read_entries(file), log_root=config.log_root, trust_run=config.trust_run, source=file)

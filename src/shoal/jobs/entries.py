@@ -231,12 +231,7 @@ def _with_absolute_models(env: EnvConfig) -> EnvConfig:
 
 
 def resolve_policies(log_root: str, spec: TaskSpec, text: str) -> list[Path | str]:
-    """Return the policies that `text` names.
-
-    Args:
-        log_root: Directory of this user's runs.
-        spec: The task.
-        text: See `JobEntry.policy`.
+    """Return the policies that `text` names, see `JobEntry.policy`.
 
     Returns:
         The absolute path of each file; `zero`, `random` or a class as a string.

@@ -76,8 +76,7 @@ class Ledger:
     def claim(self, *, avoid_own_failures: bool = False) -> Claim | None:
         """Lock and return the next free part; None if there is none at this moment.
 
-        Args:
-            avoid_own_failures: Leave parts that failed on this rank to others.
+        With `avoid_own_failures`, parts that failed on this rank are left to others.
         """
         for job in self._open_jobs():
             failures = read_failures(self.out, job)
@@ -196,10 +195,7 @@ def record_failure(  # noqa: PLR0913  By name.
 def record_loss(out: Path, rank: int | None, error: str) -> int:
     """Record that the parts which lost ranks ran have failed, once all ranks have ended; return their number.
 
-    Args:
-        out: Directory of the results.
-        rank: The rank that was lost; None where that is unknown, so that all that ran one are meant.
-        error: The error of the launch.
+    `rank` is the lost one; None where that is unknown, so that all that ran a part are meant.
     """
     recorded = 0
     for file in RunDir(out).ranks_dir.glob("rank_*.part"):

@@ -139,13 +139,9 @@ def resume_environments(loop: Loop, checkpoint: Checkpoint) -> None:
 
 
 def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[str, torch.Tensor]:
-    """Return the rows of the environments from `first` up to `end` of all; empty if there are none.
+    """Return the rows of the environments from `first` up to `end`, of all ranks; empty if there are none.
 
-    Args:
-        checkpoint: The checkpoint.
-        first: Number of the first environment, counted over all ranks.
-        end: Number after the last one.
-        each: Environments on each rank of the checkpoint.
+    Each rank of the checkpoint has `each` environments.
     """
     parts: list[dict[str, torch.Tensor]] = []
     for rank in range(first // each, -(-end // each)):

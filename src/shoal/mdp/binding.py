@@ -151,13 +151,10 @@ class Binder:
         return f"numbers[{self.places[path]}]"
 
     def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
-        """Bind a term.
+        """Bind a term by its group and name, such as ``rewards.feet_slip``.
 
-        Args:
-            path: Its group and name, such as ``rewards.feet_slip``.
-            term: Its declaration.
-            library: Module of `shoal.mdp` whose functions a string names.
-            own: Parameters after `state` and `env` that the caller passes itself.
+        A string names a function of `shoal.mdp.<library>`. `own` are parameters after `state` and `env` that the caller
+        passes itself.
         """
         function = find_function(term.func, library, path)
         if not isinstance(function, wp.Function):

@@ -9,7 +9,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, base_quat
+from shoal.mdp.base import base_ang_vel, base_quat
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
@@ -52,7 +52,7 @@ def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch
 @wp.func
 def add_root_velocity(state: Any, env: wp.int32, linear: wp.vec3, angular: wp.vec3) -> None:
     """Change the base's velocity [m/s] and angular velocity [rad/s], both given in the world."""
-    turning = ang_vel_b(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
+    turning = base_ang_vel(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
     for column in range(3):
         state.qvel[env, column] = state.qvel[env, column] + linear[column]
         state.qvel[env, 3 + column] = turning[column]

@@ -55,9 +55,7 @@ class Robot:
 def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
     """Check a robot before a launch, and return notes: what its actuators became, and its own time step.
 
-    Args:
-        config: The configuration.
-        usual: The task's default, whose robot is only looked for.
+    That of `usual`, the task's default, is only looked for.
 
     Raises:
         UsageError: It cannot be found, or not be simulated.

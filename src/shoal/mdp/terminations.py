@@ -6,7 +6,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import gravity_b
+from shoal.mdp.base import projected_gravity
 from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import surface_at
 
@@ -14,7 +14,7 @@ from shoal.mdp.ground import surface_at
 @wp.func
 def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bool:
     """Whether the base tilts more than `limit_angle` [rad]."""
-    return gravity_b(state, env)[2] > -wp.cos(limit_angle)
+    return projected_gravity(state, env)[2] > -wp.cos(limit_angle)
 
 
 @wp.func

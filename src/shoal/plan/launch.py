@@ -98,14 +98,8 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
 ) -> LaunchPlan:
     """Decide where the workers run.
 
-    Args:
-        config: What was asked.
-        tasks: The tasks of the workers.
-        environ: The environment variables.
-        gpus: The GPUs that this process sees.
-        probe_hosts: Probes and plans the nodes of `--hosts`.
-        num_nodes: Machines on which this command is typed.
-        spawns: Whether a single worker gets a process of its own, too.
+    `probe_hosts` probes and plans the nodes of `--hosts`. This command is typed on `num_nodes` machines; `spawns` is
+    whether a single worker gets a process of its own, too.
     """
     rank, launcher = joined_rank(environ), launcher_of(environ)
     if rank is not None:

@@ -55,12 +55,7 @@ def run_trials(
 ) -> None:
     """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
 
-    Args:
-        spec: The sweep, the same on every rank.
-        rank: This worker's rank.
-        stop: Stop signals received.
-        on_row: Called with a row for each trial that begins or ends.
-        beat: This rank's heartbeat.
+    `on_row` is called with a row for each trial that begins or ends.
 
     Raises:
         ShoalError: A signal came, or the GPU cannot be used any more.
