@@ -31,7 +31,7 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
-from shoal.sim.graphs import Stage, StepGraph, run_all, torch_stream
+from shoal.sim.graphs import Stage, StepGraph, torch_stream
 from shoal.sim.nan.dump import Dump
 
 if TYPE_CHECKING:
@@ -379,10 +379,6 @@ class KernelTask(ABC, Generic[ConfigT]):
         """
         self.final_obs = {group: wp.zeros_like(array) for group, array in self.obs.items()}
         self.graph = self.capture()
-
-    def run_stages(self) -> None:
-        """Run one step stage by stage and kernel by kernel."""
-        run_all(self.stages())
 
     def capture(self) -> StepGraph:
         """Return a new capture of a step."""
