@@ -1,7 +1,7 @@
 """The plan of a launch, whatever its workers do: mode, nodes and devices. What cannot be done is refused here."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,10 @@ class LaunchPlan:
     """In the mode *joined*, this process's rank."""
     notes: tuple[str, ...]
     """What the user should read before the workers start."""
+
+    def shared(self, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  Fields of any type.
+        """Return the fields of this class by name, with changes, for a plan that has more."""
+        return {each.name: getattr(self, each.name) for each in fields(LaunchPlan)} | changes
 
     @property
     def devices(self) -> tuple[str, ...]:
