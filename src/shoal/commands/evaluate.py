@@ -35,8 +35,8 @@ from shoal.tasks import registry
 
 WATCH_S = 2.0
 """Time between two looks at a run that is training."""
-
-
+_OF_JOBS = ("num_envs", "num_episodes", "num_steps", "rebuilds", "timeout", "retries", "record", "video", "control")
+"""Flags that are fields of a job's entry."""
 _STOPPING = "stopping. Episodes that have ended are kept, and the same command goes on."
 
 
@@ -71,16 +71,8 @@ def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: 
         name=name or registry.resolve(config.task or "").experiment,
         task=config.task or "",
         policy=config.checkpoint if config.agent_kind == "trained" else config.agent_kind,
-        num_envs=config.num_envs,
-        num_episodes=config.num_episodes,
-        num_steps=config.num_steps,
-        rebuilds=config.rebuilds,
         seed=config.seeds,
-        timeout=config.timeout,
-        retries=config.retries,
-        record=config.record,
-        video=config.video,
-        control=config.control,
+        **{name: getattr(config, name) for name in _OF_JOBS},
     )
     return expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
 
