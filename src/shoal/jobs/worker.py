@@ -108,8 +108,7 @@ class _Worker:
             has_failed = state_of(self._ledger.out, job) == "failed"
             what = "The job failed" if has_failed else "It is tried again"
             logger.warning("%s: part %d of %s failed (%s).", what, claim.part.number, job.name, reason.split("\n")[0])
-            rank = self._world.rank
-            refuse_broken_gpu(self._world.device, error, f"Rank {rank} cannot use its GPU", rank)
+            refuse_broken_gpu(self._world.device, self._world.rank, error)
             if has_failed and self._spec.fail_fast:
                 raise TrainingFailedError(f"The job {job.name} failed, and --fail-fast ends all: {reason}") from error
             return

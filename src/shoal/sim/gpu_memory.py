@@ -36,10 +36,8 @@ def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[N
         ) from error
 
 
-def refuse_broken_gpu(device: str, error: Exception, fact: str, rank: int | None = None) -> None:
-    """Lose this worker, after `error`, if its GPU does nothing any more, as after an illegal access.
-
-    `fact` is the beginning of the message, such as "Rank 1 cannot use its GPU".
+def refuse_broken_gpu(device: str, rank: int, error: Exception) -> None:
+    """Lose this rank, after `error`, if its GPU does nothing any more, as after an illegal access.
 
     Raises:
         WorkerLostError: The GPU cannot be used.
@@ -49,4 +47,4 @@ def refuse_broken_gpu(device: str, error: Exception, fact: str, rank: int | None
     try:
         torch.cuda.synchronize(device)
     except RuntimeError as broken:
-        raise WorkerLostError(f"{fact} any more ({broken}).", rank=rank) from error
+        raise WorkerLostError(f"Rank {rank} cannot use its GPU any more ({broken}).", rank=rank) from error

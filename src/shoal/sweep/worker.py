@@ -121,7 +121,7 @@ class _Worker:
                 write_whole(trial.run.path / "traceback.txt", details or traceback.format_exc())
                 logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
                 self._end(trial, "failed", reason.partition("\n")[0])
-                refuse_broken_gpu(self.device, error, f"A worker cannot use {self.device}")
+                refuse_broken_gpu(self.device, self._number, error)
         return True
 
     def _attempt(self, trial: Trial) -> None:
