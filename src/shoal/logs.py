@@ -28,11 +28,9 @@ class _RankFormatter(logging.Formatter):
 
 
 def configure_logging(*, rank: int | None = None, level: int | None = None) -> None:
-    """Send Shoal's log lines to standard error.
+    """Send Shoal's log lines to standard error, each with the rank; None in a process that is no worker.
 
-    Args:
-        rank: The rank on each line; None in a process that is no worker.
-        level: The lowest level to show. By default INFO, and DEBUG on other ranks than 0, whose lines go to files.
+    `level` is the lowest level to show: by default INFO, and DEBUG on other ranks than 0, whose lines go to files.
     """
     handler = _NewestStderr()
     handler.setFormatter(_RankFormatter(rank))

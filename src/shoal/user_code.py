@@ -15,10 +15,8 @@ from shoal.errors import UsageError, did_you_mean
 def find_class(noun: str, reference: str, accepts: Callable[[type], bool]) -> tuple[type, Path]:
     """Return a class of a user's own file, and the file.
 
-    Args:
-        noun: What the class is, for errors: "task" or "learner".
-        reference: `path/to/file.py:Class`; the class may be left out where the file has only one.
-        accepts: Whether a class that the file defines is one.
+    `noun` is what the class is, for errors: "task" or "learner". `reference` is `path/to/file.py:Class`; the class may
+    be left out where the file has only one that `accepts` takes.
 
     Raises:
         UsageError: There is no such file or class, or the file raised while it was imported.

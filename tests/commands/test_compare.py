@@ -72,7 +72,7 @@ def test_a_policy_does_not_differ_from_itself(tmp_path: Path) -> None:
 
 def test_a_second_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     compared("zero", "zero", "--num-episodes", "64", out=tmp_path)
-    episodes = JobFiles.of(tmp_path, "A-000000-000064").episodes
+    episodes = JobFiles(tmp_path / "A-000000-000064").episodes
     lines = episodes.read_text(encoding="utf-8").splitlines()
     changed = [json.dumps(json.loads(line) | {"return": 1000.0 + number}) for number, line in enumerate(lines)]
     episodes.write_text("\n".join(changed) + "\n", encoding="utf-8")
@@ -144,7 +144,7 @@ def write_results(
     job = {"name": f"job-{task}", "task": task, "policy": f"{out}.pt", "env": env or {}, **more}
     manifest = out / "manifest.json"
     jobs = json.loads(manifest.read_text(encoding="utf-8"))["jobs"] if manifest.exists() else []
-    episodes = JobFiles.of(out, job["name"]).episodes
+    episodes = JobFiles(out / job["name"]).episodes
     episodes.parent.mkdir(parents=True)
     lines = (json.dumps({"index": index, "seed": 1, "return": value}) for index, value in enumerate(returns))
     episodes.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import pytest
 import torch
@@ -44,8 +43,8 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     exported = exportable_policy(learner, env, env.task, name=TASK, checkpoint="", iteration=0)
     file, _ = write_policy(exported, tmp_path / "policy.onnx")
 
-    controller = runpy.run_path(str(CONTROLLER))["Controller"](str(file))
-    data = mujoco.MjData(controller.build(str(SHIPPED)))
+    controller = runpy.run_path(str(CONTROLLER))["Controller"](str(file), str(SHIPPED))
+    data = controller.data
     data.qpos[:], data.qvel[:] = env.task.qpos.numpy()[0], env.task.qvel.numpy()[0]
     controller.commands["twist"][:] = env.task.command_array.numpy()[0]
     policy, observed = learner.policy(), env.get_observations()
@@ -53,7 +52,7 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     for step in range(STEPS):
         with torch.inference_mode():
             actions = policy(observed)
-        observation, action = controller.step(data)
+        observation, action = controller.step()
         np.testing.assert_allclose(observation, observed["policy"][0], atol=TOLERANCE, err_msg=f"step {step}")
         np.testing.assert_allclose(action, actions[0], atol=TOLERANCE, err_msg=f"step {step}")
         moved = max(moved, float(actions.abs().max()))

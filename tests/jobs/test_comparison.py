@@ -29,7 +29,7 @@ def write_jobs(out: Path, *jobs: tuple[dict[str, Any], Sequence[float]]) -> Path
         plain: dict[str, Any] = {"name": str(number), "task": "Ant-v5", "policy": f"{out}/model.pt"}
         made.append(Job(**plain | changes))
     for job, (_, returns) in zip(made, jobs, strict=True):
-        files = JobFiles.of(out, job.name)
+        files = JobFiles(out / job.name)
         files.path.mkdir(parents=True)
         episodes = ({"index": i, "seed": job.seed, "return": value} for i, value in enumerate(returns))
         files.episodes.write_text("".join(json.dumps(episode) + "\n" for episode in episodes), encoding="utf-8")

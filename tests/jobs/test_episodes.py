@@ -53,7 +53,7 @@ def episodes_of(out: Path, *jobs: Job) -> list[dict[str, Any]]:
     )
     run_jobs(spec, World(), stop=StopRequests(), store=None, threads=1)
     assert Ledger(out=out, jobs=jobs).is_done()
-    text = JobFiles.of(out, jobs[0].name).episodes.read_text(encoding="utf-8")
+    text = JobFiles(out / jobs[0].name).episodes.read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -47,7 +47,7 @@ def write(claim: Claim, *indices: int) -> None:
 
 
 def indices_in(out: Path, job: Job = JOB) -> list[int]:
-    lines = JobFiles.of(out, job.name).episodes.read_text(encoding="utf-8").splitlines()
+    lines = JobFiles(out / job.name).episodes.read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["index"] for line in lines]
 
 
@@ -83,7 +83,7 @@ def test_two_ranks_share_the_parts_of_a_job_and_its_episodes_are_merged_by_index
     assert indices_in(out) == list(range(10))
     assert first.is_done()
     assert second.is_done()
-    assert not JobFiles.of(out, JOB.name).parts.exists()
+    assert not JobFiles(out / JOB.name).parts.exists()
     assert seconds_of(out, JOB) == 6.0
     assert ledger(out).claim() is None
 
@@ -132,7 +132,7 @@ def test_a_part_that_failed_is_left_to_others_and_the_job_fails_after_its_retrie
     assert state_of(out, JOB) == "failed"
     assert first.is_done()
     assert first.claim() is None
-    assert JobFiles.of(out, JOB.name).traceback.read_text(encoding="utf-8") == "Traceback of the second"
+    assert JobFiles(out / JOB.name).traceback.read_text(encoding="utf-8") == "Traceback of the second"
     forget_failures(out, [JOB])
     assert state_of(out, JOB) == "unfinished"
     assert take(ledger(out)).part.number == 0

@@ -57,7 +57,7 @@ def write_output(out: Path) -> dict[str, Any]:
         write_episodes(out, job, returns)
     failure = {"part": 0, "rank": 0, "host": "node", "error": f"Traceback\n{EVIL}", "time": "now"}
     (out / "failed").mkdir()
-    JobFiles.of(out, "failed").failures.write_text(json.dumps(failure) + "\n", encoding="utf-8")
+    JobFiles(out / "failed").failures.write_text(json.dumps(failure) + "\n", encoding="utf-8")
     write_film(out / FILMED / "episode_000000.mp4")
     results = write_results(out)
     (out / "report.html").write_text(report_html(results, out), encoding="utf-8")
@@ -79,7 +79,7 @@ def write_episodes(out: Path, job: Job, returns: Sequence[float]) -> None:
         }
         for index, value in enumerate(returns)
     ]
-    files = JobFiles.of(out, job.name)
+    files = JobFiles(out / job.name)
     files.path.mkdir()
     files.episodes.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shoal.errors import UsageError
-from shoal.jobs.results import is_control, read_episodes, read_jobs, write_results, write_summary
+from shoal.jobs.results import is_control, iterate_episodes, read_jobs, write_results, write_summary
 from shoal.jobs.statistics import summarize
 from shoal.plan.job import Job, JobFiles
 
@@ -36,14 +36,14 @@ def finish(out: Path, job: Job, returns: Sequence[float], **changes: Any) -> lis
     plain: dict[str, Any] = {"length": 500, "ended": "time out", "success": None, "met_at_reset": False}
     plain |= {"terms": {"upright": 0.5}, "metrics": {}} | changes
     episodes = [{"index": i, "seed": job.seed, "return": value, **plain} for i, value in enumerate(returns)]
-    write_lines(JobFiles.of(out, job.name).episodes, episodes)
+    write_lines(JobFiles(out / job.name).episodes, episodes)
     return episodes
 
 
 def fail(out: Path, job: Job, *errors: str, part: int = 0) -> None:
     """Write failed attempts of a part."""
     failures = [{"part": part, "rank": 1, "host": "node", "error": error, "time": "now"} for error in errors]
-    write_lines(JobFiles.of(out, job.name).failures, failures)
+    write_lines(JobFiles(out / job.name).failures, failures)
 
 
 def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
@@ -82,23 +82,23 @@ def test_a_job_outside_the_directory_is_refused(tmp_path: Path, name: str) -> No
 def test_episodes_are_those_of_a_finished_job(tmp_path: Path) -> None:
     done, waiting = make_job("done"), make_job("waiting")
     assert [each["return"] for each in finish(tmp_path, done, [1.0, 2.0])] == [1.0, 2.0]
-    assert [each["index"] for each in read_episodes(tmp_path, done)] == [0, 1]
-    assert read_episodes(tmp_path, waiting) == []
+    assert [each["index"] for each in iterate_episodes(tmp_path, done)] == [0, 1]
+    assert [*iterate_episodes(tmp_path, waiting)] == []
 
 
 def test_a_return_that_is_no_number_is_read(tmp_path: Path) -> None:
     job = make_job("a")
     finish(tmp_path, job, [math.nan])
-    assert math.isnan(read_episodes(tmp_path, job)[0]["return"])
+    assert math.isnan(next(iterate_episodes(tmp_path, job))["return"])
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     job = make_job("a")
     finish(tmp_path, job, [1.0])
-    with JobFiles.of(tmp_path, "a").episodes.open("a", encoding="utf-8") as file:
+    with JobFiles(tmp_path / "a").episodes.open("a", encoding="utf-8") as file:
         file.write('{"index": 1, "ret')
     with pytest.raises(UsageError, match=r"episodes\.jsonl, line 2, is no JSON"):
-        read_episodes(tmp_path, job)
+        list(iterate_episodes(tmp_path, job))
 
 
 # Writing
@@ -142,7 +142,7 @@ def test_a_failure_that_was_cut_off_does_not_hide_the_others(tmp_path: Path) -> 
     job = make_job("a")
     write_manifest(tmp_path, job)
     fail(tmp_path, job, "first")
-    with JobFiles.of(tmp_path, "a").failures.open("a", encoding="utf-8") as file:
+    with JobFiles(tmp_path / "a").failures.open("a", encoding="utf-8") as file:
         file.write('{"part": 0, "er')
     assert write_results(tmp_path)["jobs"][0]["failed_attempts"] == 1
 
@@ -188,7 +188,7 @@ def test_episodes_of_one_environment_all_count(tmp_path: Path) -> None:
     job = make_job("a", num_steps=1000)
     write_manifest(tmp_path, job)
     episodes = finish(tmp_path, job, [1.0, 2.0])
-    write_lines(JobFiles.of(tmp_path, "a").episodes, [each | {"index": 0} for each in episodes])
+    write_lines(JobFiles(tmp_path / "a").episodes, [each | {"index": 0} for each in episodes])
     assert write_results(tmp_path)["groups"][0]["summary"]["episodes"] == 2
 
 

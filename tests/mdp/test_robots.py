@@ -13,7 +13,7 @@ import warp as wp
 from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.robot_task import RobotTask
-from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, read_robot
+from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, joint_gains, read_robot
 from shoal.mdp.terms import Action, Contact, Event, Obs, Reward
 
 TWO_LEGS = """
@@ -58,8 +58,9 @@ def robot(tmp_path: Path) -> str:
 
 def test_motors_and_bare_joints_become_servos_within_the_limits_of_the_model(robot: str) -> None:
     config = RobotConfig(robot=robot, pose={".*": 0.0}, kd={"left_hip": 2.0}, torque={"right_ankle": 5.0})
-    read = read_robot(build_on_a_plane(config), config)
-    numbers = dict(zip(read.joint_names, zip(*read.gains, read.torque_limits, strict=True), strict=True))
+    model = build_on_a_plane(config)
+    names = read_robot(model, config).joint_names
+    numbers = dict(zip(names, zip(*joint_gains(model), strict=True), strict=True))
     assert numbers == {
         "left_hip": (60.0, 2.0, 40.0),
         "right_hip": (30.0, 1.0, 9.0),

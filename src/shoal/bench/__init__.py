@@ -44,11 +44,7 @@ class BenchReport:
 
 
 def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
-    """Measure a task.
-
-    Args:
-        config: The configuration.
-        log: Takes a line about each measurement.
+    """Measure a task; `log` takes a line about each measurement.
 
     Raises:
         UsageError: The configuration is impossible on this machine.

@@ -76,13 +76,7 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
 def _call_rates(
     steppers: Mapping[str, Callable[[], object]], wait: Callable[[], None], seconds: float
 ) -> dict[str, float]:
-    """Return calls per second of each function, called in turns.
-
-    Args:
-        steppers: Functions by name.
-        wait: Synchronises the device.
-        seconds: Time for each [s].
-    """
+    """Return calls per second of each function, called in turns for so long; `wait` synchronises the device."""
     turns, spent = 0, dict.fromkeys(steppers, 0.0)
     while min(spent.values()) < seconds:
         for name, call in steppers.items():

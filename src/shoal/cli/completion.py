@@ -95,12 +95,7 @@ _POSITIONAL = {"--file", "--run", "--a", "--b"}
 
 
 def candidates(words: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return what can replace the last of `words`, which stand on the command line up to the cursor.
-
-    Args:
-        words: The command line; the last word may be empty.
-        commands: Names of the commands of `shoal`.
-    """
+    """Return what can replace the last of `words`, the command line up to the cursor; it may be empty."""
     words = [word for word in words if word != "="]  # bash splits --flag=value.
     command, before, current = Path(words[0]).name, words[1:-1], words[-1]
     if command == "shoal":

@@ -1,13 +1,15 @@
 """What tyro makes flags of beside the fields of a configuration: positional arguments, and numbers by pattern."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 
 from shoal.config.commands import AgentKind, CheckpointsConfig, ConvertConfig, MotionConfig, PlayConfig, ReplayConfig
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.sweep import SweepConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +27,6 @@ class EvaluateFlags(EvaluateConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareFlags(CompareConfig):
-    """Arguments of `shoal compare A B`: both directories are positional."""
-
-    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A")]
-    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparePoliciesFlags(ComparePoliciesConfig):
     """Arguments of `shoal compare TASK A B`: both policies are positional."""
 
@@ -40,39 +34,27 @@ class ComparePoliciesFlags(ComparePoliciesConfig):
     b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B", help_behavior_hint="(required)")] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayFlags(ReplayConfig):
-    """Arguments of `shoal replay`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MotionFlags(MotionConfig):
-    """Arguments of `shoal motion`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsFlags(CheckpointsConfig):
-    """Arguments of `shoal checkpoints`: the run is positional."""
-
-    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]")] = None
+def _positional(kind: type[T], **metavars: str) -> type[T]:
+    """Return a configuration some of whose fields are positional arguments, with these names in its help."""
+    config, hints = cast("Any", kind), get_type_hints(kind)
+    made = [
+        (
+            each.name,
+            Annotated[tyro.conf.Positional[hints[each.name]], tyro.conf.arg(metavar=metavar)],
+            field(default=each.default),
+        )
+        for each in fields(config)
+        if (metavar := metavars.get(each.name))
+    ]
+    return make_dataclass(kind.__name__, made, bases=(kind,), frozen=True, slots=True, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFlags(SweepConfig):
-    """Arguments of `shoal sweep`: the file is positional."""
-
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertFlags(ConvertConfig):
-    """Arguments of `shoal convert`: the file is positional."""
-
-    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
+CompareFlags = _positional(CompareConfig, a="A", b="B")
+ReplayFlags = _positional(ReplayConfig, file="FILE")
+MotionFlags = _positional(MotionConfig, file="FILE")
+CheckpointsFlags = _positional(CheckpointsConfig, run="[RUN]")
+SweepFlags = _positional(SweepConfig, file="FILE")
+ConvertFlags = _positional(ConvertConfig, file="FILE")
 
 
 PATTERNS = tyro.constructors.ConstructorRegistry()

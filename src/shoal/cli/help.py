@@ -74,13 +74,7 @@ class _Group:
 
 
 def print_help(words: Sequence[str], program: str, render: Callable[[], object]) -> None:
-    """Print the help that `words` request.
-
-    Args:
-        words: The arguments of the command, without the task.
-        program: The command, as its help names it.
-        render: Makes tyro print its help.
-    """
+    """Print the help of a `program` that `words` request, from the text that `render` makes tyro print."""
     at = next(index for index, word in enumerate(words) if word in HELP_FLAGS)
     name = " ".join(takewhile(lambda word: not word.startswith("-"), words[at + 1 :]))
     text = _captured(render)

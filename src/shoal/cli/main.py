@@ -77,7 +77,7 @@ def _start(config: TrainConfig) -> None:
         return
     release_output()
     if plan.launch_mode == "elastic":
-        run_elastic(plan, lambda error: _exit(error.exit_code, error))  # The worker with rank 0 prints.
+        run_elastic(plan, _abort)  # The worker with rank 0 prints.
         return
     try:
         with report.training_view(plan, silent=not prints) as view:
@@ -145,11 +145,7 @@ def _run_jobs(plan: EvaluatePlan) -> tuple[Path, dict[str, Any]]:
 
     configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if plan.leads else logging.WARNING)
     release_output()
-
-    def abort(error: ShoalError) -> NoReturn:
-        _exit(error.exit_code, error)
-
-    return evaluate(plan, evaluation_view(plan, silent=not plan.leads), abort)
+    return evaluate(plan, evaluation_view(plan, silent=not plan.leads), _abort)
 
 
 def _compare(words: Sequence[str]) -> None:
@@ -189,11 +185,7 @@ def _sweep(words: Sequence[str]) -> None:
             print_sweep_plan(plan)
         return
     release_output()
-
-    def abort(error: ShoalError) -> NoReturn:
-        _exit(error.exit_code, error)
-
-    rows = sweep(plan, SweepView(plan, silent=not leads), abort)
+    rows = sweep(plan, SweepView(plan, silent=not leads), _abort)
     if leads:
         print_sweep(plan, rows)
         refuse_failed(plan, rows)
@@ -389,3 +381,8 @@ def _exit(code: int, reason: ShoalError | str = "") -> NoReturn:
     if finish_output() and code == 0:
         sys.exit(0)
     os._exit(code)
+
+
+def _abort(error: ShoalError) -> NoReturn:
+    """End this process with an error, from any thread."""
+    _exit(error.exit_code, error)

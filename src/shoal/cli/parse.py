@@ -79,15 +79,10 @@ _ALIASES = {"--save-interval": "--agent.save-interval", "--save_interval": "--ag
 
 
 def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str, about: str) -> T:
-    """Return `default` with the fields that flags override.
+    """Return `default`, a configuration or its class, with the fields that flags override.
 
-    tyro prints its own errors, with the nearest valid names, and exits with 2.
-
-    Args:
-        default: The configuration without any flag, or its class.
-        arguments: The flags.
-        program: The command, as help and errors name it.
-        about: Key of the command's description.
+    tyro prints its own errors, with the nearest valid names, and exits with 2. `program` is the command as help and
+    errors name it, and `about` the key of its description.
     """
     kind: Any = default if isinstance(default, type) else type(default)
     defaults: dict[str, Any] = {} if isinstance(default, type) else {"default": default}

@@ -174,15 +174,12 @@ class SilentView:
 
     def on_phase(self, phase: str) -> None:
         """Print nothing."""
-        del phase
 
     def on_row(self, row: Mapping[str, float]) -> None:
         """Print nothing."""
-        del row
 
     def on_line(self, line: str) -> None:
         """Print nothing."""
-        del line
 
     def close(self) -> None:
         """Print nothing."""

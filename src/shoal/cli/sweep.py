@@ -32,7 +32,6 @@ class SweepView:
 
     def on_phase(self, phase: str) -> None:
         """Show nothing: trials of several workers are in different phases."""
-        del phase
 
     def on_row(self, row: Mapping[str, Any]) -> None:
         """Show the end of a trial."""

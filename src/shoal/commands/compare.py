@@ -104,11 +104,8 @@ def compare_policies(
 ) -> Comparison:
     """Evaluate two policies on the same episodes, in rounds, until the verdict is sure or all episodes are run.
 
-    Args:
-        config: The flags.
-        overrides: The environment of both policies, and what was typed for their learner.
-        run_jobs: Runs jobs with the flags of `evaluate`; returns the directory of the results.
-        on_round: Takes the verdict after each round.
+    `run_jobs` runs jobs with the flags of `evaluate`, and returns the directory of the results. `on_round` takes the
+    verdict after each round.
 
     Raises:
         UsageError: A side is no policy, or several, or torchrun or srun started this process.

@@ -35,8 +35,8 @@ from shoal.tasks import registry
 
 WATCH_S = 2.0
 """Time between two looks at a run that is training."""
-
-
+_OF_JOBS = ("num_envs", "num_episodes", "num_steps", "rebuilds", "timeout", "retries", "record", "video", "control")
+"""Flags that are fields of a job's entry."""
 _STOPPING = "stopping. Episodes that have ended are kept, and the same command goes on."
 
 
@@ -63,13 +63,7 @@ def make_plan(
 
 
 def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: str = "") -> list[Job]:
-    """Return the jobs of a file, or those that the flags of one task make.
-
-    Args:
-        config: The flags.
-        overrides: What was typed for the environment and the learner.
-        name: Name of the jobs, to which is added in what they differ. Default: the task's.
-    """
+    """Return the jobs of a file, or those that the flags of one task make, named after `name` or the task."""
     if config.jobs is not None:
         file = Path(config.jobs)
         return expand(read_entries(file), log_root=config.log_root, trust_run=config.trust_run, source=file)
@@ -77,16 +71,8 @@ def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: 
         name=name or registry.resolve(config.task or "").experiment,
         task=config.task or "",
         policy=config.checkpoint if config.agent_kind == "trained" else config.agent_kind,
-        num_envs=config.num_envs,
-        num_episodes=config.num_episodes,
-        num_steps=config.num_steps,
-        rebuilds=config.rebuilds,
         seed=config.seeds,
-        timeout=config.timeout,
-        retries=config.retries,
-        record=config.record,
-        video=config.video,
-        control=config.control,
+        **{name: getattr(config, name) for name in _OF_JOBS},
     )
     return expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
 

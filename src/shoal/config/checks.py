@@ -109,10 +109,7 @@ def refuse_no_mp4(path: str | None) -> None:
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:
     """Check every field that `rules` names; None always passes, infinity and NaN never do.
 
-    Args:
-        config: The configuration, normally `self` in its own `__post_init__`.
-        prefix: Written before the name of a field, such as ``"env."``; with ``"--"`` the name is written as a flag.
-        rules: The rule of each field.
+    Errors have `prefix`, such as ``"env."``, before the name of a field; with ``"--"`` the name is written as a flag.
     """
     for name, rule in rules.items():
         value = getattr(config, name)
@@ -130,13 +127,9 @@ def check_class(
 ) -> None:
     """Refuse a `class_name` that rsl_rl does not have, and fields that the named class does not take.
 
-    A class of the user's own, written ``module:Class``, may take any field.
-
-    Args:
-        config: A configuration with a field `class_name`.
-        chosen: The value of that field; None stands for no class at all.
-        prefix: Written before the name of a field.
-        takes: The class-specific fields of each of rsl_rl's classes.
+    A class of the user's own, written ``module:Class``, may take any field. `chosen` is the class, None for none at
+    all; `takes` has the class-specific fields of each of rsl_rl's classes, and errors have `prefix` before the name of
+    a field.
     """
     if chosen is not None and is_custom(chosen):
         return
@@ -161,12 +154,7 @@ def is_custom(class_name: str) -> bool:
 
 
 def foreign_code(own: Sequence[Mapping[str, object]], other: Sequence[Mapping[str, object]]) -> tuple[str, str] | None:
-    """Return field and name of code that `other` would import and `own` would not, if there is any.
-
-    Args:
-        own: Configurations of plain values.
-        other: The same from elsewhere.
-    """
+    """Return field and name of code that the configurations `other` import and `own` do not, if there is any."""
     known = {name for each in own for name in _names_of_code(each, "")}
     return next((name for each in other for name in _names_of_code(each, "") if name not in known), None)
 

@@ -14,8 +14,8 @@ AgentKind = Literal["trained", "zero", "random"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayConfig(Config):
-    """Flags of `play` and `evaluate`."""
+class PolicyConfig(Config):
+    """Flags that name a trained policy."""
 
     prefix = "--"
 
@@ -26,6 +26,20 @@ class PlayConfig(Config):
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run, or the best of
     all its runs, `best-of-runs`."""
+    log_root: str = "logs"
+    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
+    trust_run: bool = False
+    """Import the classes that the policy's run names even if the run is not below `--log-root`."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The task's environment; by default as in the policy's training."""
+    agent: AgentConfig = field(default_factory=RslRlConfig)
+    """The learner, whose networks are rebuilt; by default as in the policy's training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayConfig(PolicyConfig):
+    """Flags of `play` and `evaluate`."""
+
     agent_kind: AgentKind = "trained"
     """Source of the actions: the policy of the checkpoint, or without a checkpoint `zero` or `random` in [-1, 1]."""
     episodes: Annotated[int, at_least(1)] = 10
@@ -50,14 +64,6 @@ class PlayConfig(Config):
     """Width and height of the film [pixels]."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """Index of a visible GPU, or `None` for the CPU. `auto` is GPU 0 if there is one, else the CPU."""
-    log_root: str = "logs"
-    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
-    trust_run: bool = False
-    """Import the classes that the policy's run names even if the run is not below `--log-root`."""
-    env: EnvConfig = field(default_factory=EnvConfig)
-    """The task's environment; by default as in the policy's training."""
-    agent: AgentConfig = field(default_factory=RslRlConfig)
-    """The learner, whose networks are rebuilt; by default as in the policy's training."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -71,29 +77,12 @@ class PlayConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportConfig(Config):
+class ExportConfig(PolicyConfig):
     """Flags of `shoal export`."""
 
-    prefix = "--"
-
-    task: str
-    """Task of the policy: a registered name, or `path/to/file.py:Class`."""
-    learner: str = "rsl_rl"
-    """Learner that trained it; by default that of the policy's training."""
-    checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run, or the best of
-    all its runs, `best-of-runs`."""
     out: str | None = None
     """The ONNX file; the torch.export program goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
     beside a `.pt` file that is in no run."""
-    log_root: str = "logs"
-    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
-    trust_run: bool = False
-    """Import the classes that the policy's run names even if the run is not below `--log-root`."""
-    env: EnvConfig = field(default_factory=EnvConfig)
-    """The task's environment; by default as in the policy's training."""
-    agent: AgentConfig = field(default_factory=RslRlConfig)
-    """The learner, whose networks are rebuilt; by default as in the policy's training."""
 
     def __post_init__(self) -> None:
         """Refuse an output file with another suffix."""

@@ -78,11 +78,7 @@ class MujocoConfig(EnvConfig):
     deterministic without it."""
 
     def engine_on(self, device: str) -> Literal["warp", "native"]:
-        """Return the engine that simulates on a device.
-
-        Args:
-            device: ``cpu``, or ``cuda:<index>``.
-        """
+        """Return the engine that simulates on a device, ``cpu`` or ``cuda:<index>``."""
         if self.engine == "auto":
             return "native" if device == "cpu" else "warp"
         if self.engine == "native" and device != "cpu":

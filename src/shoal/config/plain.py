@@ -35,11 +35,6 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     """Return `template` with the values of `mapping`; what the mapping does not name stays.
 
     Nested configurations are overlaid in turn; tuples and dicts are replaced whole.
-
-    Args:
-        template: A configuration that has the defaults, or its class.
-        mapping: Names of fields and plain values.
-        path: Path of the mapping in its file, such as ``"agent"``, for errors.
     """
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):

@@ -7,6 +7,13 @@ from shoal.config.agent import AgentConfig
 from shoal.config.checks import above, at_least, each, within
 from shoal.errors import UsageError
 
+_OF_CONFIG = (
+    *("learning_rate", "lr_schedule", "schedule_type", "kl_threshold", "gamma", "tau", "e_clip", "entropy_coef"),
+    *("critic_coef", "bounds_loss_coef", "grad_norm", "mini_epochs", "normalize_input", "normalize_value"),
+    "clip_actions",
+)
+"""Fields that are in the section `config` of rl_games' files, under the same names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlGamesConfig(AgentConfig):
@@ -99,20 +106,6 @@ class RlGamesConfig(AgentConfig):
                 "value_bootstrap": True,
                 "truncate_grads": True,
                 "clip_value": True,
-                "learning_rate": self.learning_rate,
-                "lr_schedule": self.lr_schedule,
-                "schedule_type": self.schedule_type,
-                "kl_threshold": self.kl_threshold,
-                "gamma": self.gamma,
-                "tau": self.tau,
-                "e_clip": self.e_clip,
-                "entropy_coef": self.entropy_coef,
-                "critic_coef": self.critic_coef,
-                "bounds_loss_coef": self.bounds_loss_coef,
-                "grad_norm": self.grad_norm,
-                "mini_epochs": self.mini_epochs,
-                "normalize_input": self.normalize_input,
-                "normalize_value": self.normalize_value,
-                "clip_actions": self.clip_actions,
+                **{name: getattr(self, name) for name in _OF_CONFIG},
             },
         }

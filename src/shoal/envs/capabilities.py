@@ -39,12 +39,7 @@ class Capabilities:
         """Restore rows of the first environments; the others keep theirs."""
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment.
-
-        Args:
-            seed: Seed of the random numbers; None continues the present ones.
-            first: Index of the first environment: the random numbers of each follow from the seed and its index.
-        """
+        """Begin a new episode in every environment, see `KernelTask.restart`."""
 
 
 def capabilities_of(env: object) -> Capabilities:

@@ -32,12 +32,7 @@ class Pairs:
 def pair(out_a: Path, out_b: Path, *, task: str | None = None) -> Pairs:
     """Return paired differences of two output directories: of episodes with equal task, variation, seed and index.
 
-    Controls are left out.
-
-    Args:
-        out_a: Output directory of side A.
-        out_b: Output directory of side B.
-        task: Default: the only task that both have.
+    Controls are left out. `task` is by default the only one that both have.
 
     Raises:
         UsageError: Nothing pairs, several tasks do, or a directory has an episode of several policies.

@@ -22,6 +22,7 @@ from shoal.config.jobs import JobEntry
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError, did_you_mean
+from shoal.plan.changes import nested
 from shoal.plan.checkpoints import MODEL, Checkpoint, checkpoint_at, list_checkpoints, newest_good, run_of
 from shoal.plan.job import Job
 from shoal.plan.resume import find_model
@@ -188,10 +189,7 @@ def _varied(env: EnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str
     grids = {name: _values(_annotation(env, name), value) for name, value in variations.items()}
     labels = [_labels(name, values) for name, values in grids.items()]
     for values, words in zip(itertools.product(*grids.values()), itertools.product(*labels), strict=True):
-        changes: dict[str, Any] = {}
-        for name, value in zip(grids, values, strict=True):
-            *parents, last = name.split(".")
-            reduce(lambda inner, parent: inner.setdefault(parent, {}), parents, changes)[last] = value
+        changes = nested(dict(zip(grids, values, strict=True)))
         # At once, because limits may depend on one another.
         plain = to_plain(_with_absolute_models(from_plain(env, changes, "env")))
         yield "".join(words), plain, {name: reduce(getitem, name.split("."), plain) for name in grids}
@@ -231,12 +229,7 @@ def _with_absolute_models(env: EnvConfig) -> EnvConfig:
 
 
 def resolve_policies(log_root: str, spec: TaskSpec, text: str) -> list[Path | str]:
-    """Return the policies that `text` names.
-
-    Args:
-        log_root: Directory of this user's runs.
-        spec: The task.
-        text: See `JobEntry.policy`.
+    """Return the policies that `text` names, see `JobEntry.policy`.
 
     Returns:
         The absolute path of each file; `zero`, `random` or a class as a string.

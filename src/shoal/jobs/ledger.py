@@ -76,8 +76,7 @@ class Ledger:
     def claim(self, *, avoid_own_failures: bool = False) -> Claim | None:
         """Lock and return the next free part; None if there is none at this moment.
 
-        Args:
-            avoid_own_failures: Leave parts that failed on this rank to others.
+        With `avoid_own_failures`, parts that failed on this rank are left to others.
         """
         for job in self._open_jobs():
             failures = read_failures(self.out, job)
@@ -154,7 +153,7 @@ class Ledger:
         for job in self.jobs:
             parts = job.parts()
             total += len(parts)
-            if JobFiles.of(self.out, job.name).episodes.exists():
+            if JobFiles(self.out / job.name).episodes.exists():
                 done += len(parts)
             else:
                 done += sum(_part_files(self.out, job, part)[1].exists() for part in parts)
@@ -164,14 +163,14 @@ class Ledger:
 def prepare(out: Path, jobs: Sequence[Job]) -> None:
     """Make the directories of all jobs; workers make none, so that nothing of a finished job comes back."""
     for job in jobs:
-        files = JobFiles.of(out, job.name)
+        files = JobFiles(out / job.name)
         if not files.episodes.exists():
             files.parts.mkdir(parents=True, exist_ok=True)
 
 
 def state_of(out: Path, job: Job) -> State:
     """Return the state of a job: it has failed once a part has failed more often than `retries` allows."""
-    if JobFiles.of(out, job.name).episodes.exists():
+    if JobFiles(out / job.name).episodes.exists():
         return "finished"
     attempts = [each["part"] for each in read_failures(out, job)]
     return "failed" if any(attempts.count(part) > job.retries for part in set(attempts)) else "unfinished"
@@ -179,14 +178,14 @@ def state_of(out: Path, job: Job) -> State:
 
 def read_failures(out: Path, job: Job) -> list[dict[str, Any]]:
     """Return the attempts of a job that failed, oldest first."""
-    return _lines(JobFiles.of(out, job.name).failures)
+    return _lines(JobFiles(out / job.name).failures)
 
 
 def record_failure(  # noqa: PLR0913  By name.
     out: Path, job: str, *, part: int, rank: int, error: str, traceback: str = ""
 ) -> None:
     """Record an attempt that failed, with its traceback."""
-    files = JobFiles.of(out, job)
+    files = JobFiles(out / job)
     failure = {"part": part, "rank": rank, "host": platform.node(), "error": error, "time": now()}
     write_whole(files.traceback, traceback or f"{error}\n")
     with files.failures.open("a", encoding="utf-8") as file:
@@ -196,10 +195,7 @@ def record_failure(  # noqa: PLR0913  By name.
 def record_loss(out: Path, rank: int | None, error: str) -> int:
     """Record that the parts which lost ranks ran have failed, once all ranks have ended; return their number.
 
-    Args:
-        out: Directory of the results.
-        rank: The rank that was lost; None where that is unknown, so that all that ran one are meant.
-        error: The error of the launch.
+    `rank` is the lost one; None where that is unknown, so that all that ran a part are meant.
     """
     recorded = 0
     for file in RunDir(out).ranks_dir.glob("rank_*.part"):
@@ -222,12 +218,12 @@ def forget_failures(out: Path, jobs: Sequence[Job]) -> None:
     """Give jobs that have failed all their attempts again."""
     for job in jobs:
         if state_of(out, job) == "failed":
-            JobFiles.of(out, job.name).failures.unlink()
+            JobFiles(out / job.name).failures.unlink()
 
 
 def merge(out: Path, job: Job) -> None:
     """Write the episodes of a job whose parts are all done, and remove the parts."""
-    files = JobFiles.of(out, job.name)
+    files = JobFiles(out / job.name)
     finished = [_part_files(out, job, part)[1] for part in job.parts()]
     with suppress(FileNotFoundError):  # Another worker has merged them.
         descriptor = os.open(files.parts, os.O_RDONLY)
@@ -259,13 +255,13 @@ def _merge_recordings(files: JobFiles, job: Job) -> None:
 
 def _part_files(out: Path, job: Job, part: Part) -> tuple[Path, Path]:
     """Return the file of a part in progress, and its name once it is done."""
-    directory = JobFiles.of(out, job.name).parts
+    directory = JobFiles(out / job.name).parts
     return directory / f"{part.number:06d}.part", directory / f"{part.number:06d}.jsonl"
 
 
 def _timing(out: Path, job: Job) -> Path:
     """Return the file with a line about the time of each part."""
-    return JobFiles.of(out, job.name).path / "timing.jsonl"
+    return JobFiles(out / job.name).path / "timing.jsonl"
 
 
 def _present(out: Path, rank: int) -> Path:

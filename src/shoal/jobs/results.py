@@ -51,7 +51,7 @@ def iterate_episodes(out: Path, job: Job) -> Iterator[dict[str, Any]]:
     Raises:
         UsageError: The file is damaged.
     """
-    path = JobFiles.of(out, job.name).episodes
+    path = JobFiles(out / job.name).episodes
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as lines:
@@ -62,15 +62,10 @@ def iterate_episodes(out: Path, job: Job) -> Iterator[dict[str, Any]]:
                 raise UsageError(f"{path}, line {number}, is no JSON: remove the file, and evaluate again.") from error
 
 
-def read_episodes(out: Path, job: Job) -> list[dict[str, Any]]:
-    """Return the episodes of a job, see `iterate_episodes`."""
-    return list(iterate_episodes(out, job))
-
-
 def write_summary(out: Path, job: Job) -> dict[str, Any]:
     """Write, and return, the statistics of a finished job."""
     summary = summarize(iterate_episodes(out, job))
-    write_whole(JobFiles.of(out, job.name).summary, json.dumps(summary, indent=2))
+    write_whole(JobFiles(out / job.name).summary, json.dumps(summary, indent=2))
     return summary
 
 
@@ -108,7 +103,7 @@ def _group(out: Path, jobs: list[Job], summaries: dict[str, dict[str, Any]]) -> 
     """Return the pooled results of jobs, and add the summary of each that has finished to `summaries`."""
     pooled = Pool()
     counted: set[tuple[int, int]] = set()
-    finished = [job for job in jobs if JobFiles.of(out, job.name).episodes.is_file()]
+    finished = [job for job in jobs if JobFiles(out / job.name).episodes.is_file()]
     for job in finished:
         alone = Pool()
         new: set[tuple[int, int]] = set()  # Not yet counted, so that equal indices within a job all count.

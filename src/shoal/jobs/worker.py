@@ -15,7 +15,7 @@ from torch.distributed import Store
 from shoal.checks.film import choose_gl
 from shoal.config.plain import from_plain
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.errors import ShoalError, TrainingFailedError, WorkerLostError
+from shoal.errors import ShoalError, TrainingFailedError
 from shoal.jobs.episodes import run_part
 from shoal.jobs.ledger import Claim, Ledger, state_of
 from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
@@ -25,6 +25,7 @@ from shoal.learn.groups import World, group_timeout, process_group
 from shoal.plan.job import Job
 from shoal.plan.spec import EvaluateSpec
 from shoal.signals import ERRORS, StopRequests
+from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sim.isolation import isolated
 from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
@@ -107,7 +108,7 @@ class _Worker:
             has_failed = state_of(self._ledger.out, job) == "failed"
             what = "The job failed" if has_failed else "It is tried again"
             logger.warning("%s: part %d of %s failed (%s).", what, claim.part.number, job.name, reason.split("\n")[0])
-            self._refuse_broken_gpu(error)
+            refuse_broken_gpu(self._world.device, self._world.rank, error)
             if has_failed and self._spec.fail_fast:
                 raise TrainingFailedError(f"The job {job.name} failed, and --fail-fast ends all: {reason}") from error
             return
@@ -184,14 +185,3 @@ class _Worker:
         gc.collect()
         if self._world.device != "cpu":
             torch.cuda.empty_cache()
-
-    def _refuse_broken_gpu(self, error: Exception) -> None:
-        """End this process if its GPU does nothing any more, as after an illegal access."""
-        if self._world.device == "cpu":
-            return
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError as broken:
-            raise WorkerLostError(
-                f"Rank {self._world.rank} cannot use its GPU any more ({broken}).", rank=self._world.rank
-            ) from error

@@ -30,6 +30,7 @@ from shoal.files import write_whole
 from shoal.launch.reaper import sweep_abandoned
 from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
+from shoal.plan.changes import flatten
 from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
 from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of
@@ -210,7 +211,7 @@ def shake_hands(store: SignedStore, rank: Rank, plan: LaunchPlan) -> str | None:
         # A continued run has its configuration where rank 0 is, and so has a teacher its network.
         "config": None
         if any(getattr(config, name, None) is not None for name in _OF_RANK_0)
-        else _flat(to_plain(config)),
+        else flatten(to_plain(config), left_out=_MAY_DIFFER),
         "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
     }
     store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(own))
@@ -287,15 +288,6 @@ def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
                 "listed above: type the same command on all machines."
             )
             raise UsageError(message, details=details)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values that must be equal on all nodes, by their dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if prefix or name not in _MAY_DIFFER:
-            flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:

@@ -15,11 +15,7 @@ _REPEATS = 20
 
 
 def _timed_all_reduce(numbers: int, world: World) -> float:
-    """Return the median time of an all_reduce among all ranks [s].
-
-    Args:
-        numbers: Size of the message.
-        world: This rank's place.
+    """Return the median time of an all_reduce of so many numbers among all ranks [s].
 
     Raises:
         TrainingFailedError: A sum was wrong.
@@ -44,10 +40,7 @@ def _timed_all_reduce(numbers: int, world: World) -> float:
 def measure_collective_latency(learner: Learner, world: World, numbers: int = 0) -> dict[str, float]:
     """Time all_reduce among all ranks, and count those of an iteration.
 
-    Args:
-        learner: This rank's learner.
-        world: This rank's place among several.
-        numbers: Size of the longer message; by default that of this learner's gradient.
+    `numbers` is the size of the longer message; by default that of the learner's gradient.
 
     Returns:
         Median times [s] of an all_reduce of one number, `latency`, and of a gradient, `gradient`; the latter's `bytes`;

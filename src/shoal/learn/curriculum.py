@@ -15,12 +15,7 @@ from shoal.learn.groups import World
 
 
 def pool_curriculum(env: Capabilities, world: World) -> dict[str, list[float]]:
-    """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any.
-
-    Args:
-        env: This rank's environments.
-        world: All ranks.
-    """
+    """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any."""
     pooled: dict[str, list[float]] = {}
     for name, own in env.curriculum().items():
         total = torch.as_tensor(own, dtype=torch.float64, device=world.device)

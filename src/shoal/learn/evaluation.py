@@ -126,11 +126,9 @@ def first_episodes(
 def evaluate_learner(learner: Learner, env: WarpVecEnv, world: World, *, num_envs: int) -> Row:
     """Evaluate a learner between two iterations, which leaves its training as it was.
 
-    Args:
-        learner: The learner, on rank 0. The other ranks wait in their next collective.
-        env: Environments of the evaluation alone. Their episodes begin alike each time.
-        world: This rank, whose heartbeat marks each step.
-        num_envs: Environments of the training, of which the learner remembers something.
+    It runs on rank 0, while the other ranks wait in their next collective, in environments of its own, whose episodes
+    begin alike each time. Each step marks the heartbeat of `world`. The training has `num_envs` environments, of which
+    the learner remembers something.
 
     Returns:
         Means over all episodes, and the time that it took [s].

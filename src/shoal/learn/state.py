@@ -7,20 +7,21 @@ The environments of a job are numbered rank by rank. Environment i of the checkp
 resumed job, on whichever rank that is now. Further ones begin a first episode; with fewer, the last ones are left out.
 """
 
+from __future__ import annotations
+
 import logging
 import random
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from shoal.envs.capabilities import Capabilities
 from shoal.learn.checkpoints import read_rank_file
-from shoal.learn.groups import World
-from shoal.learn.learner import Learner
-from shoal.learn.statistics import Statistics
 from shoal.plan.checkpoints import Checkpoint, rank_file
+
+if TYPE_CHECKING:
+    from shoal.learn.loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -28,22 +29,7 @@ _NUMPY_GENERATOR = "MT19937"
 """The generator behind NumPy's global state."""
 
 
-class Loop(Protocol):
-    """The parts of a training loop whose state is saved for each rank."""
-
-    env: Any
-    capabilities: Capabilities
-    statistics: Statistics
-    world: World
-    num_resumed: int
-
-    @property
-    def learner(self) -> Learner:
-        """What is trained."""
-        ...
-
-
-def collect_rows(loop: Loop) -> dict[str, torch.Tensor]:
+def collect_rows(loop: TrainingLoop) -> dict[str, torch.Tensor]:
     """Return the state of this rank's environments by name, without copies. Shapes (num_envs, ...).
 
     Empty for environments of others, which do not give their state.
@@ -55,7 +41,7 @@ def collect_rows(loop: Loop) -> dict[str, torch.Tensor]:
     return {**{f"task/{name}": row for name, row in rows.items()}, **memory, "running": loop.statistics.running.T}
 
 
-def _find_mismatch(loop: Loop, saved: Mapping[str, torch.Tensor]) -> str | None:
+def _find_mismatch(loop: TrainingLoop, saved: Mapping[str, torch.Tensor]) -> str | None:
     """Return why saved rows do not fit this rank's environments; None if they do."""
     live = {name: row for name, row in collect_rows(loop).items() if not name.startswith("memory/")}
     saved = {name: row for name, row in saved.items() if not name.startswith("memory/")}
@@ -71,7 +57,7 @@ def _find_mismatch(loop: Loop, saved: Mapping[str, torch.Tensor]) -> str | None:
     return None
 
 
-def _restore_rows(loop: Loop, saved: Mapping[str, torch.Tensor]) -> str | None:
+def _restore_rows(loop: TrainingLoop, saved: Mapping[str, torch.Tensor]) -> str | None:
     """Restore saved rows into the first environments of this rank, or return why they do not fit."""
     mismatch = _find_mismatch(loop, saved)
     if mismatch is not None:
@@ -114,7 +100,7 @@ def set_random_state(device: str, states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
-def resume_environments(loop: Loop, checkpoint: Checkpoint) -> None:
+def resume_environments(loop: TrainingLoop, checkpoint: Checkpoint) -> None:
     """Restore this rank's environments from a checkpoint, after the learner.
 
     With as many ranks and environments as in the checkpoint, random states are restored too, and the training continues
@@ -139,13 +125,9 @@ def resume_environments(loop: Loop, checkpoint: Checkpoint) -> None:
 
 
 def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[str, torch.Tensor]:
-    """Return the rows of the environments from `first` up to `end` of all; empty if there are none.
+    """Return the rows of the environments from `first` up to `end`, of all ranks; empty if there are none.
 
-    Args:
-        checkpoint: The checkpoint.
-        first: Number of the first environment, counted over all ranks.
-        end: Number after the last one.
-        each: Environments on each rank of the checkpoint.
+    Each rank of the checkpoint has `each` environments.
     """
     parts: list[dict[str, torch.Tensor]] = []
     for rank in range(first // each, -(-end // each)):

@@ -4,11 +4,6 @@ The robot's free joint is the model's first: ``qpos`` begins with the base's pos
 ``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -35,19 +30,19 @@ def lin_vel_w(state: Any, env: wp.int32) -> wp.vec3:
 
 
 @wp.func
-def lin_vel_b(state: Any, env: wp.int32) -> wp.vec3:
+def base_lin_vel(state: Any, env: wp.int32) -> wp.vec3:
     """Return the base's velocity in its own frame [m/s]."""
     return to_base(state, env, lin_vel_w(state, env))
 
 
 @wp.func
-def ang_vel_b(state: Any, env: wp.int32) -> wp.vec3:
+def base_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
     """Return the base's angular velocity in its own frame [rad/s]."""
     return wp.vec3(state.qvel[env, 3], state.qvel[env, 4], state.qvel[env, 5])
 
 
 @wp.func
-def gravity_b(state: Any, env: wp.int32) -> wp.vec3:
+def projected_gravity(state: Any, env: wp.int32) -> wp.vec3:
     """Return the direction of gravity in the base's frame."""
     return to_base(state, env, wp.vec3(0.0, 0.0, -1.0))
 
@@ -62,6 +57,27 @@ def command_at(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
 def quat_of(real_first: wp.vec4) -> wp.quat:
     """Return MuJoCo's quaternion as Warp's, whose real part is last."""
     return wp.quat(real_first[1], real_first[2], real_first[3], real_first[0])
+
+
+@wp.func
+def quat_error_magnitude(a: wp.quat, b: wp.quat) -> wp.float32:
+    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
+    turn = wp.quat_inverse(a) * b
+    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))
+
+
+@wp.func
+def yaw_quat(turn: wp.quat) -> wp.quat:
+    """Return the part of a rotation that is about z: that of its yaw angle."""
+    yaw = wp.atan2(2.0 * (turn[3] * turn[2] + turn[0] * turn[1]), 1.0 - 2.0 * (turn[1] * turn[1] + turn[2] * turn[2]))
+    return wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), yaw)
+
+
+@wp.func
+def two_columns(turn: wp.quat) -> wp.spatial_vector:
+    """Return the first two columns of a rotation's matrix, row by row."""
+    matrix = wp.quat_to_matrix(turn)
+    return wp.spatial_vector(matrix[0, 0], matrix[0, 1], matrix[1, 0], matrix[1, 1], matrix[2, 0], matrix[2, 1])
 
 
 @wp.func
@@ -91,10 +107,3 @@ def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch
     state.qpos[env, 3] = turn[3]
     for column in range(6):
         state.qvel[env, column] = 0.0
-
-
-@wp.func
-def angle_between(a: wp.quat, b: wp.quat) -> wp.float32:
-    """Return the angle of the rotation from one orientation to another, 0 to pi [rad]."""
-    turn = wp.quat_inverse(a) * b
-    return 2.0 * wp.atan2(wp.length(wp.vec3(turn[0], turn[1], turn[2])), wp.abs(turn[3]))

@@ -96,9 +96,14 @@ class TorchBound(Bound):
         return f"{self.name}[env, {more[0] if more else 0}]"
 
 
+def python_of(function: Any) -> Any:
+    """Return the Python function of a term's function: of a `wp.func`, what it decorates."""
+    return getattr(function, "func", function)
+
+
 def identifier(function: wp.Function) -> str:
     """Return a function's name in generated code, which no other function has."""
-    python: Any = function.func
+    python = python_of(function)
     name = re.sub(r"\W", "_", f"{python.__module__}_{python.__qualname__}")
     if "<locals>" not in python.__qualname__:
         return name
@@ -146,19 +151,16 @@ class Binder:
         return f"numbers[{self.places[path]}]"
 
     def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
-        """Bind a term.
+        """Bind a term by its group and name, such as ``rewards.feet_slip``.
 
-        Args:
-            path: Its group and name, such as ``rewards.feet_slip``.
-            term: Its declaration.
-            library: Module of `shoal.mdp` whose functions a string names.
-            own: Parameters after `state` and `env` that the caller passes itself.
+        A string names a function of `shoal.mdp.<library>`. `own` are parameters after `state` and `env` that the caller
+        passes itself.
         """
         function = find_function(term.func, library, path)
         if not isinstance(function, wp.Function):
             return self._bind_torch(path, term, function)
         self.functions[identifier(function)] = function
-        python: Any = function.func
+        python = python_of(function)
         hints = get_type_hints(python)
         values = _values_of(path, term, python, skipped=2)
         passed = [name for name in values if name in own]
@@ -355,7 +357,7 @@ def find_function(func: Any, library: str, path: str) -> Any:
 @cache
 def uses(function: Any) -> frozenset[str]:
     """Return the names of what a function, with those that it calls, reads from its `state`."""
-    python: Any = getattr(function, "func", function)
+    python = python_of(function)
     definition = ast.parse(textwrap.dedent(inspect.getsource(python)))
     scope = inspect.getclosurevars(python)
     known = {**scope.globals, **scope.nonlocals}

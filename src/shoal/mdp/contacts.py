@@ -1,10 +1,5 @@
 """Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -37,12 +32,8 @@ class Contact:
 def new_contact(allocate: Callable[[str, Any], wp.array]) -> Any:
     """Return a contact whose arrays `allocate` makes, by name and type."""
     contact = Contact()
-    contact.found = allocate("found", wp.bool)
-    contact.position = allocate("position", wp.vec3)
-    contact.velocity = allocate("velocity", wp.vec3)
-    contact.air_time = allocate("air_time", wp.float32)
-    contact.contact_time = allocate("contact_time", wp.float32)
-    contact.last_air_time = allocate("last_air_time", wp.float32)
+    for name, field in Contact.vars.items():
+        setattr(contact, name, allocate(name, field.type.dtype))
     return contact
 
 

@@ -36,10 +36,7 @@ class Change(NamedTuple):
 
 
 def changes_of(config: Any) -> list[Change]:
-    """Return the changes of all curricula, in the order of their steps.
-
-    Args:
-        config: A `TermsConfig`.
+    """Return the changes of all curricula of a `TermsConfig`, in the order of their steps.
 
     Raises:
         UsageError: A curriculum changes what is not there, or has not one value for each step.

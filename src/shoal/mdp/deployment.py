@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.mdp.binding import python_of
 from shoal.mdp.config import members
 from shoal.mdp.names import NO_LIMIT
 from shoal.mdp.robots import joint_gains
@@ -41,7 +42,7 @@ def deployment_of(task: TermsTask[Any]) -> dict[str, Any]:
 
 def _described(bound: Bound, term: Term) -> dict[str, Any]:
     """Return function, parameters, unit and columns of a term; the unit is the one in its function's docstring."""
-    python: Any = bound.function.func
+    python = python_of(bound.function)
     unit = _UNIT.search(python.__doc__ or "")
     return {
         "function": python.__name__,

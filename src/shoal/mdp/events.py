@@ -3,18 +3,13 @@
 Those that draw parameters of the model are in `shoal.mdp.randomization`, and named here too.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, base_quat, put_root
+from shoal.mdp.base import base_ang_vel, base_quat, put_root
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform
@@ -46,7 +41,7 @@ def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp
 @wp.func
 def add_root_velocity(state: Any, env: wp.int32, linear: wp.vec3, angular: wp.vec3) -> None:
     """Change the base's velocity [m/s] and angular velocity [rad/s], both given in the world."""
-    turning = ang_vel_b(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
+    turning = base_ang_vel(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
     for column in range(3):
         state.qvel[env, column] = state.qvel[env, column] + linear[column]
         state.qvel[env, 3 + column] = turning[column]

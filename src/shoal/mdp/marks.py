@@ -24,11 +24,8 @@ def twist_arrows(
 ) -> list[Arrow]:
     """Return arrows of each commanded velocity of the base, and of its actual one: linear ones, and turns along z.
 
-    Args:
-        config: The configuration, with its commands.
-        columns: First column of each command.
-        height: Height of the arrows above the base [m].
-        row: One environment, see `KernelTask.marks`.
+    `columns` has the first column of each command. The arrows are `height` above the base [m]; `row` is one
+    environment, see `KernelTask.marks`.
     """
     arrows: list[Arrow] = []
     for name, term in config.terms("commands").items():

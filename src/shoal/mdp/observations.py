@@ -3,39 +3,22 @@
 A function with a parameter `i` returns column `i`: it has a column for each name that its next parameter selects.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, gravity_b, lin_vel_b
+from shoal.mdp.base import (  # noqa: F401  Observations are named here.
+    base_ang_vel,
+    base_lin_vel,
+    base_quat,
+    command_at,
+    projected_gravity,
+)
 from shoal.mdp.contacts import Contact, net_force
 from shoal.mdp.ground import clearance_of, surface_at
 from shoal.mdp.names import Actuator, Joint
-
-
-@wp.func
-def base_lin_vel(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the base's velocity in its own frame [m/s]."""
-    return lin_vel_b(state, env)
-
-
-@wp.func
-def base_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the base's angular velocity in its own frame [rad/s]."""
-    return ang_vel_b(state, env)
-
-
-@wp.func
-def projected_gravity(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the direction of gravity in the base's frame."""
-    return gravity_b(state, env)
 
 
 @wp.func
@@ -66,7 +49,7 @@ def last_action(state: Any, env: wp.int32, i: wp.int32, actuators: wp.array[Actu
 @wp.func
 def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
     """Return a command of three columns."""
-    return wp.vec3(state.commands[env, command], state.commands[env, command + 1], state.commands[env, command + 2])
+    return command_at(state, env, command)
 
 
 @wp.func
@@ -75,10 +58,7 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
 
     `grid` is length, width, and distance between two points [m].
     """
-    # Warp's quaternions have the real part last.
-    ahead = wp.quat_rotate(
-        wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3]), wp.vec3(1.0, 0.0, 0.0)
-    )
+    ahead = wp.quat_rotate(base_quat(state, env), wp.vec3(1.0, 0.0, 0.0))
     heading = wp.atan2(ahead[1], ahead[0])
     point = grid[i]
     x = state.qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]

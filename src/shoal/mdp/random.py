@@ -1,7 +1,5 @@
 """Random numbers of one environment."""
 
-# pyright: reportIndexIssue=false, reportInvalidTypeForm=false, reportReturnType=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -9,10 +9,6 @@ Constants that MuJoCo derives from the model (`body_subtreemass`, `dof_invweight
 centres of mass, armatures and gravity, by ``mj_setConst`` and MuJoCo Warp's ``set_const``.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
 # ruff: noqa: FBT002  Parameters of terms come by position.
 
 from __future__ import annotations

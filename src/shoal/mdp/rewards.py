@@ -3,18 +3,13 @@
 A term is a rate: the task multiplies it by its weight and the length of a step.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, body_ang_vel_w, command_at, gravity_b, lin_vel_b, quat_of
+from shoal.mdp.base import base_ang_vel, base_lin_vel, body_ang_vel_w, command_at, projected_gravity, quat_of
 from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     feet_air_time,
     feet_clearance,
@@ -34,7 +29,7 @@ from shoal.mdp.servos import servo_torque
 def error_lin_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
     """Return the distance of the base's horizontal velocity from its command [m/s]."""
     wanted = command_at(state, env, command)
-    actual = lin_vel_b(state, env)
+    actual = base_lin_vel(state, env)
     return wp.sqrt(
         (wanted[0] - actual[0]) * (wanted[0] - actual[0]) + (wanted[1] - actual[1]) * (wanted[1] - actual[1])
     )
@@ -43,7 +38,7 @@ def error_lin_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
 @wp.func
 def error_ang_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
     """Return the distance of the base's angular velocity about z from its command [rad/s]."""
-    return wp.abs(command_at(state, env, command)[2] - ang_vel_b(state, env)[2])
+    return wp.abs(command_at(state, env, command)[2] - base_ang_vel(state, env)[2])
 
 
 @wp.func
@@ -89,21 +84,21 @@ def track_ang_vel_z_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.fl
 @wp.func
 def lin_vel_z_l2(state: Any, env: wp.int32) -> wp.float32:
     """Penalise the base's vertical velocity in its own frame, squared."""
-    velocity = lin_vel_b(state, env)
+    velocity = base_lin_vel(state, env)
     return velocity[2] * velocity[2]
 
 
 @wp.func
 def ang_vel_xy_l2(state: Any, env: wp.int32) -> wp.float32:
     """Penalise the base's roll and pitch velocities, squared."""
-    velocity = ang_vel_b(state, env)
+    velocity = base_ang_vel(state, env)
     return velocity[0] * velocity[0] + velocity[1] * velocity[1]
 
 
 @wp.func
 def flat_orientation_l2(state: Any, env: wp.int32) -> wp.float32:
     """Penalise the horizontal part of gravity in the base's frame, squared."""
-    gravity = gravity_b(state, env)
+    gravity = projected_gravity(state, env)
     return gravity[0] * gravity[0] + gravity[1] * gravity[1]
 
 

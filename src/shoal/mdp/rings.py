@@ -1,7 +1,5 @@
 """The last values of an observation or action, for its delay and its history: a ring of rows of columns."""
 
-# pyright: reportIndexIssue=false, reportInvalidTypeForm=false, reportReturnType=false, reportArgumentType=false
-
 from __future__ import annotations
 
 import warp as wp

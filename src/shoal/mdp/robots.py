@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.mdp.config import RobotConfig
+from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.surroundings import add_surroundings
 
@@ -33,47 +33,25 @@ KP_OF_MOTOR, KD_OF_MOTOR = 4, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robot:
-    """Indices and numbers of a robot. Joints are those of the actuators, in their order."""
+    """The base, first pose and joints of a robot."""
 
     base: int
+    """Its body."""
     start: np.ndarray
     """``qpos`` of the keyframe. Shape (nq,)."""
     joint_names: tuple[str, ...]
-    joint_pos: np.ndarray
-    """Positions of the joints in `start` [rad]. Shape (num_joints,)."""
-    gains: np.ndarray
-    """Stiffness [N m/rad] and damping [N m s/rad] of the actuators. Shape (2, num_joints)."""
-    torque_limits: np.ndarray
-    """Largest torques [N m]. Shape (num_joints,)."""
-
-    @property
-    def num_joints(self) -> int:
-        """Number of actuated joints."""
-        return len(self.joint_names)
+    """The joints of the actuators, in their order."""
 
 
 def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
     """Check a robot before a launch, and return notes: what its actuators became, and its own time step.
 
-    Args:
-        config: The configuration.
-        usual: The task's default, whose robot is only looked for.
+    That of `usual`, the task's default, is only looked for.
 
     Raises:
         UsageError: It cannot be found, or not be simulated.
     """
-    asked = (
-        "robot",
-        "feet",
-        "keyframe",
-        "pose",
-        "kp",
-        "kd",
-        "torque",
-        "saturation_effort",
-        "velocity_limit",
-        "armature",
-    )
+    asked = {each.name for each in fields(RobotConfig)} - {each.name for each in fields(TermsConfig)}
     if all(getattr(config, name) == getattr(usual, name) for name in asked):
         if config.robot:
             find_robot(config.robot)
@@ -331,17 +309,8 @@ def read_robot(model: mujoco.MjModel, config: RobotConfig) -> Robot:
         UsageError: The model is no robot of this kind.
     """
     _check_joints(model, config)
-    joints = model.actuator_trnid[:, 0]
-    start = first_pose(model, config)
-    kp, kd, torque_limits = joint_gains(model)
-    return Robot(
-        base=int(model.jnt_bodyid[0]),
-        start=start,
-        joint_names=tuple(model.joint(int(joint)).name for joint in joints),
-        joint_pos=start[model.jnt_qposadr[joints]],
-        gains=np.stack([kp, kd]),
-        torque_limits=torque_limits,
-    )
+    names = tuple(model.joint(int(joint)).name for joint in model.actuator_trnid[:, 0])
+    return Robot(base=int(model.jnt_bodyid[0]), start=first_pose(model, config), joint_names=names)
 
 
 def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:

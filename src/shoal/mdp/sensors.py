@@ -21,11 +21,6 @@ def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping
     The sensor of a body has the number of its contacts, and their force on what it touches, in the world [N]; that of a
     contact of `touches_itself` is of the contacts between the body and its descendants.
 
-    Args:
-        spec: The model, before it is compiled.
-        config: The configuration.
-        roles: See `TermsTask.roles`.
-
     Raises:
         UsageError: A pattern matches no body.
     """

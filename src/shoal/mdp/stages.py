@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
@@ -43,14 +44,8 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[So
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
     `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
-    binder.functions |= {
-        "track_contact": track_contact,
-        "clear_contact": clear_contact,
-        "uniform": uniform,
-        "uniform_int": uniform_int,
-        "remember": remember,
-        "recall": recall,
-    }
+    called: tuple[Any, ...] = (track_contact, clear_contact, uniform, uniform_int, remember, recall)
+    binder.functions |= {function.func.__name__: function for function in called}
     observing = _observe(config, terms, binder)
     return [
         _act(config, terms, binder),

@@ -178,15 +178,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self.age = self.array("age", dtype=wp.int32)
         """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
+        names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
         arrays: dict[str, wp.array] = {
-            "actions": self.actions,
-            "terms": self.terms,
-            "done_terms": self.done_terms,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "done": self.done,
-            "moved": self.moved,
-            "age": self.age,
+            **{name: getattr(self, name) for name in names},
             "command_left": self.array("command_left", max(1, len(self.bound.commands))),
             "event_left": self.array("event_left", max(1, len(events))),
             **{f"obs_{group}": array for group, array in self.obs.items()},
@@ -263,18 +257,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def _state(self, sources: Iterable[Source]) -> Any:
         """Return what the text of the kernels and the functions of terms read."""
-        own: dict[str, Any] = {
-            "action": self.action,
-            "last_action": self.array("last_action", self.num_actions),
-            "rng": self.rng,
-            "age": self.age,
-            "episode_length": self.episode_length,
-            "time_out": self.time_out,
-            "first_env": self.first_env,
-            "step_dt": self.step_dt,
-            "terminated": self.terminated,
-            **self.own_state(),
-        }
+        names = ("action", "rng", "age", "episode_length", "time_out", "first_env", "step_dt", "terminated")
+        own: dict[str, Any] = {**{name: getattr(self, name) for name in names}, **self.own_state()}
+        own["last_action"] = self.array("last_action", self.num_actions)
         if self.commands:
             own["commands"] = self.command_array
         made = {

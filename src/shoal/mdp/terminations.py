@@ -1,17 +1,12 @@
 """Terminations. Names are mjlab's where it has the term."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import gravity_b
+from shoal.mdp.base import projected_gravity
 from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import surface_at
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
@@ -20,7 +15,7 @@ from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
 @wp.func
 def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bool:
     """Whether the base tilts more than `limit_angle` [rad]."""
-    return gravity_b(state, env)[2] > -wp.cos(limit_angle)
+    return projected_gravity(state, env)[2] > -wp.cos(limit_angle)
 
 
 @wp.func

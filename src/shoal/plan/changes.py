@@ -1,7 +1,8 @@
 """What a training changes: the fields that differ from its task's defaults, and the flags that set them."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import reduce
 from typing import Any, cast
 
 from shoal.config import TrainConfig
@@ -15,15 +16,24 @@ _LEFT_OUT = {*NOT_REPEATED, "task", "run_name", "log_root"}
 """Fields that belong to one command, or that the path of the run shows."""
 
 
-def flatten(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def flatten(plain: Mapping[str, Any], path: str = "", left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
     """Return the fields of a configuration of plain values by their dotted names, such as ``env.decimation``."""
     flat: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, dict) and value:
             flat |= flatten(cast("dict[str, Any]", value), f"{path}{name}.")
-        elif path or name not in _LEFT_OUT:
+        elif path or name not in left_out:
             flat[path + name] = value
     return flat
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted names as nested dicts."""
+    made: dict[str, Any] = {}
+    for name, value in flat.items():
+        *sections, last = name.split(".")
+        reduce(lambda inner, section: inner.setdefault(section, {}), sections, made)[last] = value
+    return made
 
 
 def defaults_of(spec: TaskSpec, learner: str) -> dict[str, Any]:

@@ -70,17 +70,8 @@ def plan_evaluation(
             f"Host {apart} does not see --log-root {config.log_root}, where workers take their jobs from: pass "
             "--log-root with a directory that all machines share."
         )
-    plan = EvaluatePlan(
-        config=config,
-        tasks=launch.tasks,
-        launch_mode=launch.launch_mode,
-        nodes=launch.nodes,
-        rendezvous=launch.rendezvous,
-        world_size=launch.world_size,
-        rank=launch.rank,
-        notes=tuple(note for note in (*launch.notes, stale_rank_note(environ)) if note),
-        jobs=tuple(jobs),
-    )
+    notes = tuple(note for note in (*launch.notes, stale_rank_note(environ)) if note)
+    plan = EvaluatePlan(**launch.shared(config=config, notes=notes), jobs=tuple(jobs))
     refuse_unwritable("--out", Path(config.out or config.log_root))
     plan.refuse_unwritable_logs(environ)
     return plan

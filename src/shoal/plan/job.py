@@ -82,11 +82,6 @@ class JobFiles:
 
     path: Path
 
-    @classmethod
-    def of(cls, out: Path, name: str) -> "JobFiles":
-        """Return the files of the job `name`."""
-        return cls(out / name)
-
     @property
     def parts(self) -> Path:
         """Directory of the parts in progress: `000003.jsonl`, a line an episode as it ends."""

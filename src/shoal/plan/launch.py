@@ -1,7 +1,7 @@
 """The plan of a launch, whatever its workers do: mode, nodes and devices. What cannot be done is refused here."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,10 @@ class LaunchPlan:
     """In the mode *joined*, this process's rank."""
     notes: tuple[str, ...]
     """What the user should read before the workers start."""
+
+    def shared(self, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  Fields of any type.
+        """Return the fields of this class by name, with changes, for a plan that has more."""
+        return {each.name: getattr(self, each.name) for each in fields(LaunchPlan)} | changes
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -98,14 +102,8 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
 ) -> LaunchPlan:
     """Decide where the workers run.
 
-    Args:
-        config: What was asked.
-        tasks: The tasks of the workers.
-        environ: The environment variables.
-        gpus: The GPUs that this process sees.
-        probe_hosts: Probes and plans the nodes of `--hosts`.
-        num_nodes: Machines on which this command is typed.
-        spawns: Whether a single worker gets a process of its own, too.
+    `probe_hosts` probes and plans the nodes of `--hosts`. This command is typed on `num_nodes` machines; `spawns` is
+    whether a single worker gets a process of its own, too.
     """
     rank, launcher = joined_rank(environ), launcher_of(environ)
     if rank is not None:

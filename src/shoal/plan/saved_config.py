@@ -62,14 +62,9 @@ def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
 def config_of_run(
     task: str | None, learner: str | None, run: RunDir, log_root: str, *, trust: str | None
 ) -> TrainConfig:
-    """Return the configuration of a run.
+    """Return the configuration of a run, for the task of this command and its learner, or else that of the run.
 
-    Args:
-        task: The task of this command.
-        learner: The learner of this command; None for that of the run.
-        run: The run.
-        log_root: Directory of this user's own runs.
-        trust: Flag that trusts a run outside of it; None if it was passed.
+    `trust` is the flag that trusts a run outside of `log_root`; None if it was passed.
     """
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
         # The file is judged before anything that it names is imported: its learner may be another user's code.
@@ -98,12 +93,7 @@ def _read_layer(file: Path) -> dict[str, Any]:
 
 
 def read_plain_file(flag: str, file: Path, *, example: str) -> object:
-    """Return what a YAML or JSON file holds.
-
-    Args:
-        flag: The flag that names the file, for errors.
-        file: The file.
-        example: A file that the flag takes.
+    """Return what a YAML or JSON file holds; `flag`, which names it, and `example` are for errors.
 
     Raises:
         UsageError: It cannot be read, or is neither.

@@ -119,23 +119,17 @@ def plan_training(
         config, start = with_teacher(config)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
+    # From here on files are named so that they are found from any working directory.
+    config = replace(
+        config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
+    )
     plan = TrainPlan(
-        # From here on files are named so that they are found from any working directory.
-        config=replace(
-            config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
-        ),
-        tasks=launch.tasks,
+        **launch.shared(config=config, notes=tuple(note for note in notes if note)),
         spec=spec,
-        launch_mode=launch.launch_mode,
-        nodes=launch.nodes,
-        rendezvous=launch.rendezvous,
-        world_size=world_size,
         num_envs=num_envs,
-        rank=rank,
         continued=continued,
         start=start,
         start_iteration=iteration,
-        notes=tuple(note for note in notes if note),
     )
     _refuse_unwritable_directories(plan, environ)
     return plan

@@ -3,10 +3,6 @@
 They read and write arrays by row and know nothing of any task.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 import warp as wp

@@ -1,13 +1,14 @@
-"""Out-of-memory errors of torch and Warp on a GPU, as an error of Shoal's own."""
+"""Errors of a GPU as errors of Shoal's own: of torch and Warp without memory, and of a GPU that is broken."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 import warp as wp
 
 from shoal.checks.findings import size
-from shoal.errors import ShoalError, TrainingFailedError
+from shoal.errors import ShoalError, TrainingFailedError, WorkerLostError
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda:\d+'\s*$")
 """Matches errors of CUDA, torch and Warp's allocator. The latter appends any other reason, such as missing pools."""
@@ -33,3 +34,17 @@ def translate_memory_errors(device: str, num_envs: int, flag: str) -> Iterator[N
             f"{size(gpu.free_memory)} of its {size(gpu.total_memory)} were free: pass a smaller {flag}, or end other "
             "processes that use this GPU."
         ) from error
+
+
+def refuse_broken_gpu(device: str, rank: int, error: Exception) -> None:
+    """Lose this rank, after `error`, if its GPU does nothing any more, as after an illegal access.
+
+    Raises:
+        WorkerLostError: The GPU cannot be used.
+    """
+    if device == "cpu":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as broken:
+        raise WorkerLostError(f"Rank {rank} cannot use its GPU any more ({broken}).", rank=rank) from error

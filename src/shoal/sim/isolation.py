@@ -26,12 +26,8 @@ EGL_DEVICE_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 def isolated(device: str, *, threads: int | None = None) -> Iterator[None]:
     """Make `device` the default of torch, Warp and EGL in the body, and restore the old ones.
 
-    Enter it before anything allocates. It changes the whole process, so a process isolates one device at a
-    time.
-
-    Args:
-        device: ``"cpu"`` or ``"cuda:<index>"``, counted among the visible GPUs.
-        threads: Threads that torch may use on the CPU; None leaves torch's own choice.
+    It is ``"cpu"`` or ``"cuda:<index>"``, counted among the visible GPUs. torch may use so many `threads` on the CPU;
+    None leaves its own choice.
 
     Raises:
         UsageError: If Warp does not know the device.

@@ -31,7 +31,7 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
-from shoal.sim.graphs import Stage, StepGraph, run_all, torch_stream
+from shoal.sim.graphs import Stage, StepGraph, torch_stream
 from shoal.sim.nan.dump import Dump
 
 if TYPE_CHECKING:
@@ -95,11 +95,8 @@ class KernelTask(ABC, Generic[ConfigT]):
     def __init__(self, config: ConfigT, *, num_envs: int, device: str, seed: int) -> None:
         """Allocate, validate and capture the task, and begin the first episodes.
 
-        Args:
-            config: The task's configuration.
-            num_envs: Number of environments.
-            device: Where all arrays live and all kernels run, such as ``"cpu"`` or ``"cuda:0"``.
-            seed: Seed of the kernels' random numbers.
+        All arrays live, and all kernels run, on `device`, such as ``"cpu"`` or ``"cuda:0"``. `seed` is that of the
+        kernels' random numbers.
 
         Raises:
             UsageError: If `num_envs` is not positive.
@@ -239,11 +236,9 @@ class KernelTask(ABC, Generic[ConfigT]):
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
         """Return what films and viewers draw beside the scene for one environment, see `shoal.sim.render.marks`.
 
-        It is called on the host when something is drawn, and never by a step.
-
-        Args:
-            row: The environment's row of each array of `arrays` by name; of a field of `MjData` by MuJoCo's name. Only
-                what is read is copied: each call must read the same names.
+        It is called on the host when something is drawn, and never by a step. `row` has the environment's row of each
+        array of `arrays` by name; of a field of `MjData` by MuJoCo's name. Only what is read is copied: each call must
+        read the same names.
         """
         del row
         return []
@@ -270,12 +265,10 @@ class KernelTask(ABC, Generic[ConfigT]):
         """
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
-        """Return a new array of zeros with one row for each environment, known to the task by `name`.
+        """Return a new array of zeros with one row for each environment.
 
-        Args:
-            name: Key of the array in `arrays` and in checkpoints, and its name in errors.
-            columns: Numbers in each row; None makes an array with one dimension.
-            dtype: Any Warp type.
+        `name` is its key in `arrays` and in checkpoints, and its name in errors. A row has so many `columns`; None
+        makes an array with one dimension.
         """
         if name in self._arrays:
             raise ShoalError(
@@ -340,10 +333,8 @@ class KernelTask(ABC, Generic[ConfigT]):
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode in every environment.
 
-        Args:
-            seed: New seed of the random numbers; None continues the present ones.
-            first: Index of the first environment, for the seed: with `first` 64 they get the random numbers that
-                environments 64, 65, ... of a larger task have.
+        `seed` begins the random numbers anew; None continues the present ones. `first` is the index of the first
+        environment: with 64 they get the random numbers that environments 64, 65, ... of a larger task have.
         """
         with torch_stream(self.device):
             if seed is not None:
@@ -388,10 +379,6 @@ class KernelTask(ABC, Generic[ConfigT]):
         """
         self.final_obs = {group: wp.zeros_like(array) for group, array in self.obs.items()}
         self.graph = self.capture()
-
-    def run_stages(self) -> None:
-        """Run one step stage by stage and kernel by kernel."""
-        run_all(self.stages())
 
     def capture(self) -> StepGraph:
         """Return a new capture of a step."""

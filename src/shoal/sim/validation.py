@@ -18,7 +18,7 @@ import warp as wp
 from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bounds import Arguments, checked_launches
-from shoal.sim.graphs import StepGraph, capture_error, difference
+from shoal.sim.graphs import Stage, StepGraph, capture_error, difference, run_all
 
 Snapshot = dict[str, np.ndarray]
 
@@ -68,7 +68,7 @@ class Task(Protocol):
     def simulate(self) -> None: ...
     def reset(self) -> None: ...
     def observe(self) -> None: ...
-    def run_stages(self) -> None: ...
+    def stages(self) -> list[Stage]: ...
     def capture(self) -> StepGraph: ...
 
 
@@ -201,7 +201,7 @@ def check_capture(task: Task) -> None:
 def _compare_launches(task: Task) -> None:
     """Capture the step again, and compare its launches with those of the first capture."""
     for _ in range(_STEPS):
-        task.run_stages()
+        run_all(task.stages())
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     found = difference(task.graph.launches, task.capture().launches, lasting)
     if found is not None:
@@ -216,7 +216,7 @@ def _differing_arrays(task: Task) -> set[str]:
     before = snapshot(task)
     plain: list[Snapshot] = []
     for _ in range(_PLAIN_RUNS):
-        task.run_stages()
+        run_all(task.stages())
         plain.append(snapshot(task))
         restore(task, before)
     try:
@@ -262,12 +262,12 @@ def check_declared(task: Task) -> None:
     task.restart(task.seed)
     _draw_actions(task, rng)
     with checked_launches(type(task).__name__) as arguments:
-        task.run_stages()
+        run_all(task.stages())
     undeclared = _undeclared(task, arguments)
     values = [array.numpy().copy() for _, array in undeclared]
     for _ in range(_STEPS):
         _draw_actions(task, rng)
-        task.run_stages()
+        run_all(task.stages())
     changed = [
         name for (name, array), old in zip(undeclared, values, strict=True) if array.numpy().tobytes() != old.tobytes()
     ]

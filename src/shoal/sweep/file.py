@@ -11,6 +11,7 @@ from shoal.config.machines import MachinesConfig
 from shoal.config.plain import from_plain
 from shoal.config.sweep import Parameter, SweepFile
 from shoal.errors import UsageError, did_you_mean
+from shoal.plan.changes import nested
 from shoal.plan.rundir import refuse_bad_name
 from shoal.plan.saved_config import read_plain_file
 from shoal.tasks import registry
@@ -77,14 +78,7 @@ def _check(sweep: SweepFile) -> None:
 def config_of(sweep: SweepFile, parameters: Mapping[str, Any]) -> TrainConfig:
     """Return the training of a trial, as far as it does not depend on the machine. It exports no policy by default."""
     base = registry.resolve(sweep.task).defaults(sweep.task, sweep.learner and absolute(sweep.learner))
-    nested: dict[str, Any] = {}
-    for name, value in {**sweep.fixed, **parameters}.items():
-        *sections, last = name.split(".")
-        inner = nested
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[last] = value
-    return from_plain(replace(base, export=False), nested)
+    return from_plain(replace(base, export=False), nested({**sweep.fixed, **parameters}))
 
 
 def training_of(sweep: SweepFile, parameters: Mapping[str, Any], launch: LaunchConfig, device: str) -> TrainConfig:

@@ -44,11 +44,7 @@ def cells_of(sweep: SweepFile, row: Mapping[str, Any]) -> list[Any]:
 def record_loss(folder: Path, rank: int | None, error: str, since: int) -> bool:
     """Record that the trial of a lost rank has lost its worker; return whether the rank had begun a trial.
 
-    Args:
-        folder: Directory of the sweep.
-        rank: The rank.
-        error: The error of the launch.
-        since: Size of the metrics when the launch began [bytes].
+    `since` is the size of the metrics when the launch began [bytes].
     """
     metrics = RunDir(folder).metrics_jsonl
     lines = metrics.read_bytes()[since:].splitlines() if metrics.exists() else []

@@ -32,6 +32,7 @@ from shoal.plan.rundir import RunDir
 from shoal.plan.spec import SweepSpec
 from shoal.plan.training import TrainPlan, plan_training
 from shoal.signals import ERRORS, StopRequests
+from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sweep.file import metric_of, training_of
 from shoal.sweep.results import losses_of
 from shoal.sweep.study import End, SweepStudy, Trial
@@ -55,12 +56,7 @@ def run_trials(
 ) -> None:
     """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
 
-    Args:
-        spec: The sweep, the same on every rank.
-        rank: This worker's rank.
-        stop: Stop signals received.
-        on_row: Called with a row for each trial that begins or ends.
-        beat: This rank's heartbeat.
+    `on_row` is called with a row for each trial that begins or ends.
 
     Raises:
         ShoalError: A signal came, or the GPU cannot be used any more.
@@ -125,7 +121,7 @@ class _Worker:
                 write_whole(trial.run.path / "traceback.txt", details or traceback.format_exc())
                 logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
                 self._end(trial, "failed", reason.partition("\n")[0])
-                self._refuse_broken_gpu(error)
+                refuse_broken_gpu(self.device, self._number, error)
         return True
 
     def _attempt(self, trial: Trial) -> None:
@@ -209,15 +205,6 @@ class _Worker:
         if name is not None:
             kind: type[InterruptedRunError | TerminatedRunError] = ERRORS[name]
             raise kind(f"{name} ended the sweep: the same command goes on with it.") from error
-
-    def _refuse_broken_gpu(self, error: Exception) -> None:
-        """End this process if its GPU does nothing any more, as after an illegal access."""
-        if self.device == "cpu":
-            return
-        try:
-            torch.cuda.synchronize(self.device)
-        except RuntimeError as broken:
-            raise WorkerLostError(f"A worker cannot use {self.device} any more ({broken}).") from error
 
 
 def _refuse_lost(run: RunDir) -> None:

@@ -58,7 +58,7 @@ class RlGamesLearner(TorchLearner):
                 "torch_compile": False,
                 "print_stats": False,
                 "train_dir": scratch,
-                "reward_shaper": _rewards_shaper(params["config"].get("reward_shaper")),
+                "reward_shaper": DefaultRewardsShaper(**(params["config"].get("reward_shaper") or {})),
                 "features": {"observer": self._env},
             }
             self.agent: Any = A2CAgent("shoal", params)
@@ -153,10 +153,6 @@ class RlGamesLearner(TorchLearner):
 def _params(config: RlGamesConfig) -> dict[str, Any]:
     """Return the settings of the file, which the plan has read and checked, or those of the configuration."""
     return config.to_params() if config.yaml is None else yaml.safe_load(config.yaml)["params"]
-
-
-def _rewards_shaper(settings: Mapping[str, Any] | None) -> DefaultRewardsShaper:
-    return DefaultRewardsShaper(**(settings or {}))
 
 
 def _box(size: int) -> gymnasium.spaces.Box:

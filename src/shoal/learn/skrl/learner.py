@@ -153,14 +153,11 @@ def transitions(
     act: Callable[..., torch.Tensor],
     record: Callable[..., None],
 ) -> None:
-    """Step the environments for one iteration, as skrl's trainers do.
+    """Step the environments for one iteration, as skrl's trainers do; the learner's agent learns in `post_interaction`.
 
-    Args:
-        learner: Its agent learns in `post_interaction`.
-        env: The environments.
-        groups: Observation groups of actor and critic.
-        act: Returns actions; called with observations and states by name, and skrl's time steps.
-        record: Stores a transition; called with its tensors by name, and skrl's time steps.
+    `groups` are the observation groups of actor and critic. `act` returns actions; it is called with observations and
+    states by name, and skrl's time steps. `record` stores a transition; it is called with its tensors by name, and
+    these.
     """
 
     def inputs_of(observations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -27,12 +27,10 @@ class PostConstraint:
     """The MjData of each simulation of a batch."""
 
     def __init__(self, batch: Batch, template: mujoco.MjData, ours: Mapping[str, np.ndarray]) -> None:
-        """Find each MjData. It runs `mj_forward` in each simulation.
+        """Find each MjData of a persistent batch. It runs `mj_forward` in each simulation.
 
-        Args:
-            batch: A persistent batch.
-            template: Any MjData of the batch's model.
-            ours: Arrays to write, by field. Shape (num_envs, ...).
+        `template` is any MjData of the batch's model, and `ours` has the arrays to write by field, of shape (num_envs,
+        ...).
 
         Raises:
             ShoalError: The model disables actuation.

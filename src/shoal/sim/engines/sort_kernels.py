@@ -1,9 +1,5 @@
 """Kernels that sort the contacts and constraint rows of MuJoCo Warp, see `shoal.sim.engines.deterministic`."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportAssignmentType=false, reportOperatorIssue=false, reportCallIssue=false
-
 from __future__ import annotations
 
 import mujoco

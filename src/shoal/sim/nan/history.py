@@ -136,9 +136,7 @@ def _words_of(array: wp.array) -> wp.array:
 def _integration_states(model: mujoco.MjModel, rows: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return state and controls in MuJoCo's own order, mjSTATE_INTEGRATION, as 64-bit numbers, (steps, size).
 
-    Args:
-        model: The model.
-        rows: Inputs of the physics by name, see `Engine.step_inputs`. Each (steps, n).
+    `rows` has the inputs of the physics by name, see `Engine.step_inputs`, each (steps, n).
     """
     data, spec = mujoco.MjData(model), int(mujoco.mjtState.mjSTATE_INTEGRATION)
     fields = {name: values for name, values in rows.items() if name != STATE_ROWS}

@@ -5,8 +5,9 @@ numbers go into are in `shoal.tasks.cartpole.kernels`.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from shoal.config.checks import above, at_least, check
+from shoal.config.checks import above, at_least
 from shoal.config.env import EnvConfig, MujocoConfig
 
 
@@ -21,48 +22,36 @@ class CartpoleConfig(EnvConfig):
 
     episode_length_s: float = 10.0
     """Longest time an episode may take [s]; the DeepMind Control Suite's cart-pole runs as long."""
-    cart_mass: float = 1.0
+    cart_mass: Annotated[float, above(0)] = 1.0
     """Mass of the cart [kg]; Barto et al."""
-    pole_mass: float = 0.1
+    pole_mass: Annotated[float, above(0)] = 0.1
     """Mass of the pole [kg], spread evenly along it; Barto et al."""
-    pole_half_length: float = 0.5
+    pole_half_length: Annotated[float, above(0)] = 0.5
     """Distance from the hinge to the middle of the pole [m]; Barto et al."""
-    gravity: float = 9.81
+    gravity: Annotated[float, above(0)] = 9.81
     """Acceleration of free fall [m/s^2]; Barto et al. round it to 9.8."""
-    force_limit: float = 10.0
+    force_limit: Annotated[float, above(0)] = 10.0
     """Force on the cart at action 1 [N]; actions are clipped to [-1, 1]. Barto et al."""
-    rail_half_length: float = 2.4
+    rail_half_length: Annotated[float, above(0)] = 2.4
     """The episode fails where the cart is further than this from the middle [m]; Barto et al."""
-    physics_dt: float = 0.01
+    physics_dt: Annotated[float, above(0)] = 0.01
     """Time step of the integrator [s]; the DeepMind Control Suite's."""
-    decimation: int = 2
+    decimation: Annotated[int, at_least(1)] = 2
     """Physics steps for each action. The defaults give 50 actions a second."""
-    cart_speed_scale: float = 5.0
+    cart_speed_scale: Annotated[float, above(0)] = 5.0
     """Speed of the cart that is observed as 1 [m/s]; with full force the default cart reaches it in 1.4 m."""
-    pole_speed_scale: float = 8.0
+    pole_speed_scale: Annotated[float, above(0)] = 8.0
     """Angular speed of the pole that is observed as 1 [rad/s]; the default pole, falling from upright, passes
     its lowest point about as fast."""
-    reset_position_range: float = 0.2
+    reset_position_range: Annotated[float, at_least(0)] = 0.2
     """An episode begins with the cart at most this far from the middle [m]."""
-    reset_angle_range: float = 0.05
+    reset_angle_range: Annotated[float, at_least(0)] = 0.05
     """An episode begins with the pole at most this far from where it starts [rad]; Gymnasium's cart-pole has
     as much."""
-    reset_cart_speed_range: float = 0.05
+    reset_cart_speed_range: Annotated[float, at_least(0)] = 0.05
     """An episode begins with the cart at most this fast [m/s]; Gymnasium's cart-pole."""
-    reset_pole_speed_range: float = 0.05
+    reset_pole_speed_range: Annotated[float, at_least(0)] = 0.05
     """An episode begins with the pole at most this fast [rad/s]; Gymnasium's cart-pole."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        EnvConfig.__post_init__(self)
-        positive = (
-            *("cart_mass", "pole_mass", "pole_half_length", "gravity", "force_limit", "rail_half_length"),
-            *("physics_dt", "cart_speed_scale", "pole_speed_scale"),
-        )
-        ranges = [f"reset_{what}_range" for what in ("position", "angle", "cart_speed", "pole_speed")]
-        check(self, "env.", dict.fromkeys(positive, above(0)))
-        check(self, "env.", dict.fromkeys(ranges, at_least(0)))
-        check(self, "env.", {"decimation": at_least(1)})
 
     @property
     def step_dt(self) -> float:
@@ -74,7 +63,7 @@ class CartpoleConfig(EnvConfig):
 class BalanceConfig(CartpoleConfig):
     """Keep a pole that begins nearly upright from falling. Falling, or leaving the rail, ends the episode."""
 
-    fallen_angle: float = 0.20944
+    fallen_angle: Annotated[float, above(0)] = 0.20944
     """The episode fails where the pole leans more than this [rad]: the 12 degrees of Barto et al."""
     upright_weight: float = 1.0
     """Weight of the term that is always 1: the longer the pole stays up, the better."""
@@ -82,11 +71,6 @@ class BalanceConfig(CartpoleConfig):
     """Weight of the cart's distance from the middle, as a fraction of the rail, squared."""
     effort_weight: float = -0.05
     """Weight of the action squared."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        CartpoleConfig.__post_init__(self)
-        check(self, "env.", {"fallen_angle": above(0)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,24 +93,14 @@ class SwingupConfig(CartpoleConfig):
     swung_up_weight: float = 5.0
     """Weight of the smooth reward: an episode of 10 s returns 50 at most. With returns ten times smaller, an
     untrained critic's errors drown them, and learning takes longer."""
-    centred_margin: float = 2.0
+    centred_margin: Annotated[float, above(0)] = 2.0
     """Distance from the middle at which the factor for a centred cart has lost 90 % of what it can lose [m];
     the Control Suite's."""
-    slow_margin: float = 5.0
+    slow_margin: Annotated[float, above(0)] = 5.0
     """Angular speed at which the factor for a slow pole has lost 90 % of what it can lose [rad/s]; the
     Control Suite's."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        CartpoleConfig.__post_init__(self)
-        check(self, "env.", dict.fromkeys(("centred_margin", "slow_margin"), above(0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwingupMujocoConfig(SwingupConfig, MujocoConfig):
     """The same cart-pole, simulated by MuJoCo."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        SwingupConfig.__post_init__(self)
-        MujocoConfig.__post_init__(self)

@@ -18,10 +18,6 @@ then positions with the new speeds.
 A row of `state` is x, theta, x', theta'.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-
 from __future__ import annotations
 
 import warp as wp

@@ -5,19 +5,13 @@ are the models': `episode_length_s` is the number of steps that Gymnasium regist
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
-from shoal.config.checks import Rule, above, at_least, check
+from shoal.config.checks import Rule, above, at_least
 from shoal.config.env import MujocoConfig
 
-_RANGE = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
-_RULES = {
-    **dict.fromkeys(("reset_position_noise", "reset_speed_noise"), at_least(0)),
-    **dict.fromkeys(("reward_contact_weight", "reward_impact_weight"), at_least(0)),
-    **dict.fromkeys(("healthy_z_range", "healthy_angle_range"), _RANGE),
-    "healthy_angle": above(0),
-}
-"""Rules of fields, in the classes that have them."""
+_INTERVAL = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +19,12 @@ class GymnasiumConfig(MujocoConfig):
     """Settings of all eleven tasks."""
 
     physics_dt: float | None = 0.01
-    reset_position_noise: float
+    reset_position_noise: Annotated[float, at_least(0)]
     """First positions [m, rad] are at most this far from the model's own, each number of a quaternion too. Of an arm,
     the joints alone."""
-    reset_speed_noise: float
+    reset_speed_noise: Annotated[float, at_least(0)]
     """First speeds are at most this far from zero [m/s, rad/s]; in Ant, HalfCheetah and InvertedDoublePendulum, it is
     their standard deviation."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        MujocoConfig.__post_init__(self)
-        own = {field.name for field in fields(self)}
-        check(self, "env.", {name: rule for name, rule in _RULES.items() if name in own})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +36,7 @@ class PendulumConfig(GymnasiumConfig):
     episode_length_s: float = 40.0  # 1,000 steps of 0.04 s.
     reward_survive_weight: float = 1.0
     """Reward of a step in which the pole did not fall."""
-    healthy_angle: float = 0.2
+    healthy_angle: Annotated[float, above(0)] = 0.2
     """The episode ends where the pole leans further [rad]."""
     reset_position_noise: float = 0.01
     reset_speed_noise: float = 0.01
@@ -115,7 +103,7 @@ class WalkConfig(RunConfig):
 
     reward_survive_weight: float = 1.0
     """Reward of a step that ends healthy."""
-    healthy_z_range: tuple[float, float]
+    healthy_z_range: Annotated[tuple[float, float], _INTERVAL]
     """The episode ends where the torso's height is outside [m]."""
 
 
@@ -123,7 +111,7 @@ class WalkConfig(RunConfig):
 class PlanarConfig(WalkConfig):
     """`Hopper-v5` and `Walker2d-v5`."""
 
-    healthy_angle_range: tuple[float, float]
+    healthy_angle_range: Annotated[tuple[float, float], _INTERVAL]
     """The episode ends where the torso leans further [rad]."""
     healthy_state_limit: float = math.inf
     """The episode ends where a position [m, rad] or speed [m/s, rad/s] is not below this; x and z are left out."""
@@ -133,7 +121,7 @@ class PlanarConfig(WalkConfig):
 class TouchConfig(WalkConfig):
     """`Ant-v5` and `Humanoid-v5`, which also observe and penalise the forces on their bodies."""
 
-    reward_contact_weight: float
+    reward_contact_weight: Annotated[float, at_least(0)]
     """Weight of the sum of the squares of the forces [1/N²] and torques on all bodies, taken negative."""
     contact_force_limit: float = math.inf
     """Forces [N] and torques [N m] on bodies are clipped to this, in the reward and in the observation."""
@@ -152,7 +140,7 @@ class StandupConfig(GymnasiumConfig):
     """Weight of the torso's height, divided by a physics step [s/m]: 333 for each metre, in each step."""
     reward_quadctrl_weight: float = 0.1
     """Weight of the sum of the actions' squares, taken negative."""
-    reward_impact_weight: float = 5e-7
+    reward_impact_weight: Annotated[float, at_least(0)] = 5e-7
     """Weight of the sum of the squares of the forces [1/N²] and torques on all bodies, taken negative."""
     reward_survive_weight: float = 1.0
     """Reward of each step. Gymnasium adds it without a name."""

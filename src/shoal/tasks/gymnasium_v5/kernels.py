@@ -4,11 +4,6 @@ Each kernel serves several tasks: columns, limits and the column of `terms` are 
 numbers. The formulas are those of gymnasium/envs/mujoco/*_v5.py of Gymnasium 1.4 with its default arguments.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
-# pyright: reportReturnType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportAttributeAccessIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 import warp as wp

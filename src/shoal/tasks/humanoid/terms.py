@@ -4,18 +4,22 @@
 the motion, turned about z and shifted horizontally so that the anchors agree.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import angle_between, body_ang_vel_w, body_lin_vel_w, quat_of
+from shoal.mdp.base import (
+    base_quat,
+    body_ang_vel_w,
+    body_lin_vel_w,
+    quat_error_magnitude,
+    quat_of,
+    two_columns,
+    yaw_quat,
+)
+from shoal.mdp.events import between
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.random import uniform, uniform_int
 
@@ -49,18 +53,10 @@ def next_frame_of(state: Any, env: wp.int32) -> wp.int32:
 
 
 @wp.func
-def two_columns(matrix: wp.mat33) -> wp.spatial_vector:
-    """Return the first two columns of a matrix, row by row."""
-    return wp.spatial_vector(matrix[0, 0], matrix[0, 1], matrix[1, 0], matrix[1, 1], matrix[2, 0], matrix[2, 1])
-
-
-@wp.func
 def heading_to_robot(state: Any, env: wp.int32, anchor: wp.int32) -> wp.quat:
     """Return the rotation about z from the motion's anchor to the robot's."""
     turn = quat_of(state.xquat[env, anchor]) * wp.quat_inverse(state.reference.body_quat[frame_of(state, env), anchor])
-    # The heading of a rotation, as from its yaw angle.
-    yaw = wp.atan2(2.0 * (turn[3] * turn[2] + turn[0] * turn[1]), 1.0 - 2.0 * (turn[1] * turn[1] + turn[2] * turn[2]))
-    return wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), yaw)
+    return yaw_quat(turn)
 
 
 @wp.func
@@ -105,8 +101,7 @@ def motion_anchor_pos_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.
 def motion_anchor_ori_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.spatial_vector:
     """Return the anchor's orientation in the motion, in the robot's anchor's frame: two columns of its matrix."""
     turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
-    matrix = wp.quat_to_matrix(turn * state.reference.body_quat[next_frame_of(state, env), anchor_body])
-    return two_columns(matrix)
+    return two_columns(turn * state.reference.body_quat[next_frame_of(state, env), anchor_body])
 
 
 @wp.func
@@ -124,7 +119,7 @@ def robot_body_ori_b(
 ) -> wp.spatial_vector:
     """Return the orientation of a body in the anchor's frame: two columns of its matrix."""
     turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
-    return two_columns(wp.quat_to_matrix(turn * quat_of(state.xquat[env, bodies[i]])))
+    return two_columns(turn * quat_of(state.xquat[env, bodies[i]]))
 
 
 # Rewards.
@@ -145,7 +140,7 @@ def motion_global_anchor_orientation_error_exp(
 ) -> wp.float32:
     """Return exp(-(angle of the anchor from the motion)² / std²), in the world."""
     wanted = state.reference.body_quat[frame_of(state, env), anchor_body]
-    error = angle_between(wanted, quat_of(state.xquat[env, anchor_body]))
+    error = quat_error_magnitude(wanted, quat_of(state.xquat[env, anchor_body]))
     return wp.exp(-error * error / (std * std))
 
 
@@ -168,7 +163,9 @@ def motion_relative_body_orientation_error_exp(
     """Return exp(-mean of (angle of a body from its moved orientation)² / std²)."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
-        error = angle_between(moved_quat(state, env, anchor_body, bodies[i]), quat_of(state.xquat[env, bodies[i]]))
+        error = quat_error_magnitude(
+            moved_quat(state, env, anchor_body, bodies[i]), quat_of(state.xquat[env, bodies[i]])
+        )
         total += error * error
     return wp.exp(-total / float(bodies.shape[0]) / (std * std))
 
@@ -276,16 +273,11 @@ def start_on_motion(
         state.qpos[env, column] = state.reference.qpos[frame, column]
     for column in range(state.reference.qvel.shape[1]):
         state.qvel[env, column] = state.reference.qvel[frame, column]
-    state.qpos[env, 0] = state.qpos[env, 0] + uniform(state, env, x[0], x[1])
-    state.qpos[env, 1] = state.qpos[env, 1] + uniform(state, env, y[0], y[1])
-    state.qpos[env, 2] = state.qpos[env, 2] + uniform(state, env, z[0], z[1])
-    turn = wp.quat_rpy(
-        uniform(state, env, roll[0], roll[1]),
-        uniform(state, env, pitch[0], pitch[1]),
-        uniform(state, env, yaw[0], yaw[1]),
-    ) * wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+    offset, angles = between(state, env, x, y, z), between(state, env, roll, pitch, yaw)
+    turn = wp.quat_rpy(angles[0], angles[1], angles[2]) * base_quat(state, env)
     state.qpos[env, 3] = turn[3]
     for column in range(3):
+        state.qpos[env, column] = state.qpos[env, column] + offset[column]
         state.qpos[env, 4 + column] = turn[column]
     for i in range(joints.shape[0]):
         angle = state.qpos[env, joints[i].qpos] + uniform(state, env, position[0], position[1])

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
+from shoal.mdp.velocity import ALL, pushes
 
-_ALL = ".*"
 _OWN = "shoal.tasks.humanoid.terms:"
 _ANCHOR: dict[str, Any] = {"anchor_body": "{anchor}"}
 _BODIES: dict[str, Any] = {"bodies": "{bodies}", **_ANCHOR}
@@ -49,15 +49,15 @@ class TrackingConfig(RobotConfig):
 def _observed(*, noise: float) -> dict[str, Any]:
     """Return what is observed, with `noise` times the usual errors."""
     return {
-        "motion_joint_pos": Obs(f"{_OWN}motion_joint_pos", joints=_ALL),
-        "motion_joint_vel": Obs(f"{_OWN}motion_joint_vel", joints=_ALL),
+        "motion_joint_pos": Obs(f"{_OWN}motion_joint_pos", joints=ALL),
+        "motion_joint_vel": Obs(f"{_OWN}motion_joint_vel", joints=ALL),
         "motion_anchor_pos_b": Obs(f"{_OWN}motion_anchor_pos_b", **_ANCHOR, noise=0.25 * noise),
         "motion_anchor_ori_b": Obs(f"{_OWN}motion_anchor_ori_b", **_ANCHOR, noise=0.05 * noise),
         "base_lin_vel": Obs("base_lin_vel", noise=0.5 * noise),
         "base_ang_vel": Obs("base_ang_vel", noise=0.2 * noise),
-        "joint_pos": Obs("joint_pos_rel", joints=_ALL, noise=0.01 * noise),
-        "joint_vel": Obs("joint_vel_rel", joints=_ALL, noise=0.5 * noise),
-        "actions": Obs("last_action", actuators=_ALL),
+        "joint_pos": Obs("joint_pos_rel", joints=ALL, noise=0.01 * noise),
+        "joint_vel": Obs("joint_vel_rel", joints=ALL, noise=0.5 * noise),
+        "actions": Obs("last_action", actuators=ALL),
     }
 
 
@@ -72,7 +72,7 @@ HUMANOID = task_config(
     physics_dt=0.005,
     decimation=4,
     episode_length_s=10.0,
-    actions={"joint_pos": Action("joint_position", actuators=_ALL, scale=0.5)},
+    actions={"joint_pos": Action("joint_position", actuators=ALL, scale=0.5)},
     observations={"policy": _observed(noise=1.0), "critic": _observed(noise=0.0) | _PRIVILEGED},
     rewards={
         "motion_global_root_pos": Reward(
@@ -90,7 +90,7 @@ HUMANOID = task_config(
             f"{_OWN}motion_global_body_angular_velocity_error_exp", weight=1.0, bodies="{bodies}", std=3.14
         ),
         "action_rate": Reward("action_rate_l2", weight=-0.1),
-        "joint_limit": Reward("joint_pos_limits", weight=-10.0, joints=_ALL),
+        "joint_limit": Reward("joint_pos_limits", weight=-10.0, joints=ALL),
     },
     terminations={
         "motion_ended": Done(f"{_OWN}motion_ended", time_out=True),
@@ -102,8 +102,8 @@ HUMANOID = task_config(
         "start": Event(
             f"{_OWN}start_on_motion",
             "reset",
-            actuators=_ALL,
-            joints=_ALL,
+            actuators=ALL,
+            joints=ALL,
             uniform_ratio=0.1,
             before=1.0,
             from_start=False,
@@ -115,11 +115,11 @@ HUMANOID = task_config(
             pitch=(-0.1, 0.1),
             yaw=(-0.2, 0.2),
         ),
-        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), x=(-0.5, 0.5), y=(-0.5, 0.5)),
+        **pushes(1.0, 3.0),
     },
     metrics={
         "failed_share": Metric(f"{_OWN}failed_share"),
         "error_body_pos": Metric(f"{_OWN}error_body_pos", **_BODIES),
-        "error_joint_pos": Metric(f"{_OWN}error_joint_pos", joints=_ALL),
+        "error_joint_pos": Metric(f"{_OWN}error_joint_pos", joints=ALL),
     },
 )

@@ -33,13 +33,11 @@ class Tracking(RobotTask[TrackingConfig]):
         motion = self.motion
         reference = Reference()
         reference.frames = len(motion.qpos)
-        reference.qpos = wp.array(motion.qpos, dtype=wp.float32, device=self.device)
-        reference.qvel = wp.array(motion.qvel, dtype=wp.float32, device=self.device)
-        reference.body_pos = wp.array(motion.body_pos, dtype=wp.vec3, device=self.device)
-        real_last = np.roll(motion.body_quat, -1, axis=-1)
-        reference.body_quat = wp.array(real_last, dtype=wp.quat, device=self.device)
-        reference.body_lin_vel = wp.array(motion.body_lin_vel, dtype=wp.vec3, device=self.device)
-        reference.body_ang_vel = wp.array(motion.body_ang_vel, dtype=wp.vec3, device=self.device)
+        for name in ("qpos", "qvel", "body_pos", "body_quat", "body_lin_vel", "body_ang_vel"):
+            values = getattr(motion, name)
+            real_last = np.roll(values, -1, axis=-1) if name == "body_quat" else values
+            dtype = Reference.vars[name].type.dtype
+            setattr(reference, name, wp.array(real_last, dtype=dtype, device=self.device))
         self.start_frame = self.array("start_frame", dtype=wp.int32)
         """Frame that each episode began in."""
         return {

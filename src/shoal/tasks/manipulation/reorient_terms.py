@@ -15,7 +15,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import ang_vel_b, angle_between, base_quat, quat_of
+from shoal.mdp.base import base_ang_vel, base_quat, quat_error_magnitude, quat_of
 from shoal.mdp.events import between
 
 
@@ -29,7 +29,7 @@ def goal_quat(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
 @wp.func
 def orientation_error(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
     """Return the angle from the object to the goal, 0 to pi [rad]."""
-    return angle_between(base_quat(state, env), quat_of(goal_quat(state, env, command)))
+    return quat_error_magnitude(base_quat(state, env), quat_of(goal_quat(state, env, command)))
 
 
 @wp.func
@@ -80,7 +80,7 @@ def object_quat(state: Any, env: wp.int32) -> wp.vec4:
 @wp.func
 def object_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
     """Return the object's angular velocity in the world [rad/s]."""
-    return wp.quat_rotate(base_quat(state, env), ang_vel_b(state, env))
+    return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
 
 
 @wp.func
