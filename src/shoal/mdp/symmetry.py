@@ -95,7 +95,7 @@ def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np
     joints = model.actuator_trnid[:, 0]
     places = (data.xanchor[joints] - data.xpos[robot.base]) @ to_base
     axes = data.xaxis[joints] @ to_base
-    angles = robot.joint_pos
+    angles = robot.start[model.jnt_qposadr[joints]]
     partners, signs = [], []
     for joint, name in enumerate(robot.joint_names):
         distances = np.linalg.norm(places - places[joint] * (1, -1, 1), axis=1)
