@@ -22,7 +22,10 @@ pytestmark = pytest.mark.emulated_gpu
 
 GPU = "cuda:1"
 LIKE_ANOTHER = {"Pusher-v5", "HumanoidStandup-v5", "Walker2d-v5", "InvertedDoublePendulum-v5"}
-"""Tasks whose step differs from another's by the model only."""
+LIKE_ANOTHER |= {"Quadruped-Velocity-Rough-Blind", "Arm-Lift-Cube"}
+"""Tasks whose step differs from another's by the model or by terms only."""
+ELSEWHERE = {"G1-Velocity-Flat", "G1-Velocity-Rough", "Hand-Reorient-Cube"}
+"""Tasks whose models are in other packages."""
 NUM_ENVS = 3
 STEPS = 4
 
@@ -46,8 +49,7 @@ def counts(machine: Machine) -> tuple[int, Any, Any]:
     [
         pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name
         for name in registry.registered()
-        if name
-        not in {"G1-Velocity-Flat", "G1-Velocity-Rough", "Hand-Reorient-Cube"}  # Their models are in other packages.
+        if name not in ELSEWHERE
     ],
 )
 def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
