@@ -25,6 +25,8 @@ SPECS = (
         num_envs=256,
         max_iterations=300,
         builder="shoal.tasks.manipulation.task:LiftCube",
+        gpu_bytes_per_env=340_000,
+        observation_size=52,
     ),
     TaskSpec(
         name="Hand-Reorient-Cube",

@@ -84,6 +84,7 @@ SPECS = (
         num_envs=1024,
         max_iterations=300,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
+        gpu_bytes_per_env=834_000,
         observation_size=213,
         check="shoal.mdp.robots:check_robot",
     ),
