@@ -170,7 +170,8 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     """
     from mjlab.sensor.terrain_height_sensor import TerrainHeightSensor
 
-    heights = type("Heights", (TerrainHeightSensor,), {"data": None, "num_frames": 2, "__init__": lambda _: None})()
+    kind: Any = type("Heights", (TerrainHeightSensor,), {"data": None, "num_frames": 2, "__init__": lambda _: None})
+    heights = kind()
     both = {"contact": "feet", "command": "twist", "command_threshold": 0.3}
     feet = {
         "feet_in_air": both | {"threshold_min": 0.01, "threshold_max": 0.2},
@@ -211,7 +212,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
         landed = new & (times["last_air_time"] > 0.0)
         data = SimpleNamespace(found=torch.tensor(seen["found"]), current_air_time=times["air_time"], force=forces)
         env.scene["feet"] = SimpleNamespace(data=data, compute_first_contact=lambda **_: landed)  # noqa: B023
-        type(heights).data = SimpleNamespace(heights=tensor(seen["position"][..., 2]))
+        kind.data = SimpleNamespace(heights=tensor(seen["position"][..., 2]))
         env.scene["heights"] = heights
         env.scene["first"] = SimpleNamespace(data=data, compute_first_contact=lambda **_: new)  # noqa: B023
         env.scene["old"] = SimpleNamespace(data=SimpleNamespace(found=torch.tensor(seen["found"]) & ~new))
