@@ -18,20 +18,20 @@ class Controller:
     def __init__(self, policy: str, robot: str) -> None:
         self.session = onnxruntime.InferenceSession(policy)
         texts = self.session.get_modelmeta().custom_metadata_map
-        self.told = told = {key: json.loads(text) for key, text in texts.items() if text.startswith(("[", "{"))}
+        self.metadata = metadata = {key: json.loads(text) for key, text in texts.items() if text.startswith(("[", "{"))}
         self.period, physics_step = float(texts["control_period_s"]), float(texts["physics_step_s"])
         spec = mujoco.MjSpec.from_file(robot)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05), contype=1, conaffinity=1)
         spec.option.timestep = physics_step
-        gains = zip(told["joint_stiffness"], told["joint_damping"], told["joint_torque_limits"], strict=True)
-        for name, (kp, kd, limit) in zip(told["actuator_names"], gains, strict=True):
+        gains = zip(*(metadata[f"joint_{each}"] for each in ("stiffness", "damping", "torque_limits")), strict=True)
+        for name, (kp, kd, limit) in zip(metadata["actuator_names"], gains, strict=True):
             spec.actuator(name).set_to_position(kp=kp, kv=kd)
             spec.actuator(name).forcerange = (-limit, limit)
         self.data = mujoco.MjData(spec.compile())
-        self.home = dict(zip(told["joint_names"], told["default_joint_pos"], strict=True))
-        self.terms = [term for group in told["observation_groups"] for term in told["observations"][group]]
+        self.home = dict(zip(metadata["joint_names"], metadata["default_joint_pos"], strict=True))
+        self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]
         self.pasts = [deque(maxlen=term["history"]) for term in self.terms]
-        self.commands = {name: np.zeros(len(columns)) for name, columns in told["commands"].items()}
+        self.commands = {name: np.zeros(len(columns)) for name, columns in metadata["commands"].items()}
         self.action = np.zeros(len(self.home))
 
     def measure(self, term: dict) -> np.ndarray:
@@ -56,12 +56,12 @@ class Controller:
         for term, past in zip(self.terms, self.pasts, strict=True):
             past.extend([self.measure(term)] * (1 if past else term["history"]))
         observation = np.concatenate([value for past in self.pasts for value in past]).astype(np.float32)
-        (acted,) = self.told["actions"].values()
+        (acted,) = self.metadata["actions"].values()
         self.action = self.session.run(["actions"], {"obs": observation[None]})[0][0].clip(
             -acted["clip"], acted["clip"]
         )
-        target = self.told["default_joint_pos"] + np.multiply(acted["scale"], self.action)
-        self.data.ctrl[:] = target.clip(*np.transpose(self.told["joint_target_limits"]))
+        target = self.metadata["default_joint_pos"] + np.multiply(acted["scale"], self.action)
+        self.data.ctrl[:] = target.clip(*np.transpose(self.metadata["joint_target_limits"]))
         mujoco.mj_step(self.data.model, self.data, round(self.period / self.data.model.opt.timestep))
         return observation, self.action
 
