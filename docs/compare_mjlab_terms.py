@@ -12,6 +12,7 @@ replaced by empty ones.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import MutableSequence
 from pathlib import Path
@@ -45,19 +46,16 @@ class Absent(ModuleType):
         return type(name, (), {"__init__": lambda *_, **__: None})
 
 
-def find_mjlab(directory: str) -> Any:
-    """Import mjlab's functions, and return them by name."""
+def import_mjlab(directory: str, *names: str) -> list[Any]:
+    """Import modules of mjlab, without what they import and do not need here."""
     sys.path.append(directory)
     while True:
         try:
-            from mjlab.envs.mdp import dr
-            from mjlab.tasks.velocity import mdp
+            return [importlib.import_module(name) for name in names]
         except ModuleNotFoundError as error:
             sys.modules[str(error.name)] = Absent(str(error.name))
             for name in [name for name in sys.modules if name.startswith("mjlab")]:
                 del sys.modules[name]
-        else:
-            return SimpleNamespace(**{**vars(mdp), "dr": dr})
 
 
 def tensor(rows: Any) -> torch.Tensor:
@@ -249,7 +247,8 @@ def compare_inertia(mjlab: Any) -> dict[str, float]:
 
 def main() -> None:
     """Print the table."""
-    mjlab = find_mjlab(sys.argv[1])
+    dr, mdp = import_mjlab(sys.argv[1], "mjlab.envs.mdp.dr", "mjlab.tasks.velocity.mdp")
+    mjlab = SimpleNamespace(**{**vars(mdp), "dr": dr})
     sys.stdout.write("| term | largest difference |\n| --- | --- |\n")
     for compare in (compare_states, compare_feet, compare_inertia):
         for name, value in compare(mjlab).items():

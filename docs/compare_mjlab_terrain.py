@@ -16,7 +16,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from compare_mjlab_terms import Absent
+from compare_mjlab_terms import import_mjlab
 
 from shoal.mdp import tiles
 from shoal.mdp.terrain_config import TILES
@@ -26,20 +26,6 @@ EXACT = ("flat", "pyramid_stairs", "pyramid_stairs_inv", "hf_pyramid_slope", "hf
 EXACT += ("narrow_beams", "nested_rings")
 """Kinds without random numbers."""
 SEEDS = 8
-
-
-def find_presets(directory: str) -> dict[str, Any]:
-    """Import mjlab's presets, and return them by name."""
-    sys.path.append(directory)
-    while True:
-        try:
-            from mjlab.terrains.config import ALL_TERRAIN_PRESETS
-        except ModuleNotFoundError as error:
-            sys.modules[str(error.name)] = Absent(str(error.name))
-            for name in [name for name in sys.modules if name.startswith("mjlab")]:
-                del sys.modules[name]
-        else:
-            return ALL_TERRAIN_PRESETS
 
 
 def heights_of_mjlab(preset: Any, difficulty: float, seed: int) -> np.ndarray:  # noqa: ANN401  mjlab is not installed.
@@ -77,7 +63,8 @@ def _shares(heights: list[np.ndarray]) -> list[float]:
 
 def main() -> None:
     """Print one line for each kind and difficulty."""
-    presets = find_presets(sys.argv[1])
+    (config,) = import_mjlab(sys.argv[1], "mjlab.terrains.config")
+    presets = config.ALL_TERRAIN_PRESETS
     print(f"{'kind':22s} difficulty   largest   median   points within 0.01 m")  # noqa: T201
     for name in EXACT:
         for difficulty in DIFFICULTIES:
