@@ -12,8 +12,8 @@ from typing import Any
 from shoal.errors import UsageError, did_you_mean
 
 
-def find_class(noun: str, reference: str, accepts: Callable[[type], bool]) -> tuple[type, Path]:
-    """Return a class of a user's own file, and the file.
+def find_class(noun: str, reference: str, accepts: Callable[[Any], bool]) -> tuple[Any, Path]:
+    """Return a class, or a function, of a user's own file, and the file.
 
     `noun` is what the class is, for errors: "task" or "learner". `reference` is `path/to/file.py:Class`; the class may
     be left out where the file has only one that `accepts` takes.
@@ -29,8 +29,9 @@ def find_class(noun: str, reference: str, accepts: Callable[[type], bool]) -> tu
             f"The {noun} '{reference}' asks for the file {path}, which does not exist: pass path/to/file.py:Class."
         )
     module = load_file(path)
-    defined = {name: value for name, value in vars(module).items() if name[0] != "_" and isinstance(value, type)}
-    found = {name: value for name, value in defined.items() if value.__module__ == module.__name__ and accepts(value)}
+    defined = {name: value for name, value in vars(module).items() if name[0] != "_" and callable(value)}
+    own = {name: value for name, value in defined.items() if getattr(value, "__module__", None) == module.__name__}
+    found = {name: value for name, value in own.items() if accepts(value)}
     if not name and len(found) == 1:
         name = next(iter(found))
     if name not in found:

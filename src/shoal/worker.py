@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good
@@ -30,7 +30,7 @@ from shoal.user_code import load
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.envs.building import VecEnv
     from shoal.learn.checkpoints import Snapshot
     from shoal.learn.groups import World
     from shoal.learn.loop import TrainingLoop
@@ -135,38 +135,42 @@ def _train(  # noqa: PLR0913  All by name.
         timeout = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
         with (
             # Around the group: no other rank waits for the last film.
-            filming(env.task, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
+            filming(env, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
             process_group(world, backend=job.backend, store=store, timeout=timeout),
         ):
             return _learn(job, world, env, evaluation_env, stop=stop, on_row=on_row, on_step=on_step)
 
 
-def _build_envs(job: TrainSpec, world: World) -> tuple[WarpVecEnv, WarpVecEnv | None]:
+def _build_envs(job: TrainSpec, world: World) -> tuple[VecEnv, VecEnv | None]:
     """Build this rank's environments, seeded by its rank, and those of `--eval-interval`, which rank 0 alone has.
 
-    One rank of a node at a time fills Warp's cache. The GPU memory that `shoal.plan.sizes` counts is without the second
+    The GPU memory that `shoal.plan.sizes` counts is without the second
     ones: an evaluation has few, and no experience.
     """
-    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.envs.building import build_vec_env
+    from shoal.envs.capabilities import capabilities_of, costs_of
     from shoal.learn.evaluation import EVALUATION_SEED
-    from shoal.sim.kernel_cache import exclusive_kernel_cache
 
     spec = registry.resolve(job.config.task)
     seed = job.config.seed + world.rank
     _seed_everything(seed)
-    world.beat.enter("queue")
-    with exclusive_kernel_cache():
-        world.beat.enter("compile")
-        task = spec.build(job.config.env, num_envs=job.num_envs, device=world.device, seed=seed)
-        env = WarpVecEnv(task)
-        if job.config.agent.needs_final_observations:
-            env.keep_final_observations()
-        evaluation_env = None
-        if job.config.eval_interval and world.is_first:
-            config, num_envs = job.config.env.in_play().undisturbed(), job.config.eval_episodes
-            evaluation_env = WarpVecEnv(
-                spec.build(config, num_envs=num_envs, device=world.device, seed=EVALUATION_SEED)
-            )
+    env = build_vec_env(spec, job.config.env, num_envs=job.num_envs, device=world.device, seed=seed, beat=world.beat)
+    environments = capabilities_of(env)
+    if job.config.agent.needs_final_observations:
+        environments.keep_final_observations()
+    if world.is_first and (costs := costs_of(env)):
+        logger.info("What %s does not offer: %s. See docs/guide/your_own_environment.md.", spec.name, "; ".join(costs))
+    evaluation_env = None
+    if job.config.eval_interval and not environments.can_restart:
+        raise UsageError(
+            f"--eval-interval was asked for, but {spec.name} cannot begin the same episodes again: leave it out, or "
+            "give the environments a restart(), see docs/guide/your_own_environment.md."
+        )
+    if job.config.eval_interval and world.is_first:
+        config, num_envs = job.config.env.in_play().undisturbed(), job.config.eval_episodes
+        evaluation_env = build_vec_env(
+            spec, config, num_envs=num_envs, device=world.device, seed=EVALUATION_SEED, beat=world.beat
+        )
     world.beat.enter("startup")
     return env, evaluation_env
 
@@ -174,8 +178,8 @@ def _build_envs(job: TrainSpec, world: World) -> tuple[WarpVecEnv, WarpVecEnv | 
 def _learn(  # noqa: PLR0913  All by name.
     job: TrainSpec,
     world: World,
-    env: WarpVecEnv,
-    evaluation_env: WarpVecEnv | None,
+    env: VecEnv,
+    evaluation_env: VecEnv | None,
     *,
     stop: StopRequests,
     on_row: Callable[[Row], None] | None,
@@ -279,17 +283,18 @@ def _begin(job: TrainSpec, loop: TrainingLoop) -> None:
             resume_environments(loop, Checkpoint(model.parent))
 
 
-def _keep_lost(job: TrainSpec, world: World, env: WarpVecEnv, iteration: int) -> str | None:
+def _keep_lost(job: TrainSpec, world: World, env: VecEnv, iteration: int) -> str | None:
     """Write the history of environments of this rank that diverged; a failure costs one warning.
 
     Returns:
         How to show it; None where the task keeps no history, or none diverged.
     """
+    from shoal.envs.capabilities import capabilities_of
     from shoal.sim.nan.dump import write_dump
 
     file = job.run.lost_npz(world.rank)
     try:
-        dump = env.task.dump(job.config.task, rank=world.rank, iteration=iteration)
+        dump = capabilities_of(env).dump(job.config.task, rank=world.rank, iteration=iteration)
         if dump is None:
             return None
         write_dump(dump, file)
@@ -303,7 +308,7 @@ def _keep_lost(job: TrainSpec, world: World, env: WarpVecEnv, iteration: int) ->
     )
 
 
-def _export(job: TrainSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
+def _export(job: TrainSpec, env: VecEnv, loop: TrainingLoop) -> None:
     """Write the last policy, and the best one that was saved; a failure costs one warning."""
     from shoal.learn.checkpoints import read_checkpoint
 
@@ -326,13 +331,13 @@ def _export(job: TrainSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
         )
 
 
-def _export_as(file: Path, checkpoint: Checkpoint, job: TrainSpec, env: WarpVecEnv, loop: TrainingLoop) -> None:
+def _export_as(file: Path, checkpoint: Checkpoint, job: TrainSpec, env: VecEnv, loop: TrainingLoop) -> None:
     """Write the policy of `loop`, which has the state of `checkpoint`."""
     from shoal.learn.export import exportable_policy, write_policy
 
     name = registry.resolve(job.config.task).name
     source = str(checkpoint.path.relative_to(job.run.path.parent))
-    policy = exportable_policy(loop.learner, env, env.task, name=name, checkpoint=source, iteration=loop.iteration)
+    policy = exportable_policy(loop.learner, env, name=name, checkpoint=source, iteration=loop.iteration)
     write_policy(policy, file)
 
 

@@ -49,20 +49,21 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
     """Step the task and its references in this process."""
     import torch
 
-    from shoal.envs.vec_env import WarpVecEnv
+    from shoal.envs.building import build_vec_env
+    from shoal.heartbeat import Heartbeat
     from shoal.sim.isolation import isolated
 
     # Always the same cores, so that the scheduler does not affect the comparison.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
     spec = registry.resolve(task)
     with isolated(device, threads=threads):
-        env = WarpVecEnv(spec.build(spec.env, num_envs=num_envs, device=device, seed=0))
+        env = build_vec_env(spec, spec.env, num_envs=num_envs, device=device, seed=0, beat=Heartbeat())
         # With one constant action, robots soon lie still.
         actions = cycle(torch.rand(_WARM_UP, num_envs, env.num_actions, device=device) * 2 - 1)
         steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(next(actions))}
         for _ in range(_WARM_UP):
             env.step(next(actions))
-        engine = getattr(env.task, "engine", None)
+        engine = getattr(getattr(env, "task", None), "engine", None)
         if engine is not None:
             steppers[f"bare {engine.title}"] = engine.bare()
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None

@@ -114,8 +114,7 @@ def split_task(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _is_task(word: str, *, first: bool) -> bool:
     """Whether an argument is the task: the first one, a registered name, or a Python file."""
-    file = ".py:" in word or word.endswith(".py")
-    return (first and not word.startswith("-")) or word in registry.registered() or file
+    return (first and not word.startswith("-")) or word in registry.registered() or registry.is_reference(word)
 
 
 def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:

@@ -18,7 +18,7 @@ from shoal.config.commands import (
     RunsConfig,
 )
 from shoal.config.distillation import DistillationConfig
-from shoal.config.env import EnvConfig, MujocoConfig
+from shoal.config.env import BaseEnvConfig, EnvConfig, MujocoConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
 from shoal.config.machines import LaunchConfig
@@ -32,6 +32,7 @@ from shoal.config.train import TrainConfig
 __all__ = [
     "AgentConfig",
     "AgentKind",
+    "BaseEnvConfig",
     "BenchConfig",
     "CheckpointsConfig",
     "ConvertConfig",

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, Config, above, at_least, each, refuse_no_mp4, within
-from shoal.config.env import EnvConfig
+from shoal.config.env import BaseEnvConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
@@ -30,7 +30,7 @@ class PolicyConfig(Config):
     """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
     trust_run: bool = False
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """The task's environment; by default as in the policy's training."""
     agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner, whose networks are rebuilt; by default as in the policy's training."""

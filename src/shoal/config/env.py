@@ -14,12 +14,10 @@ OnNan = Literal["reset", "stop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvConfig(Config):
-    """Base of every task's environment configuration.
+class BaseEnvConfig(Config):
+    """Base of every environment configuration, and the configuration of environments without settings.
 
-    A subclass with slots that checks ranges of its own calls ``EnvConfig.__post_init__(self)``; ``super()``
-    without arguments does not work there, because a dataclass with slots is a copy of the class that was
-    written. The number of environments belongs to the run, not to the task.
+    The number of environments belongs to the run, not to the task.
     """
 
     prefix: ClassVar[str] = "env."
@@ -29,12 +27,6 @@ class EnvConfig(Config):
     model_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that name MJCF files: a run keeps a copy of each, with all that it refers to."""
 
-    episode_length_s: Annotated[float, above(0)] = 20.0
-    """Longest episode [s of simulated time]; then it is truncated (a time-out). Isaac Lab's and mjlab's default."""
-    step_graph: bool = True
-    """Capture each environment step as one graph (on a GPU a CUDA graph). Without, each kernel is launched separately,
-    which is much slower: for debugging, or if capturing is impossible."""
-
     def in_play(self) -> Self:
         """Return the defaults of `play` and `evaluate` for a policy that was trained with this: the same."""
         return self
@@ -42,6 +34,22 @@ class EnvConfig(Config):
     def undisturbed(self) -> Self:
         """Return the same without disturbances of training, such as pushes and observation noise."""
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig(BaseEnvConfig):
+    """Base of the environment configuration of every task of kernels.
+
+    A subclass with slots that checks ranges of its own calls ``EnvConfig.__post_init__(self)``; ``super()``
+    without arguments does not work there, because a dataclass with slots is a copy of the class that was
+    written.
+    """
+
+    episode_length_s: Annotated[float, above(0)] = 20.0
+    """Longest episode [s of simulated time]; then it is truncated (a time-out). Isaac Lab's and mjlab's default."""
+    step_graph: bool = True
+    """Capture each environment step as one graph (on a GPU a CUDA graph). Without, each kernel is launched separately,
+    which is much slower: for debugging, or if capturing is impossible."""
 
 
 @dataclass(frozen=True, kw_only=True)

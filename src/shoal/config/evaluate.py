@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import Config, above, at_least, each
 from shoal.config.commands import AgentKind
-from shoal.config.env import EnvConfig
+from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import LaunchConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
@@ -72,7 +72,7 @@ class EvaluateConfig(LaunchConfig):
     """Import the classes that a policy's run names even if the run is not below `--log-root`."""
     dry_run: bool = False
     """Print the jobs and stop."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """The task's environment; by default as in the policy's training."""
     agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner, whose networks are rebuilt; by default as in the policy's training."""
@@ -140,7 +140,7 @@ class ComparePoliciesConfig(LaunchConfig):
     """Device of the policies, such as `cpu` or `cuda:1`. Default: that of the environments."""
     trust_run: bool = False
     """Import the classes that a policy's run names even if the run is not below `--log-root`."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """Environment of both policies; by default as in the training of A, or of B if A was not trained."""
     agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner, whose networks are rebuilt; by default as in each policy's training."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, at_least
-from shoal.config.env import EnvConfig
+from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import MachinesConfig, number_of_nodes
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
@@ -85,7 +85,7 @@ class TrainConfig(MachinesConfig):
     """At the end, write the policy to `<run>/exports`, as ONNX and as a torch.export program."""
     dry_run: bool = False
     """Print the plan and stop."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """The task's environment."""
     agent: AgentConfig = field(default_factory=RslRlConfig)
     """The learner."""

@@ -1,28 +1,45 @@
-"""What an environment may offer to the learner beside rsl_rl's `VecEnv`."""
+"""What environments may offer beside rsl_rl's `VecEnv`, and what is missing without it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from shoal.sim.kernel_task import Command
+    from shoal.sim.nan.dump import Dump
+    from shoal.sim.render.rows import Picture
+
 
 class Capabilities:
-    """Base class of environments with state, warnings or a curriculum. The defaults are those of foreign ones."""
+    """Base class of environments that offer more than rsl_rl's `VecEnv`. The defaults are those of other ones."""
 
     episode_terms: tuple[str, ...] = ()
     """Names of the columns of ``extras["episode_sums"]``."""
     terminations: tuple[str, ...] = ()
     """Names of the columns of ``extras["done_terms"]``."""
+    metrics: tuple[str, ...] = ()
+    """Names of the tensors of shape (num_envs,) in ``extras["log"]``, where ``Metrics/`` stands before them."""
     best_metric: str | None = None
     """The logged metric that scores checkpoints. None: the mean return, or with a curriculum nothing."""
+    can_restart: bool = False
+    """Whether `restart` begins the same episodes again for the same seed."""
+
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode in every environment, see `KernelTask.restart`."""
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
         """Return the number of divergences since the last call, and warnings: a sentence by kind."""
         return 0, {}
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return the last steps of the environments that diverged, see `KernelTask.dump`. None if they are not kept."""
+        del name, rank, iteration
 
     def curriculum(self) -> Mapping[str, np.ndarray]:
         """Return the state of the curriculum: counts of environments by name."""
@@ -38,10 +55,53 @@ class Capabilities:
     def put_rows(self, rows: Mapping[str, torch.Tensor]) -> None:
         """Restore rows of the first environments; the others keep theirs."""
 
-    def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment, see `KernelTask.restart`."""
+    def keep_final_observations(self) -> None:
+        """Give ``extras["final_observation"]``, a tensor for each group, from now on: the last ones where `dones`.
+
+        Raises:
+            UsageError: These environments do not keep them.
+        """
+        raise UsageError(
+            "The learner needs the last observations of each episode, which these environments do not keep "
+            '(extras["final_observation"]): train with another --learner.'
+        )
+
+    def picture(self) -> Picture:
+        """Return what films and viewers draw.
+
+        Raises:
+            UsageError: There is no picture.
+        """
+        raise UsageError("These environments have no picture(): they can be trained and evaluated, and not shown.")
+
+    def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
+        """Return name and range of each command to the policy, and their live tensor, (num_envs, number of them).
+
+        A viewer writes it before each step.
+        """
+        return {}, None
+
+    def deployment(self) -> Mapping[str, Any]:
+        """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""
+        return {}
+
+
+COSTS: Mapping[str, str] = {
+    "rows": "a resumed run begins new episodes",
+    "can_restart": "evaluations are not repeated exactly, and --eval-interval is not offered",
+    "episode_terms": "returns are not split by reward terms",
+    "picture": "no films and no viewer",
+    "deployment": "an exported policy has no names of joints and observations",
+}
+"""What is lost without a capability."""
 
 
 def capabilities_of(env: object) -> Capabilities:
-    """Return the environment itself, or the defaults if it is a foreign one."""
+    """Return the environment itself, or the defaults if it does not derive from `Capabilities`."""
     return env if isinstance(env, Capabilities) else Capabilities()
+
+
+def costs_of(env: object) -> list[str]:
+    """Return what is lost with an environment, a phrase for each capability that it does not have."""
+    found, plain = type(capabilities_of(env)), Capabilities
+    return [cost for name, cost in COSTS.items() if getattr(found, name) is getattr(plain, name)]

@@ -30,11 +30,14 @@ from tensordict import TensorDict
 from shoal.envs.capabilities import Capabilities
 from shoal.errors import ShoalError
 from shoal.sim.bridge import to_torch
-from shoal.sim.kernel_task import KernelTask
+from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.nan.dump import Dump
 
 
 class WarpVecEnv(Capabilities, VecEnv):
     """A kernel task for rsl_rl's algorithms and runners."""
+
+    can_restart = True
 
     def __init__(self, task: KernelTask[Any]) -> None:
         """Make tensors over the task's arrays."""
@@ -176,3 +179,19 @@ class WarpVecEnv(Capabilities, VecEnv):
         """Begin a new episode in every environment, and return its first observations."""
         self.restart(seed)
         return self.get_observations()
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return the last steps of the environments that diverged, see `KernelTask.dump`."""
+        return self.task.dump(name, rank=rank, iteration=iteration)
+
+    def picture(self) -> KernelTask[Any]:
+        """Return what films and viewers draw."""
+        return self.task
+
+    def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
+        """Return name and range of each command, and their live tensor, which a viewer writes."""
+        return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
+
+    def deployment(self) -> dict[str, Any]:
+        """Return what a controller needs beside the network, see `KernelTask.deployment`."""
+        return self.task.deployment()

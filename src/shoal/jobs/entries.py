@@ -17,7 +17,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from shoal.config import AgentConfig, EnvConfig, TrainConfig
+from shoal.config import AgentConfig, BaseEnvConfig, TrainConfig
 from shoal.config.jobs import JobEntry
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, to_plain
@@ -49,7 +49,7 @@ class Overrides:
 
     learner: str | None = None
     agent: AgentConfig | None = None
-    env: EnvConfig | None = None
+    env: BaseEnvConfig | None = None
     """Environment of all jobs, as it is: disturbances stay. Variations change it."""
 
 
@@ -184,7 +184,7 @@ def _run_of(policy: Path) -> RunDir | None:
 # Variations
 
 
-def _varied(env: EnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _varied(env: BaseEnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield each variation of an environment: its part of the job's name, the plain configuration, what was changed."""
     grids = {name: _values(_annotation(env, name), value) for name, value in variations.items()}
     labels = [_labels(name, values) for name, values in grids.items()]
@@ -195,7 +195,7 @@ def _varied(env: EnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str
         yield "".join(words), plain, {name: reduce(getitem, name.split("."), plain) for name in grids}
 
 
-def _annotation(env: EnvConfig, name: str) -> Any:  # noqa: ANN401  An annotation.
+def _annotation(env: BaseEnvConfig, name: str) -> Any:  # noqa: ANN401  An annotation.
     """Return the annotation of a field by its dotted name; None if there is none."""
     kind, config = None, env
     for part in name.split("."):
@@ -219,7 +219,7 @@ def _depth_of_kind(kind: Any) -> int:  # noqa: ANN401  An annotation.
     return is_sequence + max(map(_depth_of_kind, get_args(kind)), default=0)
 
 
-def _with_absolute_models(env: EnvConfig) -> EnvConfig:
+def _with_absolute_models(env: BaseEnvConfig) -> BaseEnvConfig:
     """Return the configuration with absolute paths of its model files; other names stay."""
     named = {name: Path(getattr(env, name)).expanduser() for name in env.model_fields if getattr(env, name)}
     return replace(env, **{name: str(path.absolute()) for name, path in named.items() if path.is_file()})

@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from rsl_rl.env import VecEnv
 
-from shoal.envs.vec_env import WarpVecEnv
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError
 from shoal.jobs.ledger import Claim
 from shoal.jobs.policies import JobPolicy
@@ -23,7 +24,7 @@ class JobTimeoutError(ShoalError):
 
 def run_part(
     claim: Claim,
-    env: WarpVecEnv,
+    env: VecEnv,
     policy: JobPolicy,
     *,
     on_step: Callable[[], None],
@@ -39,7 +40,7 @@ def run_part(
         recording: Takes observations, actions and rewards of each step.
     """
     job, part = claim.job, claim.part
-    env.restart(job.seed, part.first)
+    capabilities_of(env).restart(job.seed, part.first)
     policy.begin(range(part.first, part.first + env.num_envs), job.seed)
     counter = _Counter(env, part.count)
     observations = env.get_observations()
@@ -53,7 +54,7 @@ def run_part(
             policy.reset(dones)
             counter.add(rewards, dones, extras)
             if recording is not None:  # The observations are valid until the step after next.
-                ends = {"dones": dones, "time_outs": extras["time_outs"], "running": running}
+                ends = {"dones": dones, "time_outs": _time_outs(dones, extras), "running": running}
                 recording.add(seen, actions=actions, rewards=rewards, **ends)
             on_step()
             if time.monotonic() > end:
@@ -69,13 +70,19 @@ def run_part(
                     break
 
 
+def _time_outs(dones: torch.Tensor, extras: Mapping[str, Any]) -> torch.Tensor:
+    """Return where episodes ended by their time; nowhere if the environments do not tell. Shape (num_envs,)."""
+    return extras["time_outs"].bool() if "time_outs" in extras else torch.zeros_like(dones, dtype=torch.bool)
+
+
 class _Counter:
     """Returns, lengths and other statistics of the running episode of each environment, on the device."""
 
-    def __init__(self, env: WarpVecEnv, count: int) -> None:
+    def __init__(self, env: VecEnv, count: int) -> None:
         """Count the first `count` environments."""
         self._env = env
-        self._terms, self._metrics = env.episode_terms, env.metrics
+        environments = self._environments = capabilities_of(env)
+        self._terms, self._metrics = environments.episode_terms, environments.metrics
         zeros = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         self._returns, self._lengths = zeros.clone(), torch.zeros_like(zeros, dtype=torch.int64)
         self._metric_sums = zeros.new_zeros(env.num_envs, len(self._metrics))
@@ -87,15 +94,16 @@ class _Counter:
         """Environments whose episode counts and has not ended. Shape (num_envs,)."""
         self._ended = torch.zeros_like(self.running)
         self._numbers = torch.zeros(env.num_envs, dtype=torch.int64)
-        env.take_warnings()
+        environments.take_warnings()
 
     def add(self, rewards: torch.Tensor, dones: torch.Tensor, extras: dict[str, Any]) -> None:
         """Count one step. Shapes (num_envs,)."""
         running, ended = self.running, self.running & (dones != 0)
         self._returns += torch.where(running, rewards, 0.0)
         self._lengths += running
-        self._time_out = torch.where(ended, extras["time_outs"], self._time_out)
-        self._term_sums = torch.where(ended[:, None], extras["episode_sums"], self._term_sums)
+        self._time_out = torch.where(ended, _time_outs(dones, extras), self._time_out)
+        if self._terms:
+            self._term_sums = torch.where(ended[:, None], extras["episode_sums"], self._term_sums)
         if "diverged" in extras:
             self._divergences = torch.where(running, extras["diverged"], self._divergences)
         if self._metrics:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.config import PlayConfig
 from shoal.config.plain import from_plain
-from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
 from shoal.learn.export import METADATA
@@ -81,7 +81,7 @@ def policy_device(  # noqa: PLR0913  A job, two flags, and what is true of the m
     return torch.device(name)
 
 
-def open_policy(job: Job, env: WarpVecEnv, device: torch.device) -> JobPolicy:
+def open_policy(job: Job, env: VecEnv, device: torch.device) -> JobPolicy:
     """Build the policy of a job on `device`. What the constructor of a user's class raises is passed on.
 
     Raises:
@@ -106,7 +106,7 @@ class DevicePolicy:
     """A policy that computes on a device of its own, in torch's inference mode. Its `reset(dones)` is optional."""
 
     def __init__(
-        self, name: str, policy: Callable[[TensorDict], torch.Tensor], env: WarpVecEnv, device: torch.device
+        self, name: str, policy: Callable[[TensorDict], torch.Tensor], env: VecEnv, device: torch.device
     ) -> None:
         self._name, self._policy, self._device = name, policy, device
         self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
@@ -145,7 +145,7 @@ class DevicePolicy:
 class CheckpointPolicy(DevicePolicy):
     """The policy of a checkpoint, whose networks are rebuilt from the job's learner and its configuration."""
 
-    def __init__(self, job: Job, env: WarpVecEnv, device: torch.device) -> None:
+    def __init__(self, job: Job, env: VecEnv, device: torch.device) -> None:
         spec = registry.resolve(job.task)
         learner = job.learner or spec.learner
         agent = from_plain(spec.agent_of(learner), job.agent or {}, "agent")
@@ -165,7 +165,7 @@ class RandomPolicy:
     Steps count from `begin`, also where an episode ends and another one follows.
     """
 
-    def __init__(self, env: WarpVecEnv) -> None:
+    def __init__(self, env: VecEnv) -> None:
         self._num_actions, self._device = env.num_actions, env.device
 
     def begin(self, indices: Sequence[int], seed: int) -> None:
@@ -207,7 +207,7 @@ class _ExportedPolicy:
         self._states = [state.masked_fill(dones.bool()[:, None], 0.0) for state in self._states]
 
 
-def _open_onnx(file: Path, env: WarpVecEnv, device: torch.device) -> _ExportedPolicy:
+def _open_onnx(file: Path, env: VecEnv, device: torch.device) -> _ExportedPolicy:
     """Open an ONNX file in onnxruntime, on a GPU if its build has CUDA."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise UsageError(f"The policy {file} needs onnxruntime, which is not installed: run `uv add 'shoal[onnx]'`.")
@@ -231,7 +231,7 @@ def _open_onnx(file: Path, env: WarpVecEnv, device: torch.device) -> _ExportedPo
     return _ExportedPolicy(network, groups, [torch.zeros(shape) for shape in shapes[1:]])
 
 
-def _open_program(file: Path, env: WarpVecEnv, device: torch.device) -> _ExportedPolicy:
+def _open_program(file: Path, env: VecEnv, device: torch.device) -> _ExportedPolicy:
     """Open a program of `torch.export` on `device`."""
     from torch.export.passes import move_to_device_pass
 
@@ -250,7 +250,7 @@ def _open_program(file: Path, env: WarpVecEnv, device: torch.device) -> _Exporte
     return _ExportedPolicy(network, groups, [torch.zeros(shape, device=device) for shape in shapes])
 
 
-def _observation_groups(file: Path, metadata: Mapping[str, str], env: WarpVecEnv) -> list[str]:
+def _observation_groups(file: Path, metadata: Mapping[str, str], env: VecEnv) -> list[str]:
     """Return the observation groups of an exported policy, in the order in which it takes them."""
     groups, columns = (json.loads(metadata.get(f"observation_{part}", "[]")) for part in ("groups", "columns"))
     needed = dict(zip(groups, columns, strict=True))

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rsl_rl.env import VecEnv
 from torch.distributed import Store
 
 from shoal.checks.film import choose_gl
 from shoal.config.plain import from_plain
-from shoal.envs.vec_env import WarpVecEnv
+from shoal.envs.building import build_vec_env
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError, TrainingFailedError
 from shoal.jobs.episodes import run_part
 from shoal.jobs.ledger import Claim, Ledger, state_of
@@ -22,12 +24,11 @@ from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy
 from shoal.jobs.recording import Recording
 from shoal.jobs.results import write_summary
 from shoal.learn.groups import World, group_timeout, process_group
-from shoal.plan.job import Job
+from shoal.plan.job import Job, Part
 from shoal.plan.spec import EvaluateSpec
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sim.isolation import isolated
-from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
 from shoal.tasks import registry
@@ -71,7 +72,7 @@ class _Worker:
 
     def __init__(self, spec: EvaluateSpec, ledger: Ledger, world: World, stop: StopRequests) -> None:
         self._spec, self._ledger, self._world, self._stop = spec, ledger, world, stop
-        self._env: tuple[Any, WarpVecEnv] | None = None
+        self._env: tuple[Any, VecEnv] | None = None
         self._policy: tuple[Any, JobPolicy] | None = None
         self._parts = 0
 
@@ -121,12 +122,14 @@ class _Worker:
 
     def _run(self, claim: Claim) -> None:
         job, part = claim.job, claim.part
-        env = self._environment(job, part.build)
+        env = self._environment(job, part)
         policy = self._policy_of(job, env)
         self._world.beat.enter("evaluate")
         stride = job.num_envs * job.rebuilds
         recording = Recording(part.first, stride) if job.record else None
-        reel = Reel(env.task, int(env.max_episode_length), _FILM_SIZE) if job.video and part.number == 0 else None
+        reel = None
+        if job.video and part.number == 0:
+            reel = Reel(capabilities_of(env).picture(), int(env.max_episode_length), _FILM_SIZE)
 
         def on_step() -> None:
             self._mark()
@@ -146,25 +149,26 @@ class _Worker:
         if name is not None:
             raise ERRORS[name](f"{name} ended the evaluation: the same command goes on with what is missing.")
 
-    def _environment(self, job: Job, build: int) -> WarpVecEnv:
-        """Return the job's environments: those of the last part, if they are the same."""
-        key = (job.task, job.env, job.num_envs, job.seed + build)
+    def _environment(self, job: Job, part: Part) -> VecEnv:
+        """Return the job's environments: those of the last part, if they are the same and can begin anew."""
+        seed = job.seed + part.build
+        key = (job.task, job.env, job.num_envs, seed)
         if self._env is None or self._env[0] != key:
             self._free()
-            self._world.beat.enter("compile")
-            task = registry.resolve(job.task)
-            torch.manual_seed(job.seed + build)
-            with exclusive_kernel_cache():
-                built = task.build(
-                    from_plain(task.env, job.env),
-                    num_envs=job.num_envs,
-                    device=self._world.device,
-                    seed=job.seed + build,
-                )
-            self._env = key, WarpVecEnv(built)
+            self._env = key, self._build(job, seed)
+        if not capabilities_of(self._env[1]).can_restart:
+            self._free()
+            self._env = None, self._build(job, seed + part.first)  # For this part only.
         return self._env[1]
 
-    def _policy_of(self, job: Job, env: WarpVecEnv) -> JobPolicy:
+    def _build(self, job: Job, seed: int) -> VecEnv:
+        """Build the job's environments."""
+        task, world = registry.resolve(job.task), self._world
+        torch.manual_seed(seed)
+        config = from_plain(task.env, job.env)
+        return build_vec_env(task, config, num_envs=job.num_envs, device=world.device, seed=seed, beat=world.beat)
+
+    def _policy_of(self, job: Job, env: VecEnv) -> JobPolicy:
         """Return the job's policy: that of the last part, if it is the same."""
         key = (job.config, job.learner, job.agent, job.policy_device)
         if self._policy is not None and self._policy[0] == (job.policy, *key):

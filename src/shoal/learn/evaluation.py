@@ -12,11 +12,14 @@ from statistics import fmean
 from typing import NamedTuple
 
 import torch
+from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.checks.film import choose_gl
 from shoal.config import ExportConfig, PlayConfig
-from shoal.envs.vec_env import WarpVecEnv
+from shoal.envs.building import build_vec_env
+from shoal.envs.capabilities import capabilities_of
+from shoal.heartbeat import Heartbeat
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner, Policy
@@ -26,7 +29,6 @@ from shoal.learn.state import random_state, set_random_state
 from shoal.learn.statistics import EVALUATION_RETURN
 from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
-from shoal.sim.kernel_cache import exclusive_kernel_cache
 from shoal.sim.render.film import make_film
 from shoal.sim.render.reel import Reel
 from shoal.tasks.registry import TaskSpec
@@ -39,9 +41,7 @@ _CHECK_STEPS = 16
 
 
 @contextmanager
-def open_policy(
-    config: PlayConfig, spec: TaskSpec, model: Path | None, device: str
-) -> Iterator[tuple[WarpVecEnv, Policy]]:
+def open_policy(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> Iterator[tuple[VecEnv, Policy]]:
     """Build `config.episodes` environments and a policy on `device`, the process's default during the body.
 
     Steps in the body must run in torch's inference mode. An untrained agent has no checkpoint `model`.
@@ -57,13 +57,10 @@ def open_policy(
             yield env, policy
 
 
-def build_env(
-    config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *, num_envs: int, seed: int
-) -> WarpVecEnv:
+def build_env(config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *, num_envs: int, seed: int) -> VecEnv:
     """Build environments as in training, inside `isolated(device)`."""
     torch.manual_seed(seed)
-    with exclusive_kernel_cache():
-        return WarpVecEnv(spec.build(config.env, num_envs=num_envs, device=device, seed=seed))
+    return build_vec_env(spec, config.env, num_envs=num_envs, device=device, seed=seed, beat=Heartbeat())
 
 
 def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> tuple[list[float], list[int]]:
@@ -80,7 +77,9 @@ def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device:
     with open_policy(config, spec, model, device) as (env, policy):
         if config.video_path is None:
             return first_episodes(env, policy)[:2]
-        reel = Reel(env.task, config.video_length or int(env.max_episode_length), config.video_size)
+        reel = Reel(
+            capabilities_of(env).picture(), config.video_length or int(env.max_episode_length), config.video_size
+        )
         episodes = first_episodes(env, policy, reel)
         make_film(reel.cut(), Path(config.video_path), choose_gl(device, os.environ))
         return episodes[:2]
@@ -97,7 +96,7 @@ class FirstEpisodes(NamedTuple):
 
 
 def first_episodes(
-    env: WarpVecEnv, policy: Policy, reel: Reel | None = None, *, on_step: Callable[[], None] = lambda: None
+    env: VecEnv, policy: Policy, reel: Reel | None = None, *, on_step: Callable[[], None] = lambda: None
 ) -> FirstEpisodes:
     """Run the first episode in each environment, film the first one on `reel`, and call `on_step` after each step."""
     returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
@@ -123,7 +122,7 @@ def first_episodes(
     return FirstEpisodes(returns.tolist(), lengths.tolist(), [] if success is None else success.tolist())
 
 
-def evaluate_learner(learner: Learner, env: WarpVecEnv, world: World, *, num_envs: int) -> Row:
+def evaluate_learner(learner: Learner, env: VecEnv, world: World, *, num_envs: int) -> Row:
     """Evaluate a learner between two iterations, which leaves its training as it was.
 
     It runs on rank 0, while the other ranks wait in their next collective, in environments of its own, whose episodes
@@ -139,7 +138,7 @@ def evaluate_learner(learner: Learner, env: WarpVecEnv, world: World, *, num_env
     memory = {name: row.clone() for name, row in learner.env_rows().items()}
     policy = learner.policy()
     policy.reset()
-    env.restart(EVALUATION_SEED)
+    capabilities_of(env).restart(EVALUATION_SEED)
     episodes = first_episodes(env, policy, on_step=world.beat.mark)
     policy.reset()
     learner.put_env_rows(memory, num_envs)

@@ -21,6 +21,7 @@ from torch import nn
 
 from shoal import __version__
 from shoal.config import ExportConfig
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
 from shoal.learn.checkpoints import read_checkpoint
@@ -30,7 +31,6 @@ from shoal.learn.learner import Learner
 from shoal.learn.learners import build_learner
 from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
-from shoal.sim.kernel_task import KernelTask
 from shoal.tasks.registry import TaskSpec
 
 METADATA = "metadata.json"
@@ -68,12 +68,10 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         check_learner(state, config.learner)
         learner.restore(state, weights_only=True)
         iteration = int(state["iter"]) + 1
-        return exportable_policy(learner, env, env.task, name=spec.name, checkpoint=checkpoint, iteration=iteration)
+        return exportable_policy(learner, env, name=spec.name, checkpoint=checkpoint, iteration=iteration)
 
 
-def exportable_policy(  # noqa: PLR0913  The last three are entries of the metadata.
-    learner: Learner, env: VecEnv, task: KernelTask[Any], *, name: str, checkpoint: str, iteration: int
-) -> ExportablePolicy:
+def exportable_policy(learner: Learner, env: VecEnv, *, name: str, checkpoint: str, iteration: int) -> ExportablePolicy:
     """Return the policy of `learner`, ready for export. The memory of a recurrent one is reset.
 
     `name`, `checkpoint` and `iteration` are those of the task and of the checkpoint in the metadata.
@@ -98,8 +96,10 @@ def exportable_policy(  # noqa: PLR0913  The last three are entries of the metad
         "observation_groups": list(policy.obs_groups),
         "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],
     }
-    metadata = base | _for_groups(task.deployment(), policy.obs_groups) | base  # A task cannot replace these.
-    return ExportablePolicy(network, {key: _to_string(key, value, task) for key, value in metadata.items()})
+    metadata = (
+        base | _for_groups(capabilities_of(env).deployment(), policy.obs_groups) | base
+    )  # A task cannot replace these.
+    return ExportablePolicy(network, {key: _to_string(key, value, name) for key, value in metadata.items()})
 
 
 def _for_groups(deployment: Mapping[str, Any], groups: Sequence[str]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _example_inputs(network: Any, num_envs: int) -> dict[str, torch.Tensor]:  # 
     return {name: zeros.repeat_interleave(num_envs, dim=_BATCH_AXES.get(name, 0)) for name, zeros in one}
 
 
-def _to_string(key: str, value: object, task: KernelTask[Any]) -> str:
+def _to_string(key: str, value: object, task: str) -> str:
     """Return a metadata value as a string."""
     if isinstance(value, str):
         return value
@@ -147,7 +147,7 @@ def _to_string(key: str, value: object, task: KernelTask[Any]) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ShoalError(
-            f"deployment() of the task {type(task).__name__} gives {value!r} for '{key}', which JSON cannot hold: "
+            f"deployment() of the task {task} gives {value!r} for '{key}', which JSON cannot hold: "
             "give finite numbers, strings, and lists of them."
         ) from error
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from shoal.checks.film import choose_gl
 from shoal.config import TrainConfig
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.learn.groups import World
-from shoal.sim.kernel_task import KernelTask
 from shoal.sim.render.film import FilmProcess, unfinished
 from shoal.sim.render.reel import Reel
 
@@ -32,7 +31,7 @@ _NICE = 19
 
 @contextmanager
 def filming(
-    task: KernelTask[Any], config: TrainConfig, videos: Path, world: World, *, hurry: Callable[[], bool]
+    env: object, config: TrainConfig, videos: Path, world: World, *, hurry: Callable[[], bool]
 ) -> Iterator[Callable[[int], None] | None]:
     """Film environment 0 of rank 0 during the body, with `--video`. The device must be the default one.
 
@@ -40,12 +39,12 @@ def filming(
     The end waits for the last video unless `hurry` returns True.
 
     Raises:
-        UsageError: The task has no scene to render.
+        UsageError: The environments have no picture.
     """
     reel = None
     if config.video and world.is_first:
         try:
-            reel = Reel(task, config.video_length, config.video_size)
+            reel = Reel(capabilities_of(env).picture(), config.video_length, config.video_size)
         except UsageError:
             raise
         except Exception as error:  # noqa: BLE001  The task's own code made the scene.

@@ -130,7 +130,7 @@ class Statistics:
             rewards: Shape (num_envs,).
             dones: Shape (num_envs,), of any type, not zero where an episode ended with this step.
             extras: May have `episode_sums` and `done_terms`, shapes (num_envs, number of them), valid where `dones`;
-                and the arguments of `add_log`: `log` (`episode` in older environments) and `diverged`.
+                and the arguments of `add_log`: `log` (`episode` in older environments), `diverged` and `log_weight`.
         """
         self._rewards.copy_(rewards)
         ended = dones.to(torch.bool, copy=True)
@@ -140,13 +140,17 @@ class Statistics:
         self._measured.append(measured)
         if self._terms:
             self._sums.append(torch.cat([extras[key] for key in self._keys], dim=1))
-        self.add_log(extras.get("episode") or extras.get("log") or {}, extras.get("diverged"))
+        logged = extras.get("episode") or extras.get("log") or {}
+        self.add_log(logged, extras.get("diverged"), extras.get("log_weight"))
 
-    def add_log(self, values: Mapping[str, Any], diverged: torch.Tensor | None = None) -> None:
+    def add_log(
+        self, values: Mapping[str, Any], diverged: torch.Tensor | None = None, weight: torch.Tensor | None = None
+    ) -> None:
         """Add values to log by name: numbers, or tensors of any shape and device. The mean is over all elements.
 
         A name without a slash belongs to the group `Episode`, as in rsl_rl. Where `diverged`, shape (num_envs,), is not
-        zero, the environment's values are left out.
+        zero, the environment's values are left out. A single number counts `weight` times, such as the number of
+        environments that it is the mean of.
         """
         kept = None if diverged is None else diverged == 0
         left_out = None if kept is None else (~kept).sum()
@@ -157,6 +161,9 @@ class Statistics:
                 tensor = torch.where(kept, tensor, self._zero)
                 logged.left_out.append(left_out)
             total = tensor.sum(dtype=torch.float64)
+            if weight is not None and tensor.numel() == 1:
+                total = total.to(weight.device) * weight
+                logged.left_out.append(1 - weight)
             if tensor.device.type == self._device.type:
                 logged.sums.append(total)
             else:

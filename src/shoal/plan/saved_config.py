@@ -8,14 +8,14 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
-from shoal.config import EnvConfig, TrainConfig
+from shoal.config import BaseEnvConfig, TrainConfig
 from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
 
-EnvT = TypeVar("EnvT", bound=EnvConfig)
+EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
 
 _WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
 """Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""

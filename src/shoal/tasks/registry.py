@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from shoal.config import AgentConfig, EnvConfig, RslRlConfig, TrainConfig
+from shoal.config import AgentConfig, BaseEnvConfig, RslRlConfig, TrainConfig
 from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.user_code import find_class, load
@@ -34,6 +34,9 @@ _SHIPPED = (
     "shoal.tasks.manipulation.specs:SPECS",
 )
 """Tasks of this package. Named, not imported: the task families are a higher layer."""
+
+_LIBRARIES = {"gym": "shoal.envs.gymnasium_spec:spec_of", "mjlab": "shoal.envs.mjlab_spec:spec_of"}
+"""What makes the spec of a task of another library, by the word before the colon. Named, not imported, as above."""
 
 _LONGEST = 400
 """Most characters of another library's error that are shown: MuJoCo lists all names of a model."""
@@ -50,7 +53,7 @@ class TaskSpec:
     """Name on the command line, and of the experiment's directory."""
     summary: str
     """One line for `shoal tasks`."""
-    env: EnvConfig
+    env: BaseEnvConfig
     """Defaults of the environment."""
     agent: AgentConfig
     """Defaults of `learner`."""
@@ -64,7 +67,8 @@ class TaskSpec:
     """Default length of a training [iterations]."""
     builder: str
     """Builder of the environments: `module:attribute`, or `/path/to/file.py:attribute`. Called as
-    `builder(config, num_envs=..., device=..., seed=...)`."""
+    `builder(config, num_envs=..., device=..., seed=...)`, without `config` if `env` is a plain `BaseEnvConfig`. Returns
+    a `KernelTask` or an `rsl_rl.env.VecEnv`."""
     check: str | None = None
     """Check of the environment's configuration before a launch, `module:function`. Called with it and
     with `env`; returns notes for the user, and raises a `UsageError` if the task cannot be built."""
@@ -111,7 +115,7 @@ class TaskSpec:
         """Import the task's module and return its builder."""
         return load(self.builder)
 
-    def build(self, config: EnvConfig, *, num_envs: int, device: str, seed: int) -> Any:  # noqa: ANN401  The task.
+    def build(self, config: BaseEnvConfig, *, num_envs: int, device: str, seed: int) -> Any:  # noqa: ANN401  The task.
         """Build the task's environments.
 
         Raises:
@@ -119,7 +123,8 @@ class TaskSpec:
         """
         builder = self.load_builder()
         try:
-            return builder(config, num_envs=num_envs, device=device, seed=seed)
+            settings = () if type(config) is BaseEnvConfig else (config,)
+            return builder(*settings, num_envs=num_envs, device=device, seed=seed)
         except (ShoalError, AttributeError, LookupError, NameError, TypeError, ValueError, FileNotFoundError) as error:
             line = _source_line(error, builder)
             if line is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
@@ -128,7 +133,7 @@ class TaskSpec:
                 raise UsageError(f"{error} Look at {line}.") from error.__cause__
             raise UsageError(f"The task {self.name} cannot be built, see {line}: {_description(error)}") from error
 
-    def check_env(self, config: EnvConfig) -> tuple[str, ...]:
+    def check_env(self, config: BaseEnvConfig) -> tuple[str, ...]:
         """Check that the task can be built, and return notes for the user.
 
         Raises:
@@ -163,18 +168,31 @@ def require_extra(extra: str) -> Path:
 
 
 def resolve(task: str) -> TaskSpec:
-    """Return the task of a registered name, or of `path/to/file.py:Class`.
+    """Return the task of a registered name, of another library, or of a user's own code.
+
+    Another library's is `gym:ENV_ID` or `mjlab:TASK`; a user's own is `path/to/file.py:Class` or `module:attribute`.
 
     Raises:
-        UsageError: Nothing is registered under that name, or the file has no such task.
+        UsageError: Nothing is registered under that name, or there is no such task.
     """
     if ".py:" in task or task.endswith(".py"):
-        return _from_file(task)
+        author, path = find_class("task", task, _is_task)
+        return _from_author(author, f"{path}:{author.__name__}")
+    where, colon, name = task.partition(":")
+    if where in _LIBRARIES:
+        return load(_LIBRARIES[where])(name)
+    if colon:
+        return _from_author(_imported(task), task)
     specs = registered()
     if task not in specs:
         message = f"There is no task '{task}'.{did_you_mean(task, specs)} `shoal tasks` lists what can be trained."
         raise UsageError(message)
     return specs[task]
+
+
+def is_reference(word: str) -> bool:
+    """Whether a word names a task of a Python file, or of another library."""
+    return ".py:" in word or word.endswith(".py") or word.partition(":")[0] in _LIBRARIES
 
 
 @cache
@@ -189,12 +207,45 @@ def registered() -> dict[str, TaskSpec]:
     return specs
 
 
-def _from_file(task: str) -> TaskSpec:
-    """Return the task of a user's own file: a class with `config` and `agent`, see docs/guide/your_own_task.md."""
-    author, path = find_class("task", task, lambda value: isinstance(getattr(value, "config", None), EnvConfig))
+def _is_task(value: Any) -> bool:  # noqa: ANN401  Anything that a file defines.
+    """Whether a class or function builds environments: it has a `config`, or takes their number, device and seed."""
+    if isinstance(getattr(value, "config", None), BaseEnvConfig):
+        return True
+    with suppress(ValueError, TypeError):
+        return inspect.signature(value).parameters.keys() >= {"num_envs", "device", "seed"}
+    return False
+
+
+def _imported(task: str) -> Any:  # noqa: ANN401  A class or a function.
+    """Import the builder that `module:attribute` names."""
+    where, _, name = task.rpartition(":")
+    try:
+        author = load(task)
+    except ImportError as error:
+        raise UsageError(
+            f"The task '{task}' asks for the module {where}, which cannot be imported ({error}): pass "
+            f"path/to/file.py:Class, module:attribute, or one of {', '.join(f'{each}:NAME' for each in _LIBRARIES)}."
+        ) from error
+    except AttributeError as error:
+        hint = did_you_mean(name, dir(import_module(where)))
+        raise UsageError(f"The task '{task}' asks for {name}, which the module {where} does not have.{hint}") from error
+    if not _is_task(author):
+        raise UsageError(
+            f"The task '{task}' builds no environments: {name} has no `config`, and does not take `num_envs`, `device` "
+            "and `seed`."
+        )
+    return author
+
+
+def _from_author(author: Any, builder: str) -> TaskSpec:  # noqa: ANN401  A class or a function.
+    """Return the task of a user's own code, with what the class or function declares.
+
+    See docs/guide/your_own_task.md and docs/guide/your_own_environment.md.
+    """
     attribute = author.__name__
     builders = {spec.builder: spec for spec in registered().values()}
-    bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in author.__mro__]
+    classes = getattr(author, "__mro__", (author,))
+    bases = [(base, builders.get(f"{base.__module__}:{base.__qualname__}")) for base in classes]
     base = next((spec for _, spec in bases if spec), None)  # A registered task of which this one is a subclass.
     declares = next((base.__name__ for base, _ in bases if "agent" in vars(base)), base and base.name)
     note = f"{attribute} learns with the defaults of {declares}."
@@ -203,13 +254,13 @@ def _from_file(task: str) -> TaskSpec:
     return TaskSpec(
         name=attribute,
         summary=(author.__doc__ or "").strip().partition("\n")[0],
-        env=author.config,
+        env=getattr(author, "config", BaseEnvConfig()),
         agent=getattr(author, "agent", base.agent if base else RslRlConfig()),
         learner=getattr(author, "learner", base.learner if base else "rsl_rl"),
         other_agents=getattr(author, "other_agents", base.other_agents if base else ()),
         num_envs=getattr(author, "num_envs", base.num_envs if base else 1024),
         max_iterations=getattr(author, "max_iterations", base.max_iterations if base else 300),
-        builder=f"{path}:{attribute}",
+        builder=builder,
         check=base and base.check,
         note=None if declares == attribute else note,
     )

@@ -19,8 +19,9 @@ def show(
     """Show one environment in a window until it is closed, or a signal comes. An untrained agent has no `model`."""
     keys: SimpleQueue[int] = SimpleQueue()
     with open_policy(replace(config, episodes=1), spec, model, device) as (env, policy):
-        scene, playback, pacer = env.task.scene(), Playback(env, policy), Pacer(env.step_dt)
-        with Window(scene, keys.put) as window:
+        playback = Playback(env, policy)
+        pacer = Pacer(playback.picture.step_dt)
+        with Window(playback.picture.scene(), keys.put) as window:
             print_line("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
             while window.is_open:
                 started = time.monotonic()

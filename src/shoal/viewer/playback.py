@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from shoal.sim.bridge import to_torch
+from shoal.envs.capabilities import capabilities_of
 from shoal.sim.render.rows import drawn_tensors
 
 if TYPE_CHECKING:
-    from shoal.envs.vec_env import WarpVecEnv
+    from rsl_rl.env import VecEnv
+
     from shoal.learn.evaluation import Policy
     from shoal.sim.render.marks import Mark
 
@@ -67,11 +68,12 @@ class EnvStatus:
 class Playback:
     """Environments with a policy that steps them."""
 
-    def __init__(self, env: WarpVecEnv, policy: Policy) -> None:
+    def __init__(self, env: VecEnv, policy: Policy) -> None:
         self.env = env
         self.policy = policy
-        self._positions, self._read = drawn_tensors(env.task)
-        self._commands = to_torch(env.task.command_array) if env.task.commands else None
+        self.picture = capabilities_of(env).picture()
+        self.commands, self._commands = capabilities_of(env).commands()
+        self._positions, self._read = drawn_tensors(self.picture)
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)
@@ -83,6 +85,7 @@ class Playback:
             if commands is not None and self._commands is not None:
                 self._commands[:] = torch.tensor(commands, device=self._commands.device)
             self._observations, self._rewards, dones, _ = self.env.step(self.policy(self._observations))
+            dones = dones.bool()
             self.policy.reset(dones)
             self._returns += self._rewards
             self._last_returns = torch.where(dones, self._returns, self._last_returns)
@@ -91,7 +94,8 @@ class Playback:
     def restart(self) -> None:
         """Begin a new episode in every environment, and clear all returns."""
         with torch.inference_mode():
-            self._observations = self.env.reset()
+            capabilities_of(self.env).restart()
+            self._observations = self.env.get_observations()
             self.policy.reset(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
             self._rewards = torch.zeros_like(self._returns)
             self._returns.zero_()
@@ -105,7 +109,7 @@ class Playback:
         """Return the marks of each environment."""
         read = {name: tensor.cpu().numpy() for name, tensor in self._read.items()}
         rows = ({name: values[env] for name, values in read.items()} for env in range(self.env.num_envs))
-        return [self.env.task.marks(row) for row in rows]
+        return [self.picture.marks(row) for row in rows]
 
     def status(self, env: int) -> EnvStatus:
         """Return the status of one environment. Synchronises with the device."""

@@ -34,11 +34,12 @@ def show(
 ) -> NoReturn:
     """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
-        geometry, playback = SceneGeometry(env.task.scene()), Playback(env, policy)
+        playback = Playback(env, policy)
+        geometry = SceneGeometry(playback.picture.scene())
         with _served(config, label=spec.name) as server:
             scene = ViserScene(server, geometry, playback.positions())
             panel = ControlPanel(
-                server.gui, num_envs=env.num_envs, commands=env.task.commands, follow=geometry.has_free_joint
+                server.gui, num_envs=env.num_envs, commands=playback.commands, follow=geometry.has_free_joint
             )
             for line in viewer_urls(config.viewer_host, server.get_port()):
                 print_line(line)
@@ -108,7 +109,7 @@ class WebViewer:
         self, playback: Playback, scene: ViserScene, panel: ControlPanel, model: Path | None, agent: str
     ) -> None:
         self._playback, self._scene, self._panel = playback, scene, panel
-        self._pacer = Pacer(playback.env.step_dt)
+        self._pacer = Pacer(playback.picture.step_dt)
         self._loaded = LoadedCheckpoint(model) if model else None
         self._status_updated = self._checkpoints_polled = 0.0
         self._view: tuple[int, bool, bool] | None = None

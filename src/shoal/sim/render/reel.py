@@ -5,23 +5,23 @@ from __future__ import annotations
 import torch
 
 from shoal.sim.render.clip import Clip, save_scene
-from shoal.sim.render.rows import DrawnTask, drawn_tensors
+from shoal.sim.render.rows import Picture, drawn_tensors
 
 
 class Reel:
     """Buffers of the joint positions of environment 0, and of what its marks read, on the task's device."""
 
-    def __init__(self, task: DrawnTask, steps: int, size: tuple[int, int]) -> None:
+    def __init__(self, picture: Picture, steps: int, size: tuple[int, int]) -> None:
         """Allocate. `steps` is the length of the buffers, `size` width and height of the film [pixels].
 
         Raises:
-            UsageError: The task has no picture.
+            UsageError: There is no scene.
         """
-        self._task = task
-        self._scene = save_scene(task.scene())
+        self._picture = picture
+        self._scene = save_scene(picture.scene())
         self._size = size
         self._steps = steps
-        positions, read = drawn_tensors(task)
+        positions, read = drawn_tensors(picture)
         self._names = list(read)
         self._rows = [tensor[0] for tensor in (positions, *read.values())]
         self._taken = [torch.empty((steps, *row.shape), dtype=row.dtype, device=row.device) for row in self._rows]
@@ -48,5 +48,5 @@ class Reel:
         positions, *read = (taken[: self.taken].cpu().numpy().copy() for taken in self._taken)
         self.taken = 0
         rows = [dict(zip(self._names, values, strict=True)) for values in zip(*read, strict=True)]
-        marks = [self._task.marks(row) for row in rows]
-        return Clip(scene=self._scene, positions=positions, marks=marks, step_dt=self._task.step_dt, size=self._size)
+        marks = [self._picture.marks(row) for row in rows]
+        return Clip(scene=self._scene, positions=positions, marks=marks, step_dt=self._picture.step_dt, size=self._size)

@@ -1,0 +1,128 @@
+"""Environments of Gymnasium as rsl_rl's `VecEnv`: numpy arrays on the CPU, copied to the device of the learner."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import FlattenObservation
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+
+from shoal.envs.capabilities import Capabilities
+from shoal.envs.gymnasium_spec import GymConfig
+
+_UNLIMITED = 1000
+"""Steps of an episode that are evaluated of an environment without a limit."""
+
+
+class GymEnv(Capabilities, VecEnv):
+    """A vector environment of Gymnasium. Observations are flattened into one group, `policy`.
+
+    Actions of a bounded `Box` are scaled: -1 and 1 are its ends, and beyond them they are clipped; those of another one
+    are passed on. Of a `Discrete` space there is a column for each action, and the largest counts; of a `MultiDiscrete`
+    one, the columns of its parts follow each other. Of a `MultiBinary` one, columns above 0 are 1.
+    """
+
+    can_restart = True
+
+    def __init__(self, config: GymConfig, *, num_envs: int, device: str, seed: int) -> None:
+        """Make `num_envs` environments, and begin episodes."""
+        limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+        kinds = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
+        make = partial(_make, config.env_id, limit)
+        self._envs = kinds[config.vectorization]([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.cfg, self.num_envs, self.device = config, num_envs, device
+        self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
+        spec = self._envs.spec
+        self.max_episode_length = config.max_episode_steps or (spec and spec.max_episode_steps) or _UNLIMITED
+        self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._final: torch.Tensor | None = None
+        self.restart(seed)
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:
+        """Steps since each episode began. Shape (num_envs,)."""
+        return self._lengths
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, lengths: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Do nothing: Gymnasium counts the steps itself."""
+
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
+        seeds = None if seed is None else [_seed_of(seed, first + index) for index in range(self.num_envs)]
+        self._observe(self._envs.reset(seed=seeds)[0])
+        self._lengths.zero_()
+
+    def keep_final_observations(self) -> None:
+        """Give ``extras["final_observation"]`` from now on."""
+        self._final = self._policy.clone()
+
+    def get_observations(self) -> TensorDict:
+        """Return the observations of the last step or reset."""
+        return TensorDict({"policy": self._policy}, batch_size=[self.num_envs], device=self.device)
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Advance every environment by one action, shape (num_envs, num_actions)."""
+        taken = self._to_action(actions.detach().cpu().numpy())
+        observations, rewards, terminated, truncated, infos = self._envs.step(taken)
+        self._observe(observations)
+        dones = torch.from_numpy(terminated | truncated).to(self.device)
+        extras: dict[str, Any] = {"time_outs": torch.from_numpy(truncated & ~terminated).to(self.device)}
+        if self._final is not None and "final_obs" in infos:
+            ended = infos["_final_obs"]
+            self._final = self._final.clone()
+            self._final[torch.from_numpy(ended)] = self._tensor(np.stack(infos["final_obs"][ended]))
+        if self._final is not None:
+            extras["final_observation"] = {"policy": self._final}
+        self._lengths = torch.where(dones, 0, self._lengths + 1)
+        return self.get_observations(), self._tensor(rewards), dones, extras
+
+    def _observe(self, observations: np.ndarray) -> None:
+        self._policy = self._tensor(observations)
+
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        """Return a copy on the device, in 32 bits: Gymnasium may write its arrays again."""
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+
+def _make(env_id: str, limit: dict[str, int]) -> gymnasium.Env[Any, Any]:
+    """Make one environment with flat observations."""
+    return FlattenObservation(gymnasium.make(env_id, **limit))
+
+
+def _seed_of(seed: int, index: int) -> int:
+    """Return a seed for one environment."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+
+
+def _actions_of(space: gymnasium.Space[Any]) -> tuple[int, Any]:
+    """Return the number of columns for a space of actions, and a function from them to actions."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n), lambda columns: space.start + columns.argmax(axis=1)
+    if isinstance(space, spaces.MultiDiscrete):
+        ends = np.cumsum(space.nvec)
+        parts = [slice(end - size, end) for end, size in zip(ends, space.nvec, strict=True)]
+        return int(
+            ends[-1]
+        ), lambda columns: space.start + np.stack([columns[:, part].argmax(axis=1) for part in parts], axis=1)
+    if isinstance(space, spaces.MultiBinary):
+        return int(np.prod(space.shape)), lambda columns: (columns > 0).astype(space.dtype).reshape(-1, *space.shape)
+    if not isinstance(space, spaces.Box):
+        raise TypeError(space)
+    low, high = space.low, space.high
+    bounded = np.isfinite(low) & np.isfinite(high)
+
+    def scaled(columns: np.ndarray) -> np.ndarray:
+        plain = columns.reshape(-1, *space.shape)
+        with np.errstate(invalid="ignore"):
+            inside = low + (plain.clip(-1, 1) + 1) / 2 * (high - low)
+        return np.where(bounded, inside, plain.clip(low, high)).astype(space.dtype)
+
+    return int(np.prod(space.shape)), scaled

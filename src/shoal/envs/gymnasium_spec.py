@@ -1,0 +1,85 @@
+"""Tasks `gym:ENV_ID`: an environment of Gymnasium as a task with a learner for its actions. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config.checks import at_least
+from shoal.errors import UsageError, did_you_mean
+from shoal.tasks.registry import TaskSpec, require_extra
+
+if TYPE_CHECKING:
+    import gymnasium
+
+CATEGORICAL = "shoal.learn.rsl_rl.categorical:CategoricalDistribution"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GymConfig(BaseEnvConfig):
+    """Settings of an environment of Gymnasium."""
+
+    env_id: str = ""
+    """Gymnasium's name of the environment, which the task names."""
+    vectorization: Literal["sync", "async"] = "sync"
+    """Whether environments are stepped one after another, or each in a process of its own."""
+    max_episode_steps: Annotated[int | None, at_least(1)] = None
+    """Longest episode [steps]; then it is truncated. None: Gymnasium's own."""
+
+
+def spec_of(env_id: str) -> TaskSpec:
+    """Return the task of a registered environment of Gymnasium.
+
+    Raises:
+        UsageError: There is no such environment, or its actions are of a kind that no learner has.
+    """
+    require_extra("gymnasium")
+    space = _action_space(env_id)
+    layers = (64, 64)
+    return TaskSpec(
+        name=f"gym:{env_id}",
+        summary=f"{env_id} of Gymnasium.",
+        env=GymConfig(env_id=env_id),
+        agent=RslRlConfig(
+            num_steps_per_env=128,
+            actor=ModelConfig(hidden_dims=layers, obs_normalization=True, distribution=_distribution(env_id, space)),
+            critic=ModelConfig(hidden_dims=layers, obs_normalization=True),
+            # The bound on the critic's change is in units of the return, which may be hundreds.
+            algorithm=PpoConfig(num_mini_batches=8, entropy_coef=0.01, use_clipped_value_loss=False),
+        ),
+        num_envs=32,
+        max_iterations=300,
+        builder="shoal.envs.gymnasium_env:GymEnv",
+    )
+
+
+def _action_space(env_id: str) -> gymnasium.Space[Any]:
+    """Return the actions of one environment, which is made for that."""
+    import gymnasium
+
+    try:
+        env = gymnasium.make(env_id)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UsageError(f"gym:{env_id} needs a package that is not installed: {error}.") from error
+    except gymnasium.error.Error as error:
+        hint = did_you_mean(env_id, gymnasium.registry)
+        raise UsageError(f"Gymnasium has no environment '{env_id}' ({error}).{hint}") from error
+    except ImportError as error:
+        raise UsageError(f"gym:{env_id} cannot be imported: {error}.") from error
+    with env:
+        return env.action_space
+
+
+def _distribution(env_id: str, space: gymnasium.Space[Any]) -> DistributionConfig:
+    """Return the distribution of actions for a space."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        return DistributionConfig(class_name=CATEGORICAL)
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        return DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
+    raise UsageError(
+        f"gym:{env_id} has actions of the kind {type(space).__name__}, which no learner has: wrap it, so that they are "
+        "Discrete, MultiDiscrete, MultiBinary or a Box."
+    )

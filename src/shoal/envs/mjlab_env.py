@@ -1,0 +1,108 @@
+"""Environments of mjlab as rsl_rl's `VecEnv`, by mjlab's own wrapper, with what Shoal shows and saves of them."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from mjlab.envs import ManagerBasedRlEnv
+from mjlab.rl import RslRlVecEnvWrapper
+from mjlab.rl.exporter_utils import get_base_metadata
+from tensordict import TensorDict
+
+from shoal.envs.capabilities import Capabilities
+from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from shoal.sim.render.marks import Mark
+
+_SHARE = "Episode_Termination/"
+"""Group of the numbers of environments that each termination ended in a step."""
+
+
+class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
+    """A task of mjlab."""
+
+    can_restart = True
+
+    def __init__(self, config: MjlabConfig, *, num_envs: int, device: str, seed: int) -> None:
+        """Build the task's scene and managers."""
+        cfg = load_env_cfg(config)
+        cfg.scene.num_envs, cfg.seed = num_envs, seed
+        with redirect_stdout(io.StringIO()):  # Tables of all managers.
+            super().__init__(ManagerBasedRlEnv(cfg, device=device), clip_actions=config.clip_actions)
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Advance every environment by one action, as mjlab's wrapper does.
+
+        What mjlab logs are means, and numbers of terminations, over the environments whose episode ended in this step:
+        ``extras["log_weight"]`` is their number, and terminations become parts of it.
+        """
+        observations, rewards, dones, extras = super().step(actions)
+        ended = dones.sum()
+        log = {
+            name: value / ended if name.startswith(_SHARE) else value for name, value in extras.get("log", {}).items()
+        }
+        return observations, rewards, dones, {**extras, "log": log, "log_weight": ended}
+
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode in every environment."""
+        with redirect_stdout(io.StringIO()):
+            self.unwrapped.reset(seed=None if seed is None else seed + first)
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return the steps of each environment, which mjlab's curricula count: their sum, and the number of ranks."""
+        return {"common_step_counter": np.array([self.unwrapped.common_step_counter, 1])}
+
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Restore the steps of each environment."""
+        steps, ranks = counts["common_step_counter"]
+        self.unwrapped.common_step_counter = round(steps / ranks)
+
+    def picture(self) -> _Picture:
+        """Return what films and viewers draw."""
+        return _Picture(self.unwrapped)
+
+    def deployment(self) -> dict[str, Any]:
+        """Return mjlab's metadata of a policy whose actions are joint positions, and the control period [s]."""
+        terms = self.unwrapped.action_manager.active_terms
+        metadata = get_base_metadata(self.unwrapped, "") if terms == ["joint_pos"] else {}
+        return {"control_period_s": self.unwrapped.step_dt, **{name: _plain(value) for name, value in metadata.items()}}
+
+
+class _Picture:
+    """The scene of one environment, terrain included."""
+
+    arrays: Mapping[str, torch.Tensor] = {}
+
+    def __init__(self, env: ManagerBasedRlEnv) -> None:
+        self._env, self.step_dt = env, env.step_dt
+
+    def scene(self) -> mujoco.MjModel:
+        """Return mjlab's model."""
+        return self._env.sim.mj_model
+
+    def positions(self) -> Any:  # noqa: ANN401  A Warp array.
+        """Return the joint positions of all environments. Shape (num_envs, nq)."""
+        return self._env.sim.wp_data.qpos
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return nothing: mjlab draws its commands in its own viewer."""
+        del row
+        return []
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  Any metadata.
+    """Return metadata in lists, with None for what is not finite."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,185 @@
+"""Tasks `mjlab:TASK`: a task of mjlab, or of a package that adds some to it, with its own agent configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.errors import UsageError, did_you_mean
+from shoal.tasks.registry import TaskSpec
+
+MJLAB = "1.6.0"
+"""The version that was tested."""
+OVERRIDES = Path(__file__).with_name("mjlab_overrides.txt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MjlabConfig(BaseEnvConfig):
+    """Settings of a task of mjlab."""
+
+    mjlab_task: str = ""
+    """mjlab's name of the task, which the task names."""
+    play: bool = False
+    """Use the task's configuration for `play`, as play and evaluate do."""
+    set: dict[str, str] = field(default_factory=dict[str, str])
+    """Changes of the task's own configuration, by path: `--env.set rewards.pose.weight 0.5 episode_length_s 10`."""
+    clip_actions: float | None = None
+    """Largest action; larger ones are clipped. The default is that of the task's agent."""
+
+    def in_play(self) -> Self:
+        """Return the same with the task's configuration for `play`."""
+        return replace(self, play=True)
+
+
+def spec_of(task: str) -> TaskSpec:
+    """Return a task of mjlab.
+
+    Raises:
+        UsageError: mjlab is not installed, or another version of it, or it has no such task.
+    """
+    agent = _registry(task).load_rl_cfg(task)
+    env = load_env_cfg(MjlabConfig(mjlab_task=task))
+    return TaskSpec(
+        name=f"mjlab:{task}",
+        summary=f"{task} of mjlab.",
+        env=MjlabConfig(mjlab_task=task, clip_actions=agent.clip_actions),
+        agent=_agent_of(agent),
+        num_envs=env.scene.num_envs if env.scene.num_envs > 1 else 4096,
+        max_iterations=agent.max_iterations,
+        builder="shoal.envs.mjlab_env:MjlabEnv",
+        check="shoal.envs.mjlab_spec:check",
+    )
+
+
+def check(config: MjlabConfig, default: MjlabConfig) -> tuple[str, ...]:
+    """Check that changes of the configuration name what is there.
+
+    Raises:
+        UsageError: They do not, or a file of a motion is missing.
+    """
+    del default
+    motion = load_env_cfg(config).commands.get("motion")
+    file = getattr(motion, "motion_file", None)
+    if file is not None and not Path(file).is_file():
+        raise UsageError(
+            f"mjlab:{config.mjlab_task} follows a motion, and the file '{file}' does not exist: pass --env.set "
+            "commands.motion.motion_file FILE.npz, which `shoal motion` writes."
+        )
+    return ()
+
+
+def load_env_cfg(config: MjlabConfig) -> Any:  # noqa: ANN401  mjlab's ManagerBasedRlEnvCfg.
+    """Return mjlab's configuration of a task, with the changes of `config`.
+
+    Raises:
+        UsageError: A change names nothing, or has a value of another kind.
+    """
+    registry = _registry(config.mjlab_task)
+    made = registry.load_env_cfg(config.mjlab_task, play=config.play)
+    for path, text in config.set.items():
+        _change(made, path, text)
+    return made
+
+
+def import_mjlab() -> Any:  # noqa: ANN401  The package.
+    """Import mjlab, which says how MuJoCo renders unless something else did: that choice stays Shoal's."""
+    import mujoco
+
+    del mujoco
+    renderer = os.environ.get("MUJOCO_GL")
+    os.environ.setdefault("MJLAB_WARP_QUIET", "1")
+    import mjlab.tasks
+
+    if renderer is None:
+        os.environ.pop("MUJOCO_GL", None)
+    return mjlab
+
+
+def refuse_other_versions() -> None:
+    """Refuse a machine without mjlab, or with versions that do not fit together.
+
+    Raises:
+        UsageError: Says which, and the command that mends it.
+    """
+    mend = f"run `uv pip install --override {OVERRIDES} mjlab=={MJLAB}`."
+    if importlib.util.find_spec("mjlab") is None:
+        raise UsageError(f"mjlab is not installed: {mend}")
+    wanted = dict(line.split("==") for line in OVERRIDES.read_text().splitlines() if "==" in line) | {"mjlab": MJLAB}
+    wrong = [f"{name} {version(name)} (not {number})" for name, number in wanted.items() if version(name) != number]
+    if wrong:
+        raise UsageError(f"mjlab's tasks were not tested with {', '.join(wrong)}: {mend}")
+
+
+def _registry(task: str) -> Any:  # noqa: ANN401  A module.
+    """Return mjlab's registry, which has `task`."""
+    refuse_other_versions()
+    registry = import_mjlab().tasks.registry
+    known = registry.list_tasks()
+    if task not in known:
+        raise UsageError(f"mjlab has no task '{task}'.{did_you_mean(task, known)} It has {', '.join(known)}.")
+    return registry
+
+
+def _agent_of(theirs: Any) -> RslRlConfig:  # noqa: ANN401  mjlab's RslRlOnPolicyRunnerCfg.
+    """Return mjlab's configuration of an agent as Shoal's."""
+    ppo = {item.name: getattr(theirs.algorithm, item.name, None) for item in fields(PpoConfig)}
+    return RslRlConfig(
+        num_steps_per_env=theirs.num_steps_per_env,
+        obs_groups={name: tuple(groups) for name, groups in theirs.obs_groups.items()},
+        actor=_model_of(theirs.actor),
+        critic=_model_of(theirs.critic),
+        algorithm=PpoConfig(**{name: value for name, value in ppo.items() if value is not None}),
+    )
+
+
+def _model_of(theirs: Any) -> ModelConfig:  # noqa: ANN401  mjlab's RslRlModelCfg.
+    """Return mjlab's configuration of a network as Shoal's."""
+    if theirs.cnn_cfg is not None:
+        raise UsageError(f"The task's agent has a {theirs.class_name}, but Shoal trains MLPModel and RNNModel.")
+    recurrence = {name: getattr(theirs, name) for name in ("rnn_type", "rnn_hidden_dim", "rnn_num_layers")}
+    return ModelConfig(
+        class_name=theirs.class_name,
+        hidden_dims=tuple(theirs.hidden_dims),
+        activation=theirs.activation,
+        obs_normalization=theirs.obs_normalization,
+        distribution=DistributionConfig(**(theirs.distribution_cfg or {})),
+        **(recurrence if theirs.rnn_type is not None else {}),
+    )
+
+
+def _change(config: Any, path: str, text: str) -> None:  # noqa: ANN401  Any part of mjlab's configuration.
+    """Set the field or key at a path with dots to a value, which is read as YAML."""
+    part, walked = config, ""
+    *parents, last = path.replace("-", "_").split(".")
+    for name in parents:
+        part, walked = _get(part, name, path), f"{walked}{name}."
+    before, value = _get(part, last, path), yaml.safe_load(text)
+    if isinstance(before, tuple) and isinstance(value, list):
+        value = tuple(value)
+    if isinstance(before, float) and isinstance(value, int):
+        value = float(value)
+    if before is not None and type(value) is not type(before):
+        raise UsageError(
+            f"--env.set {path} is {text}, but the task has {before!r} there: pass a {type(before).__name__}."
+        )
+    if isinstance(part, dict):
+        part[last] = value
+    else:
+        setattr(part, last, value)
+
+
+def _get(part: Any, name: str, path: str) -> Any:  # noqa: ANN401  Any part of mjlab's configuration.
+    """Return a field of a dataclass, or the value of a key."""
+    known = list(part) if isinstance(part, dict) else [each.name for each in fields(part)] if is_dataclass(part) else []
+    if name not in known:
+        raise UsageError(
+            f"--env.set {path}: there is no '{name}'.{did_you_mean(name, known)} There is {', '.join(known) or 'none'}."
+        )
+    return part[name] if isinstance(part, dict) else getattr(part, name)
