@@ -22,6 +22,7 @@ COMMANDS = {
     "export": ("export", "Cartpole-Swingup"),
     "bench": ("bench", "Cartpole-Swingup"),
     "plan": ("plan", "Cartpole-Swingup"),
+    "check-env": ("check-env", "Cartpole-Swingup"),
 }
 
 WITHOUT_A_TASK = {
@@ -146,6 +147,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "plan",
             "doctor",
             "bench",
+            "check-env",
             "completion",
         )
         if f"\n  {name} " not in text

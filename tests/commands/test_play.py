@@ -38,7 +38,7 @@ def config_of(task: str) -> PlayConfig:
 
 @pytest.mark.parametrize("gpu_ids", [("0", "1"), ("0,1",), ("all",)])
 def test_a_policy_plays_on_one_device(gpu_ids: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"plays on one device, but --gpu-ids .* may name several"):
+    with pytest.raises(UsageError, match=r"One device is needed, but --gpu-ids .* may name several"):
         play(PlayConfig(task="Cartpole-Swingup", gpu_ids=gpu_ids))
 
 

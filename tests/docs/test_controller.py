@@ -40,7 +40,7 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     export = ExportConfig(task=TASK, env=config, agent=spec.agent)
     env: Any = build_env(export, spec, "cpu", num_envs=1, seed=3)
     learner = build_learner(env, export, World(device="cpu"))
-    exported = exportable_policy(learner, env, env.task, name=TASK, checkpoint="", iteration=0)
+    exported = exportable_policy(learner, env, name=TASK, checkpoint="", iteration=0)
     file, _ = write_policy(exported, tmp_path / "policy.onnx")
 
     controller = runpy.run_path(str(CONTROLLER))["Controller"](str(file), str(SHIPPED))

@@ -75,7 +75,18 @@ def test_every_finding_has_the_same_fields(report: dict[str, Any]) -> None:
 def test_everything_is_looked_at(report: dict[str, Any]) -> None:
     topics = [finding["topic"] for finding in report["findings"]]
     assert list(dict.fromkeys(topics)) == [
-        *("python", "packages", "commands", "locale", "environment", "cores", "open files", "task", "kernel cache"),
+        *(
+            "python",
+            "packages",
+            "commands",
+            "mjlab",
+            "locale",
+            "environment",
+            "cores",
+            "open files",
+            "task",
+            "kernel cache",
+        ),
         *("temporary files", "loopback", "disk", "memory", "host name", "driver", "devices", "GPUs", "torch"),
         *("verified", "kernel on cpu", "gloo, 2 ranks", "gloo, 3 ranks"),
     ] or any(topic.startswith("GPU ") for topic in topics)  # On a machine with GPUs, each has its line.

@@ -78,9 +78,9 @@ def trained_loop(agent: RslRlConfig, seed: int) -> TrainingLoop:
     return loop
 
 
-def export(loop: TrainingLoop, task: Any, file: Path) -> dict[str, Path]:
+def export(loop: TrainingLoop, file: Path) -> dict[str, Path]:
     """Write both exported formats."""
-    policy = exportable_policy(loop.learner, loop.env, task, name="a", checkpoint="b", iteration=2)
+    policy = exportable_policy(loop.learner, loop.env, name="a", checkpoint="b", iteration=2)
     return dict(zip(("onnx", "pt2"), write_policy(policy, file), strict=True))
 
 
@@ -105,8 +105,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     run = RunDir(tmp_path_factory.mktemp("trained"))
     loops = [trained_loop(agent, seed=seed) for seed in (0, 1)]
     model, other = (write_checkpoint(run, 1 + i, loop.state(), 1) / "model.pt" for i, loop in enumerate(loops))
-    task: Any = cartpole().task
-    return Trained(agent, {"trained": model, **export(loops[0], task, run.path / "policy.onnx")}, other)
+    return Trained(agent, {"trained": model, **export(loops[0], run.path / "policy.onnx")}, other)
 
 
 def episodes(env: WarpVecEnv, policy: JobPolicy) -> torch.Tensor:
@@ -174,8 +173,7 @@ def test_an_onnx_file_runs_on_the_cpu_where_onnxruntime_has_no_cuda(
 def test_a_gru_takes_its_groups_in_the_order_of_the_export(tmp_path: Path, kind: str) -> None:
     groups = {"actor": ("privileged", "policy"), "critic": ("policy",)}
     loop = tiny_loop(tiny_config(agent=tiny_agent(actor=GRU, obs_groups=groups)))
-    task: Any = Deployed()
-    file = export(loop, task, tmp_path / "policy.onnx")[kind]
+    file = export(loop, tmp_path / "policy.onnx")[kind]
     env: Any = TinyEnv()
     policy, expected = open_policy(job(str(file)), env, CPU), loop.learner.policy()
     with torch.inference_mode():
@@ -184,13 +182,6 @@ def test_a_gru_takes_its_groups_in_the_order_of_the_export(tmp_path: Path, kind:
         for _ in range(3):
             observations, *_ = env.step(torch.ones(4, 2))
             assert (policy(observations) - expected(observations)).abs().max() <= TOLERANCE
-
-
-class Deployed:
-    """What an export asks of a task."""
-
-    def deployment(self) -> dict[str, Any]:
-        return {}
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])

@@ -16,12 +16,15 @@ from tensordict import TensorDict
 
 from shoal import __version__
 from shoal.config import DistributionConfig, ModelConfig
+from shoal.envs.capabilities import Capabilities
 from shoal.errors import ShoalError, UsageError
-from shoal.learn.export import METADATA, exportable_policy, write_policy
+from shoal.learn.export import METADATA, ExportablePolicy, exportable_policy, write_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from rsl_rl.env import VecEnv
 
     from shoal.learn.loop import TrainingLoop
 
@@ -50,17 +53,15 @@ GROUPS = {"actor": ("privileged", "policy"), "critic": ("policy",)}
 COLUMNS = (5, 3)
 
 
-class Task:
-    """What an export asks of a task."""
+class Deployed(Capabilities):
+    """Environments with what a controller needs."""
 
-    def __init__(self, **more: object) -> None:
-        self.more = more
+    def __init__(self, env: VecEnv, **more: object) -> None:
+        self.get_observations, self.more = env.get_observations, more
 
-    def deployment(self) -> dict[str, Any]:
+    def deployment(self) -> dict[str, object]:
+        """Return the control period and more."""
         return {"control_period_s": 0.02, **self.more}
-
-
-DEPLOYED: Any = Task()
 
 
 class Doubled(MLPModel):
@@ -90,11 +91,15 @@ def stacked(seen: TensorDict) -> torch.Tensor:
     return torch.cat([seen[group] for group in GROUPS["actor"]], dim=-1)
 
 
-def write(loop: TrainingLoop, directory: Path, task: Any = DEPLOYED) -> tuple[Path, Path]:
+def exportable(loop: TrainingLoop, checkpoint: str = "", **more: object) -> ExportablePolicy:
+    """The policy of a loop, with `more` for a controller."""
+    env: Any = Deployed(loop.env, **more)
+    return exportable_policy(loop.learner, env, iteration=7, name="tiny", checkpoint=checkpoint)
+
+
+def write(loop: TrainingLoop, directory: Path, **more: object) -> tuple[Path, Path]:
     """Export a policy."""
-    policy = exportable_policy(
-        loop.learner, loop.env, task, iteration=7, name="tiny", checkpoint="run/checkpoints/000007"
-    )
+    policy = exportable(loop, "run/checkpoints/000007", **more)
     return write_policy(policy, directory / "exports" / "policy.onnx")
 
 
@@ -205,8 +210,8 @@ def test_nothing_of_this_machine_is_in_the_files(files: tuple[Path, Path]) -> No
 
 
 def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
-    task = Task(joint_names=["hip", "knee"], default_joint_pos=[0.0, -0.5], iteration=0)
-    metadata = metadata_in(write(loop_of(ACTORS["a perceptron"]), tmp_path, task)[0])
+    more = {"joint_names": ["hip", "knee"], "default_joint_pos": [0.0, -0.5], "iteration": 0}
+    metadata = metadata_in(write(loop_of(ACTORS["a perceptron"]), tmp_path, **more)[0])
     assert json.loads(metadata["joint_names"]) == ["hip", "knee"]
     assert json.loads(metadata["default_joint_pos"]) == [0.0, -0.5]
     assert metadata["iteration"] == "7"
@@ -214,24 +219,21 @@ def test_a_task_adds_lists_and_changes_nothing_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.zeros(2), float("nan"), {1, 2}], ids=str)
 def test_what_no_file_can_hold_is_named(value: object) -> None:
-    task: Any = Task(pose=value)
-    with pytest.raises(ShoalError, match=r"deployment\(\) of the task Task gives .* for 'pose'"):
-        exportable_policy(
-            (made := loop_of(ACTORS["a perceptron"])).learner, made.env, task, iteration=7, name="tiny", checkpoint=""
-        )
+    with pytest.raises(ShoalError, match=r"deployment\(\) of the task tiny gives .* for 'pose'"):
+        exportable(loop_of(ACTORS["a perceptron"]), pose=value)
 
 
 def test_a_model_that_exports_another_is_refused() -> None:
     actor = ModelConfig(class_name=f"{Doubled.__module__}:Doubled", hidden_dims=(8,), distribution=GAUSSIAN)
     with pytest.raises(ShoalError, match=r"as_onnx\(\) of Doubled returns does not act as the policy does"):
-        exportable_policy((made := loop_of(actor)).learner, made.env, DEPLOYED, iteration=7, name="tiny", checkpoint="")
+        exportable(loop_of(actor))
 
 
 def test_a_model_that_cannot_export_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = loop_of(ACTORS["a perceptron"])
     monkeypatch.delattr(MLPModel, "as_onnx")
     with pytest.raises(UsageError, match=r"a MLPModel, which has no as_onnx\(\)"):
-        exportable_policy(loop.learner, loop.env, DEPLOYED, iteration=7, name="tiny", checkpoint="")
+        exportable(loop)
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:

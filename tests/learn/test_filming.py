@@ -13,6 +13,7 @@ from support.films import draws, frames_of
 from support.learners import ALONE
 
 from shoal.config import TrainConfig
+from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.filming import filming
 from shoal.learn.groups import World
@@ -32,8 +33,8 @@ SCENE = model.scene  # MuJoCo is imported before a test says what it is to draw 
 def filmed(
     videos: Path, config: TrainConfig = CONFIG, *, world: World = ALONE, hurry: bool = False
 ) -> Iterator[Callable[[int], None] | None]:
-    task = Swingup(SwingupConfig(), num_envs=2, device="cpu", seed=0)
-    with filming(task, config, videos, world, hurry=lambda: hurry) as on_step:
+    env = WarpVecEnv(Swingup(SwingupConfig(), num_envs=2, device="cpu", seed=0))
+    with filming(env, config, videos, world, hurry=lambda: hurry) as on_step:
         yield on_step
 
 
@@ -107,15 +108,15 @@ def test_a_scene_that_fails_costs_one_warning(tmp_path: Path, caplog: pytest.Log
             message = "no such mesh"
             raise FileNotFoundError(message)
 
-    task = Misdrawn(SwingupConfig(), num_envs=1, device="cpu", seed=0)
-    with filming(task, CONFIG, tmp_path, ALONE, hurry=lambda: False) as on_step:
+    env = WarpVecEnv(Misdrawn(SwingupConfig(), num_envs=1, device="cpu", seed=0))
+    with filming(env, CONFIG, tmp_path, ALONE, hurry=lambda: False) as on_step:
         assert on_step is None
     assert one_warning(caplog) == "A film could not be made (FileNotFoundError: no such mesh); training goes on."
 
 
 def test_a_task_without_a_scene_is_refused(tmp_path: Path) -> None:
-    task = CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0)
-    with pytest.raises(UsageError, match="cannot be shown"), filming(task, CONFIG, tmp_path, ALONE, hurry=bool):
+    env = WarpVecEnv(CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0))
+    with pytest.raises(UsageError, match="cannot be shown"), filming(env, CONFIG, tmp_path, ALONE, hurry=bool):
         pass
 
 

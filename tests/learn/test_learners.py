@@ -86,7 +86,7 @@ def test_a_policy_is_exported_with_the_same_actions(agent: str) -> None:
     loop = new_loop(agent)
     train(loop)
     env: Any = loop.env
-    policy = exportable_policy(loop.learner, env, env.task, name="x", checkpoint="y", iteration=1)  # Compares actions.
+    policy = exportable_policy(loop.learner, env, name="x", checkpoint="y", iteration=1)  # Compares actions.
     assert policy.metadata["observation_groups"] == '["policy"]'
     # The policy is a view: exporting stops nothing from learning.
     loop.config = config_of(agent, max_iterations=6)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origi
 from shoal.cli.help import HELP_FLAGS, group_names
 from shoal.config import (
     BenchConfig,
+    CheckEnvConfig,
     CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
@@ -82,6 +83,7 @@ _CONFIGS: dict[str, type[DataclassInstance]] = {
     "compare": ComparePoliciesConfig,
     "export": ExportConfig,
     "bench": BenchConfig,
+    "check-env": CheckEnvConfig,
     "doctor": DoctorConfig,
     "sweep": SweepConfig,
     "replay": ReplayConfig,

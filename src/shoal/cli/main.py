@@ -260,6 +260,16 @@ def _bench(words: Sequence[str]) -> None:
     report.print_bench(bench(parse_bench(words), report.print_line))
 
 
+def _check_env(words: Sequence[str]) -> None:
+    from shoal.cli.parse import parse_check_env
+    from shoal.commands.check_env import check
+
+    checked = check(parse_check_env(words))
+    report.print_env_report(checked)
+    if checked.failed:
+        raise ShoalError(f"{len(checked.failed)} of {len(checked.findings)} checks of {checked.task} failed.")
+
+
 def _doctor(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_doctor
     from shoal.doctor import examine
@@ -314,6 +324,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "tasks": ("list the tasks", _tasks),
     "plan": ("print the plan of a training", _of_a_task("shoal plan", _plan)),
     "doctor": ("check that this machine can train, and print remedies", _doctor),
+    "check-env": ("check environments of your own", _of_a_task("shoal check-env", _check_env)),
     "completion": ("print the completion script of bash, zsh or fish", _completion),
     "bench": ("measure environment and training steps per second", _of_a_task("shoal bench", _bench)),
 }

@@ -29,6 +29,7 @@ from shoal.cli.help import HELP_FLAGS, print_help
 from shoal.cli.report import print_note
 from shoal.config import (
     BenchConfig,
+    CheckEnvConfig,
     CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
@@ -71,6 +72,7 @@ _ABOUT = {
     "checkpoints": "List the checkpoints of a run, and verify each against its manifest.",
     "convert": "Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a model.pt that `train` and `play` load.",
     "doctor": "Check everything that a training needs, and print problems with their remedies.",
+    "check-env": "Step environments with random actions, and check that they are what a learner expects of them.",
     "bench": "Measure environment and training steps per second, and the time to the first iteration.",
 }
 
@@ -249,6 +251,15 @@ def parse_bench(arguments: Sequence[str]) -> BenchConfig:
         )
     default = BenchConfig(task=task, num_envs=registry.resolve(task).num_envs)
     return parse_flags(default, words, program=f"shoal bench {task}", about="bench")
+
+
+def parse_check_env(arguments: Sequence[str]) -> CheckEnvConfig:
+    """Parse the arguments of `shoal check-env`."""
+    task, words = split_task(arguments)
+    if task is None:
+        raise UsageError("No task was named: pass one, such as `shoal check-env my_env.py:build`.")
+    default = CheckEnvConfig(task=task, env=registry.resolve(task).env)
+    return parse_flags(default, words, program=f"shoal check-env {task}", about="check-env")
 
 
 def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:

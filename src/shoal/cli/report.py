@@ -32,6 +32,7 @@ from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from shoal.commands.train import Outcome
+    from shoal.envs.contract import EnvReport
     from shoal.launch.rank import ProgressReporter
 
 PLAIN_LINE_S = 2.0
@@ -310,6 +311,21 @@ def print_exported(exported: Exported) -> None:
     """Print the files of an export and their metadata."""
     print_rows((name, Text(value)) for name, value in exported.metadata.items())
     print_line(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
+
+
+def print_env_report(checked: EnvReport) -> None:
+    """Print what `shoal check-env` found: a line for each check, what is missing, and the speed."""
+    for finding in checked.findings:
+        mark = "FAILED" if finding.fault is not None else "ok" if finding.offered else "-"
+        print_line(f"{mark:6}  {finding.check}.")
+        if finding.fault is not None:
+            print_line(f"        {finding.fault}")
+    if checked.missing:
+        print_line(f"Not offered: {'; '.join(checked.missing)}.")
+    print_line(
+        f"{checked.steps_per_second:,.0f} steps per second of {checked.num_envs} environments on {checked.device}, "
+        f"{checked.episodes:,} episodes ended."
+    )
 
 
 def print_bench(report: BenchReport) -> None:

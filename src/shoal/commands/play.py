@@ -9,9 +9,8 @@ from statistics import fmean, pstdev
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
 from shoal.config import AgentKind, PlayConfig
-from shoal.errors import UsageError
 from shoal.machine.gpus import visible_gpus
-from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.plan.devices import one_device
 from shoal.plan.launch import refuse_unwritable
 from shoal.plan.resume import find_model
 from shoal.tasks import registry
@@ -93,11 +92,6 @@ def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
 def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
     """Return the task, the checkpoint of a trained policy, and the device."""
     spec = registry.resolve(config.task)
-    gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
-    if gpu_ids == "all" or (isinstance(gpu_ids, tuple) and len(gpu_ids) > 1):
-        gpus = " ".join(config.gpu_ids)
-        message = f"A policy plays on one device, but --gpu-ids {gpus} may name several: pass one index, or None."
-        raise UsageError(message)
     model = find_model(config.log_root, spec, config.checkpoint) if config.agent_kind == "trained" else None
     spec.check_env(config.env)
-    return spec, model, plan_workers(gpu_ids, 1, visible_gpus(os.environ)).devices[0]
+    return spec, model, one_device(config.gpu_ids, visible_gpus(os.environ))

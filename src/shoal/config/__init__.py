@@ -8,6 +8,7 @@ from shoal.config.algorithm import PpoConfig, RndConfig, RndWeightScheduleConfig
 from shoal.config.commands import (
     AgentKind,
     BenchConfig,
+    CheckEnvConfig,
     CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "AgentKind",
     "BaseEnvConfig",
     "BenchConfig",
+    "CheckEnvConfig",
     "CheckpointsConfig",
     "ConvertConfig",
     "DistillationConfig",

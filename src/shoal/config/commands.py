@@ -227,6 +227,26 @@ class BenchConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckEnvConfig(Config):
+    """Flags of `shoal check-env`."""
+
+    prefix = "--"
+
+    task: str
+    """Task whose environments are checked, as for `train`."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """The device: the index of a GPU, or `None` for the CPU."""
+    num_envs: Annotated[int, at_least(1)] = 16
+    """Number of environments."""
+    steps: Annotated[int, at_least(2)] = 1100
+    """Steps of each environment with random actions."""
+    seed: Annotated[int, at_least(0)] = 1
+    """Seed of the environments."""
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
+    """The task's environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorConfig(Config):
     """Flags of `shoal doctor`."""
 

@@ -23,6 +23,7 @@ CHECKS: tuple[_Check, ...] = (
     software.python,
     software.packages,
     software.commands,
+    software.mjlab,
     software.language,
     software.variables,
     machine.cores,

@@ -13,6 +13,7 @@ from shoal import __version__
 from shoal.checks.findings import Finding, note, ok, problem
 from shoal.checks.gpu import check_driver
 from shoal.doctor.context import DoctorContext
+from shoal.envs.mjlab_spec import problem_of_mjlab
 from shoal.machine import gpu_health
 from shoal.machine.cuda_versions import read_built_with
 from shoal.plan.ranks import stale_rank_note
@@ -67,6 +68,18 @@ def commands(_context: DoctorContext) -> Iterator[Finding]:
         yield note("commands", truth, "type `shoal train` and the like, or install Shoal again")
     else:
         yield ok("commands", f"train, play and evaluate in {scripts[0].parent} are Shoal's")
+
+
+def mjlab(_context: DoctorContext) -> Iterator[Finding]:
+    """Check that tasks of mjlab can be trained, where it is installed."""
+    problem = problem_of_mjlab()
+    if problem is None:
+        yield ok("mjlab", f"mjlab {version('mjlab')}, with the versions that were tested")
+    elif "mjlab is not installed" in problem:
+        yield ok("mjlab", "not installed")
+    else:
+        truth, _, remedy = problem.rpartition(": ")
+        yield note("mjlab", truth, remedy)
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -103,5 +104,12 @@ def capabilities_of(env: object) -> Capabilities:
 
 def costs_of(env: object) -> list[str]:
     """Return what is lost with an environment, a phrase for each capability that it does not have."""
-    found, plain = type(capabilities_of(env)), Capabilities
-    return [cost for name, cost in COSTS.items() if getattr(found, name) is getattr(plain, name)]
+    found, plain = capabilities_of(env), Capabilities()
+    return [cost for name, cost in COSTS.items() if _is_default(getattr(found, name), getattr(plain, name))]
+
+
+def _is_default(value: object, default: object) -> bool:
+    """Whether a value, or a method, is that of `Capabilities`."""
+    if inspect.ismethod(value) and inspect.ismethod(default):
+        return value.__func__ is default.__func__
+    return value == default

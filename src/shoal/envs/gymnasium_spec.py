@@ -60,13 +60,9 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
 
     try:
         env = gymnasium.make(env_id)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise UsageError(f"gym:{env_id} needs a package that is not installed: {error}.") from error
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         hint = did_you_mean(env_id, gymnasium.registry)
-        raise UsageError(f"Gymnasium has no environment '{env_id}' ({error}).{hint}") from error
-    except ImportError as error:
-        raise UsageError(f"gym:{env_id} cannot be imported: {error}.") from error
+        raise UsageError(f"Gymnasium does not make '{env_id}' ({error}).{hint}") from error
     with env:
         return env.action_space
 

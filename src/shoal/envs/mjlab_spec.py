@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import re
+import warnings
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,31 +96,42 @@ def import_mjlab() -> Any:  # noqa: ANN401  The package.
     del mujoco
     renderer = os.environ.get("MUJOCO_GL")
     os.environ.setdefault("MJLAB_WARP_QUIET", "1")
-    import mjlab.tasks
-
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # Of torch, about functions that mjlab uses.
+        import mjlab.tasks
     if renderer is None:
         os.environ.pop("MUJOCO_GL", None)
     return mjlab
 
 
-def refuse_other_versions() -> None:
-    """Refuse a machine without mjlab, or with versions that do not fit together.
-
-    Raises:
-        UsageError: Says which, and the command that mends it.
-    """
-    mend = f"run `uv pip install --override {OVERRIDES} mjlab=={MJLAB}`."
-    if importlib.util.find_spec("mjlab") is None:
-        raise UsageError(f"mjlab is not installed: {mend}")
-    wanted = dict(line.split("==") for line in OVERRIDES.read_text().splitlines() if "==" in line) | {"mjlab": MJLAB}
-    wrong = [f"{name} {version(name)} (not {number})" for name, number in wanted.items() if version(name) != number]
+def problem_of_mjlab() -> str | None:
+    """Return why mjlab's tasks cannot be trained here, with the command that mends it; None if they can."""
+    mend = f"run `uv pip install --override {OVERRIDES} mjlab=={MJLAB}`"
+    wanted = {"mjlab": MJLAB} | dict(line.split("==") for line in OVERRIDES.read_text().splitlines() if "==" in line)
+    installed = {name: _installed(name) for name in wanted}
+    if installed["mjlab"] is None:
+        return f"mjlab is not installed: {mend}"
+    wrong = [f"{name} {number} (not {wanted[name]})" for name, number in installed.items() if number != wanted[name]]
     if wrong:
-        raise UsageError(f"mjlab's tasks were not tested with {', '.join(wrong)}: {mend}")
+        return f"mjlab's tasks were not tested with {', '.join(wrong)}: {mend}"
+    needed = (re.match(r"[\w.-]+", each) for each in requires("mjlab") or () if "extra ==" not in each)
+    missing = [name[0] for name in needed if name and _installed(name[0]) is None]
+    return f"mjlab needs {', '.join(missing)}, which are not installed: {mend}" if missing else None
+
+
+def _installed(name: str) -> str | None:
+    """Return the version of a package, if it is installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _registry(task: str) -> Any:  # noqa: ANN401  A module.
     """Return mjlab's registry, which has `task`."""
-    refuse_other_versions()
+    problem = problem_of_mjlab()
+    if problem is not None:
+        raise UsageError(f"mjlab:{task} was asked for, but {problem}.")
     registry = import_mjlab().tasks.registry
     known = registry.list_tasks()
     if task not in known:

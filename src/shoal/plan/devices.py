@@ -68,6 +68,19 @@ def _why_no_index(entry: str) -> str:
     return f"{wrong}: {remedy}"
 
 
+def one_device(gpu_ids: Sequence[str], gpus: VisibleGpus) -> str:
+    """Return the only device that `--gpu-ids` names, on a machine with `gpus`.
+
+    Raises:
+        UsageError: It names several, or one that is not there.
+    """
+    parsed = "auto" if tuple(gpu_ids) == ("auto",) else parse_gpu_ids(gpu_ids)
+    if parsed == "all" or (isinstance(parsed, tuple) and len(parsed) > 1):
+        named = " ".join(gpu_ids)
+        raise UsageError(f"One device is needed, but --gpu-ids {named} may name several: pass one index, or None.")
+    return plan_workers(parsed, 1, gpus).devices[0]
+
+
 def plan_workers(gpu_ids: GpuIds, nproc_per_node: int | None, gpus: VisibleGpus) -> WorkerDevices:
     """Assign a device to each worker of this machine.
 

@@ -1,0 +1,161 @@
+"""`gym:ENV_ID` steps Gymnasium's environments as Gymnasium does, and learns with the distribution of their actions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch.distributions import Categorical, kl_divergence
+
+from shoal.config import CheckEnvConfig
+from shoal.envs.contract import check_env
+from shoal.envs.gymnasium_env import GymEnv, _actions_of
+from shoal.envs.gymnasium_spec import CATEGORICAL, GymConfig
+from shoal.errors import UsageError
+from shoal.learn.rsl_rl.categorical import CategoricalDistribution
+from shoal.tasks.registry import resolve
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Counts to 7; its actions and observations are of the given spaces."""
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self.action_space = action_space
+        self.observation_space = spaces.Dict({"count": spaces.Discrete(9), "spread": spaces.Box(-1, 1, (2,))})
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        self.count = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space
+        self.count += 1
+        return self.seen(), 0.5, self.count == 7, False, {}
+
+    def seen(self) -> dict[str, Any]:
+        """A count, and random numbers."""
+        return {"count": self.count, "spread": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered() -> None:
+    kinds: dict[str, spaces.Space[Any]] = {
+        "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+        "MultiBinary": spaces.MultiBinary(3),
+        "Dict": spaces.Dict({"a": spaces.Discrete(2)}),
+    }
+    for name, space in kinds.items():
+        gymnasium.register(f"Shoal{name}-v0", lambda space=space: Counter(space), max_episode_steps=20)
+
+
+def made(env_id: str, **more: Any) -> GymEnv:
+    """Three environments."""
+    return GymEnv(GymConfig(env_id=env_id, **more), num_envs=3, device="cpu", seed=5)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "ShoalMultiDiscrete-v0", "ShoalMultiBinary-v0"])
+def test_gymnasiums_environments_keep_the_contract(env_id: str) -> None:
+    spec = resolve(f"gym:{env_id}")
+    checked = check_env(CheckEnvConfig(task=spec.name, env=spec.env, num_envs=3, steps=230), spec, "cpu")
+    assert checked.failed == []
+    assert checked.episodes >= 3
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_steps_are_those_of_gymnasium(vectorization: str) -> None:
+    env = made("Pendulum-v1", vectorization=vectorization, max_episode_steps=12)
+    env.keep_final_observations()
+    env.restart(seed=3)
+    theirs = [gymnasium.make("Pendulum-v1", max_episode_steps=12) for _ in range(3)]
+    seeds = [int(np.random.SeedSequence([3, index]).generate_state(1)[0]) for index in range(3)]
+    seen = np.stack([each.reset(seed=seed)[0] for each, seed in zip(theirs, seeds, strict=True)])
+    random = np.random.default_rng(0)
+    for step in range(12):
+        assert np.allclose(env.get_observations()["policy"].numpy(), seen, atol=1e-5)
+        actions = random.uniform(-1.5, 1.5, (3, 1)).astype(np.float32)
+        _, rewards, dones, extras = env.step(torch.from_numpy(actions))
+        # Pendulum's torques go from -2 to 2 Nm.
+        stepped = [each.step(2 * action.clip(-1, 1)) for each, action in zip(theirs, actions, strict=True)]
+        seen = np.stack([each[0] for each in stepped])
+        assert np.allclose(rewards.numpy(), [each[1] for each in stepped])
+        assert dones.tolist() == extras["time_outs"].tolist() == [step == 11] * 3
+    assert np.allclose(extras["final_observation"]["policy"].numpy(), seen, atol=1e-5)
+
+
+def test_each_kind_of_action_has_its_columns() -> None:
+    columns = np.array([[0.2, 0.9, -3.0, 0.0, 0.5], [4.0, 0.1, 0.1, 0.7, 0.0]])
+    count, to_action = _actions_of(spaces.Discrete(5, start=2))
+    assert (count, to_action(columns).tolist()) == (5, [3, 2])
+    count, to_action = _actions_of(spaces.MultiDiscrete([2, 3]))
+    assert (count, to_action(columns).tolist()) == (5, [[1, 2], [0, 1]])
+    count, to_action = _actions_of(spaces.MultiBinary(5))
+    assert (count, to_action(columns).tolist()) == (5, [[1, 1, 0, 0, 1], [1, 1, 1, 1, 0]])
+    count, to_action = _actions_of(spaces.Box(np.array([0, -2, -np.inf, -np.inf, 0], dtype=np.float32), np.inf))
+    assert count == 5
+    assert np.allclose(to_action(columns), [[0.2, 0.9, -3, 0, 0.5], [4, 0.1, 0.1, 0.7, 0]])
+    count, to_action = _actions_of(spaces.Box(-2, 6, (1, 5)))
+    assert to_action(columns).shape == (2, 1, 5)
+    assert np.allclose(to_action(columns)[0], [[2.8, 5.6, -2, 2, 4]])
+
+
+def test_observations_of_a_dictionary_are_one_row() -> None:
+    first = made("ShoalMultiBinary-v0").get_observations()["policy"]
+    assert first.shape == (3, 11)
+    assert first[:, :9].argmax(dim=1).tolist() == [0, 0, 0]
+
+
+def test_the_distribution_is_that_of_the_actions() -> None:
+    assert resolve("gym:CartPole-v1").agent.actor.distribution.class_name == CATEGORICAL
+    assert resolve("gym:Pendulum-v1").agent.actor.distribution.class_name == "GaussianDistribution"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("gym:CartPol-v1", "Gymnasium does not make 'CartPol-v1' .* Did you mean 'CartPole-v1'?"),
+        ("gym:ShoalDict-v0", "gym:ShoalDict-v0 has actions of the kind Dict, which no learner has"),
+        ("gym:", "Gymnasium does not make ''"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(task: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(task)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_box2d(env_id: str) -> None:
+        message = f'Box2D is not installed, run `pip install "gymnasium[box2d]"` for {env_id}'
+        raise gymnasium.error.DependencyNotInstalled(message)
+
+    monkeypatch.setattr(gymnasium, "make", without_box2d)
+    with pytest.raises(UsageError, match=re.escape("'LunarLander-v3' (Box2D is not installed, run `pip install")):
+        resolve("gym:LunarLander-v3")
+
+
+def test_a_categorical_distribution_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    logits, older = torch.randn(64, 4), torch.randn(64, 4)
+    distribution, torchs = CategoricalDistribution(4), Categorical(logits=logits)
+    distribution.update(logits)
+    sampled = distribution.sample()
+    assert sampled.shape == (64, 4)
+    assert torch.equal(sampled.sum(dim=1), torch.ones(64))
+    assert torch.allclose(distribution.log_prob(sampled), torchs.log_prob(sampled.argmax(dim=1)))
+    assert torch.allclose(distribution.entropy, torchs.entropy())
+    assert torch.allclose(distribution.mean, logits.softmax(dim=1))
+    old = CategoricalDistribution(4)
+    old.update(older)
+    divergence = distribution.kl_divergence(old.params, distribution.params)
+    assert torch.allclose(divergence, kl_divergence(Categorical(logits=older), torchs))
+    many = torch.stack([distribution.sample() for _ in range(4000)]).mean(dim=0)
+    assert torch.allclose(many, distribution.mean, atol=0.04)
+    assert torch.allclose(
+        distribution.std, torch.stack([distribution.sample() for _ in range(4000)]).std(dim=0), atol=0.04
+    )
