@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 from support.documented import ROOT, Command, Ran, commands_of, documented_commands, not_printed, pages, run
 from support.fake_devices import machine_of
+from support.warm import WarmCommands
 
 from shoal.cli import main, report
-from shoal.cli.parse import parse_bench, parse_doctor, parse_train
+from shoal.cli.parse import parse_bench, parse_doctor, parse_sweep, parse_train
 from shoal.errors import ShoalError
 from shoal.machine import gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 COMMANDS = documented_commands()
@@ -56,16 +57,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def once(directory: Path) -> Callable[[Command], Ran]:
+def once(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Command], Ran]]:
     """Runs a command: two pages that show the same one share one run of it."""
     ran: dict[str, Ran] = {}
+    with WarmCommands(tmp_path_factory.mktemp("bin")) as warm:
 
-    def run_once(command: Command) -> Ran:
-        if command.small not in ran:
-            ran[command.small] = run(command, directory)
-        return ran[command.small]
+        def run_once(command: Command) -> Ran:
+            if command.small not in ran:
+                ran[command.small] = run(command, directory, warm.folder)
+            return ran[command.small]
 
-    return run_once
+        yield run_once
 
 
 @pytest.mark.spawn
@@ -139,12 +141,15 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command, monk
         assert parse_bench(words[2:]).task in command.text
     elif words[:2] == ["shoal", "doctor"]:
         assert parse_doctor([word for word in words[2:] if word not in {">", "doctor.json"}]).gpu_ids == ("None",)
-    elif words[0] == "python":
+    elif words[:2] == ["shoal", "sweep"]:
+        assert parse_sweep(words[2:]).file in command.text
+    elif words[0] == "python" and not words[1].startswith("docs/examples"):
         monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
         runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])
-    else:
-        assert words[0] in {"train", "plan"}
+    elif words[0] in {"train", "plan"}:
         assert parse_train(words[1:]).task in command.text
+    else:
+        assert command.is_said_to_be("run in soak")
 
 
 @pytest.mark.parametrize(

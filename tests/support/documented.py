@@ -183,10 +183,20 @@ class Ran:
     """Standard output and standard error together."""
 
 
-def run(command: Command, directory: Path) -> Ran:
-    """Run a command as a user does, on the CPU, without what a launcher or a user may have left in the environment."""
+def run(command: Command, directory: Path, executables: Path) -> Ran:
+    """Run a command on the CPU, without what a launcher or a user may have left in the environment.
+
+    Args:
+        command: It is made small.
+        directory: Where it is run.
+        executables: The folder of Shoal's commands, such as that of `WarmCommands`.
+    """
     environ = {name: value for name, value in os.environ.items() if not _LAUNCH_VARIABLE.match(name)}
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
+    environ |= {
+        "PATH": f"{executables}:{Path(sys.executable).parent}:{environ['PATH']}",
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+    }
     environ |= {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         ["bash", "-c", command.small],
