@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from support.commands import run, start
 from torch.distributions import Categorical, kl_divergence
 
 from shoal.config import CheckEnvConfig
@@ -19,6 +23,9 @@ from shoal.envs.gymnasium_spec import CATEGORICAL, GymConfig
 from shoal.errors import UsageError
 from shoal.learn.rsl_rl.categorical import CategoricalDistribution
 from shoal.tasks.registry import resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Counter(gymnasium.Env[Any, Any]):
@@ -52,7 +59,8 @@ def _registered() -> None:
         "Dict": spaces.Dict({"a": spaces.Discrete(2)}),
     }
     for name, space in kinds.items():
-        gymnasium.register(f"Shoal{name}-v0", lambda space=space: Counter(space), max_episode_steps=20)
+        factory: Any = partial(Counter, space)
+        gymnasium.register(f"Shoal{name}-v0", factory, max_episode_steps=20)
 
 
 def made(env_id: str, **more: Any) -> GymEnv:
@@ -84,9 +92,10 @@ def test_steps_are_those_of_gymnasium(vectorization: str) -> None:
         # Pendulum's torques go from -2 to 2 Nm.
         stepped = [each.step(2 * action.clip(-1, 1)) for each, action in zip(theirs, actions, strict=True)]
         seen = np.stack([each[0] for each in stepped])
-        assert np.allclose(rewards.numpy(), [each[1] for each in stepped])
+        assert np.allclose(rewards.numpy(), [float(each[1]) for each in stepped])
         assert dones.tolist() == extras["time_outs"].tolist() == [step == 11] * 3
-    assert np.allclose(extras["final_observation"]["policy"].numpy(), seen, atol=1e-5)
+        last = extras["final_observation"]["policy"].numpy()
+        assert np.allclose(last, seen, atol=1e-5) == (step == 11)
 
 
 def test_each_kind_of_action_has_its_columns() -> None:
@@ -112,8 +121,9 @@ def test_observations_of_a_dictionary_are_one_row() -> None:
 
 
 def test_the_distribution_is_that_of_the_actions() -> None:
-    assert resolve("gym:CartPole-v1").agent.actor.distribution.class_name == CATEGORICAL
-    assert resolve("gym:Pendulum-v1").agent.actor.distribution.class_name == "GaussianDistribution"
+    agents: list[Any] = [resolve(f"gym:{env_id}").agent for env_id in ("CartPole-v1", "Pendulum-v1")]
+    kinds = [agent.actor.distribution.class_name for agent in agents]
+    assert kinds == [CATEGORICAL, "GaussianDistribution"]
 
 
 @pytest.mark.parametrize(
@@ -159,3 +169,21 @@ def test_a_categorical_distribution_is_that_of_torch() -> None:
     assert torch.allclose(
         distribution.std, torch.stack([distribution.sample() for _ in range(4000)]).std(dim=0), atol=0.04
     )
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("env_id", "threshold", "iterations"), [("CartPole-v1", 475, 100), ("LunarLander-v3", 200, 150)]
+)
+def test_the_defaults_reach_the_threshold_that_gymnasium_states(
+    env_id: str, threshold: float, iterations: int, tmp_path: Path
+) -> None:
+    assert gymnasium.spec(env_id).reward_threshold == threshold
+    shoal, words = (sys.executable, "-m", "shoal"), (f"gym:{env_id}", "--gpu-ids", "None")
+    trained = start((*shoal, "train", *words, "--max-iterations", str(iterations)), tmp_path).end(timeout=1000)
+    assert trained.code == 0, trained.stderr
+    evaluated = run((*shoal, "evaluate", *words, "--num-episodes", "100"), tmp_path)
+    assert json.loads(evaluated.stdout)["summary"]["return"]["mean"] >= threshold, evaluated.stdout

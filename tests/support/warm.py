@@ -119,8 +119,8 @@ def _run(name: str, words: list[str], cwd: str, environ: dict[str, str], streams
         getattr(start, name)()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - Python would print it, too
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - Python would print it, too
+        sys.excepthook(type(error), error, error.__traceback__)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -92,6 +92,7 @@ def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
 def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
     """Return the task, the checkpoint of a trained policy, and the device."""
     spec = registry.resolve(config.task)
+    device = one_device(config.gpu_ids, visible_gpus(os.environ))
     model = find_model(config.log_root, spec, config.checkpoint) if config.agent_kind == "trained" else None
     spec.check_env(config.env)
-    return spec, model, one_device(config.gpu_ids, visible_gpus(os.environ))
+    return spec, model, device

@@ -140,7 +140,7 @@ class _Subject:
 
 
 def _copied(observations: TensorDict) -> dict[str, torch.Tensor]:
-    return {name: group.clone() for name, group in observations.items()}
+    return {name: group.clone() for name, group in observations.items()}  # pyright: ignore[reportReturnType]  No TensorDict lies in it.
 
 
 def _finding(check: Callable[[_Subject], bool | None], subject: _Subject) -> Finding:

@@ -33,9 +33,8 @@ class GymEnv(Capabilities, VecEnv):
 
     def __init__(self, config: GymConfig, *, num_envs: int, device: str, seed: int) -> None:
         """Make `num_envs` environments, and begin episodes."""
-        limit = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
         kinds = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
-        make = partial(_make, config.env_id, limit)
+        make = partial(_make, config.env_id, config.max_episode_steps)
         self._envs = kinds[config.vectorization]([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.cfg, self.num_envs, self.device = config, num_envs, device
         self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
@@ -92,9 +91,9 @@ class GymEnv(Capabilities, VecEnv):
         return torch.tensor(values, dtype=torch.float32, device=self.device)
 
 
-def _make(env_id: str, limit: dict[str, int]) -> gymnasium.Env[Any, Any]:
+def _make(env_id: str, max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make one environment with flat observations."""
-    return FlattenObservation(gymnasium.make(env_id, **limit))
+    return FlattenObservation(gymnasium.make(env_id, max_episode_steps=max_episode_steps))
 
 
 def _seed_of(seed: int, index: int) -> int:

@@ -63,8 +63,8 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
     except (gymnasium.error.Error, ImportError) as error:
         hint = did_you_mean(env_id, gymnasium.registry)
         raise UsageError(f"Gymnasium does not make '{env_id}' ({error}).{hint}") from error
-    with env:
-        return env.action_space
+    env.close()
+    return env.action_space
 
 
 def _distribution(env_id: str, space: gymnasium.Space[Any]) -> DistributionConfig:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from rsl_rl.env import VecEnv
 
+from shoal.envs.building import VecEnv
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError
 from shoal.jobs.ledger import Claim

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.config import PlayConfig
 from shoal.config.plain import from_plain
+from shoal.envs.building import VecEnv
 from shoal.errors import UsageError
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
 from shoal.learn.export import METADATA

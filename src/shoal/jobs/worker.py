@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rsl_rl.env import VecEnv
 from torch.distributed import Store
 
 from shoal.checks.film import choose_gl
 from shoal.config.plain import from_plain
-from shoal.envs.building import build_vec_env
+from shoal.envs.building import VecEnv, build_vec_env
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError, TrainingFailedError
 from shoal.jobs.episodes import run_part

@@ -13,8 +13,7 @@ from shoal.envs.capabilities import capabilities_of
 from shoal.sim.render.rows import drawn_tensors
 
 if TYPE_CHECKING:
-    from rsl_rl.env import VecEnv
-
+    from shoal.envs.building import VecEnv
     from shoal.learn.evaluation import Policy
     from shoal.sim.render.marks import Mark
 
