@@ -14,9 +14,11 @@ The robot, its goal, and what it observes and is rewarded for are below; joint p
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import mujoco
+import numpy as np
 import warp as wp
 
 from shoal.config import DistributionConfig, ModelConfig, RslRlConfig
@@ -25,6 +27,7 @@ from shoal.mdp.names import Actuator
 from shoal.mdp.random import uniform
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Event, Metric, Obs, Reward
+from shoal.sim.render.marks import Mark, Sphere
 
 ROBOT = """
 <mujoco>
@@ -134,6 +137,10 @@ class Arm(TermsTask[TermsConfig]):
     )
     num_envs = 256
     max_iterations = 100
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return what films and viewers draw of one environment beside the robot: its goal."""
+        return [*super().marks(row), Sphere(np.append(row["commands"], 0.0), radius=0.02)]
 
     @classmethod
     def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
