@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 
 from shoal.sim.render.marks import Ghost
 from shoal.sim.render.shapes import SceneGeometry
+from shoal.user_code import load
 from shoal.viewer.marks import ViserMarks
+
+ARM = f"{Path(__file__).parents[2] / 'docs' / 'examples' / 'arm.py'}:Arm"
 
 TWO = """<mujoco><worldbody>
   <body name="red"><joint type="slide"/><geom size="0.1" rgba="1 0 0 1"/></body>
@@ -37,3 +41,10 @@ def test_a_ghost_of_one_body_is_drawn_in_its_own_colour_in_each_environment() ->
     assert len(node.batched_wxyzs) == len(node.batched_colors) == len(node.batched_opacities) == 4
     marks.update([[], []], [np.zeros((0, 3))] * 2, offsets)
     assert not node.visible
+
+
+def test_a_robot_without_a_free_base_draws_its_own_marks_only() -> None:
+    arm = load(ARM)
+    task = arm(arm.config, num_envs=2, device="cpu", seed=0)
+    (goal,) = task.marks({"commands": np.array([0.1, 0.2])})
+    assert np.allclose(goal.position, [0.1, 0.2, 0.0])

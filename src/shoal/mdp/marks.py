@@ -1,6 +1,6 @@
 """What a task of terms draws beside its scene: commanded and actual velocities of the base."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import mujoco
 import numpy as np
@@ -20,11 +20,11 @@ _APART = (0.0, 0.0, 0.04)
 
 
 def twist_arrows(
-    config: TermsConfig, columns: Mapping[str, int], height: float, row: Mapping[str, np.ndarray]
+    config: TermsConfig, columns: Mapping[str, int], height: Callable[[], float], row: Mapping[str, np.ndarray]
 ) -> list[Arrow]:
     """Return arrows of each commanded velocity of the base, and of its actual one: linear ones, and turns along z.
 
-    `columns` has the first column of each command. The arrows are `height` above the base [m]; `row` is one
+    `columns` has the first column of each command. The arrows are `height()` above the base [m]; `row` is one
     environment, see `KernelTask.marks`.
     """
     arrows: list[Arrow] = []
@@ -37,7 +37,7 @@ def twist_arrows(
         to_world = to_world.reshape(3, 3)
         up = to_world[:, 2]
         lin_vel = qvel[:3] - up * (up @ qvel[:3])  # As the command, along x and y of the base.
-        start = np.array([base[0], base[1], base[2] + height])
+        start = np.array([base[0], base[1], base[2] + height()])
         arrows += [Arrow(start, _SECONDS * to_world @ (x, y, 0.0)), Arrow(start, _SECONDS * turn * up)]
         start = start + _APART
         arrows += [Arrow(start, _SECONDS * lin_vel, BLUE), Arrow(start, _SECONDS * qvel[5] * up, BLUE)]

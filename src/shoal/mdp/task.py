@@ -91,7 +91,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
         """Return the commanded velocities of the base in green, and its actual ones in blue."""
-        return [*twist_arrows(self.config, self.binder.commands, self._height_of_arrows, row)]
+        return [*twist_arrows(self.config, self.binder.commands, lambda: self._height_of_arrows, row)]
 
     @cached_property
     def _height_of_arrows(self) -> float:
