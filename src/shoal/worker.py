@@ -144,12 +144,12 @@ def _train(  # noqa: PLR0913  All by name.
 def _build_envs(job: TrainSpec, world: World) -> tuple[VecEnv, VecEnv | None]:
     """Build this rank's environments, seeded by its rank, and those of `--eval-interval`, which rank 0 alone has.
 
-    The GPU memory that `shoal.plan.sizes` counts is without the second
-    ones: an evaluation has few, and no experience.
+    The GPU memory that `shoal.plan.sizes` counts is without the second ones: an evaluation has few, and no experience.
     """
     from shoal.envs.building import build_vec_env
     from shoal.envs.capabilities import capabilities_of, costs_of
     from shoal.learn.evaluation import EVALUATION_SEED
+    from shoal.sim.kernel_cache import exclusive_kernel_cache
 
     spec = registry.resolve(job.config.task)
     seed = job.config.seed + world.rank
@@ -157,7 +157,8 @@ def _build_envs(job: TrainSpec, world: World) -> tuple[VecEnv, VecEnv | None]:
     env = build_vec_env(spec, job.config.env, num_envs=job.num_envs, device=world.device, seed=seed, beat=world.beat)
     environments = capabilities_of(env)
     if job.config.agent.needs_final_observations:
-        environments.keep_final_observations()
+        with exclusive_kernel_cache():
+            environments.keep_final_observations()
     if world.is_first and (costs := costs_of(env)):
         logger.info("What %s does not offer: %s. See docs/guide/your_own_environment.md.", spec.name, "; ".join(costs))
     evaluation_env = None
