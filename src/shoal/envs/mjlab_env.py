@@ -1,5 +1,8 @@
 """Environments of mjlab as rsl_rl's `VecEnv`, by mjlab's own wrapper, with what Shoal shows and saves of them."""
 
+# pyright: reportMissingImports=false
+# mjlab is not installed where types are checked.
+
 from __future__ import annotations
 
 import io
@@ -37,7 +40,8 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         cfg = load_env_cfg(config)
         cfg.scene.num_envs, cfg.seed = num_envs, seed
         with redirect_stdout(io.StringIO()):  # Tables of all managers.
-            super().__init__(ManagerBasedRlEnv(cfg, device=device), clip_actions=config.clip_actions)
+            wrapped = ManagerBasedRlEnv(cfg, device=device)
+            RslRlVecEnvWrapper.__init__(self, wrapped, clip_actions=config.clip_actions)
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Advance every environment by one action, as mjlab's wrapper does.

@@ -98,7 +98,7 @@ def import_mjlab() -> Any:  # noqa: ANN401  The package.
     os.environ.setdefault("MJLAB_WARP_QUIET", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Of torch, about functions that mjlab uses.
-        import mjlab.tasks
+        import mjlab.tasks  # pyright: ignore[reportMissingImports]
     if renderer is None:
         os.environ.pop("MUJOCO_GL", None)
     return mjlab
