@@ -73,7 +73,7 @@ def test_changes_are_made_by_path() -> None:
     ("path", "text", "message"),
     [
         ("rewards.pos.weight", "2", "--env.set rewards.pos.weight: there is no 'pos'. Did you mean 'pose'?"),
-        ("rewards.pose.weigth", "2", "there is no 'weigth'. Did you mean 'weight'?"),
+        ("rewards.pose.weighs", "2", "there is no 'weighs'. Did you mean 'weight'?"),
         ("decimation.x", "2", "there is no 'x'. There is none"),
         ("decimation", "two", "--env.set decimation is two, but the task has 4 there: pass a int."),
     ],
