@@ -21,7 +21,9 @@ GPU = "cuda:0"
 SLEEP_CYCLES = 2_000_000_000
 """How long the GPU is kept busy: about a second, whatever the card."""
 
-each_kind = pytest.mark.parametrize("task", [Swingup, SwingupMujoco, FlatVelocity, RoughVelocity])
+each_kind = pytest.mark.parametrize(
+    "task", [Swingup, SwingupMujoco, FlatVelocity, pytest.param(RoughVelocity, marks=pytest.mark.slow)]
+)
 """A task of kernels, one with a model without contacts, and a robot on flat and on rough ground."""
 
 
@@ -54,7 +56,8 @@ def test_a_captured_step_gives_the_cpu_s_numbers(task: type[Balance | Swingup]) 
     ("task", "steps"),
     [
         pytest.param(SwingupMujoco, 50, marks=pytest.mark.slow),
-        (FlatVelocity, 10),
+        (FlatVelocity, 3),
+        pytest.param(FlatVelocity, 10, marks=pytest.mark.slow),
         pytest.param(RoughVelocity, 10, marks=pytest.mark.slow),
     ],
 )

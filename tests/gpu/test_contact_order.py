@@ -19,7 +19,9 @@ pytestmark = pytest.mark.emulated_gpu
 GPU = "cuda:0"
 
 
-@pytest.mark.parametrize(("task", "num_envs"), [(FlatVelocity, 256), (RoughVelocity, 16)])
+@pytest.mark.parametrize(
+    ("task", "num_envs"), [pytest.param(FlatVelocity, 256, marks=pytest.mark.slow), (RoughVelocity, 16)]
+)
 def test_a_robot_in_contact_starts(task: type[Any], num_envs: int) -> None:
     from support.emulated_gpu.contacts import permuted_contacts
 

@@ -72,8 +72,13 @@ MODES: dict[str, tuple[tuple[str, ...], tuple[str, ...], list[int]]] = {
 }
 """Words and flags of each launch mode, and the GPU of each rank."""
 
+RARE = ("spawned, sharing a GPU", "elastic")
+"""Those that differ from `spawned` by what decides on GPUs only."""
 
-@pytest.mark.parametrize("mode", MODES)
+
+@pytest.mark.parametrize(
+    "mode", ["in process", "spawned", "joined", *(pytest.param(mode, marks=pytest.mark.slow) for mode in RARE)]
+)
 def test_each_rank_keeps_to_its_gpu(mode: str, tmp_path: Path) -> None:
     words, flags, gpus = MODES[mode]
     done = launch(tmp_path, *flags, "--max-iterations", str(ITERATIONS), words=words)

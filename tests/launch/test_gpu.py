@@ -29,10 +29,11 @@ def train(where: Path, task: str, *flags: str) -> Ended:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.gpu(count=1)
 @pytest.mark.parametrize(
     "flags",
-    [pytest.param((), id="by default"), pytest.param(("--gpu-ids", "0"), id="by its index", marks=pytest.mark.slow)],
+    [pytest.param((), id="by default"), pytest.param(("--gpu-ids", "0"), id="by its index")],
 )
 def test_one_gpu_trains_in_process(tmp_path: Path, flags: tuple[str, ...]) -> None:
     plan = train(tmp_path, "Cartpole-Swingup", *flags).record["plan"]
