@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.commands import SMALL, SURROUNDINGS, rows_of
 
-pytestmark = pytest.mark.spawn
+pytestmark = [pytest.mark.spawn, pytest.mark.soak]
 
 TASK = "Cartpole-Swingup"
 SHORT = ("--env.episode-length-s", "0.5")

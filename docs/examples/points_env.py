@@ -43,5 +43,4 @@ class Points(VecEnv):
         dones = left | time_outs
         self.position = torch.where(dones[:, None], self.draw(), self.position)
         self.episode_length_buf = torch.where(dones, 0, self.episode_length_buf)
-        extras = {"time_outs": time_outs, "log": {"Metrics/distance": distance}}
-        return self.get_observations(), torch.exp(-distance), dones, extras
+        return self.get_observations(), torch.exp(-distance), dones, {"time_outs": time_outs}

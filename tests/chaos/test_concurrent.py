@@ -21,6 +21,7 @@ REFUSED_S = 20.0
 @pytest.mark.parametrize(
     "workers", [(), pytest.param(("--nproc-per-node", "2"), marks=pytest.mark.soak)], ids=["in process", "spawned"]
 )
+@pytest.mark.soak
 def test_of_several_resumes_of_a_run_one_goes_on_and_the_others_name_it(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:

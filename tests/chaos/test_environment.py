@@ -38,6 +38,7 @@ class Own(Swingup): doc = NAME
 """
 
 
+@pytest.mark.soak
 def test_modules_in_the_working_directory_shadow_nothing(tmp_path: Path) -> None:
     """The command is the installed one, which does not look there, and the task lies beside them."""
     for name in ("random", "torch", "logging", "yaml", "cloudpickle", "shoal"):
@@ -102,6 +103,7 @@ def test_what_a_launch_lacks_is_named(tmp_path: Path, flag: str, broken: str, ca
     assert_refused(run(("unshare", flag, "sh", "-c", script, "sh", *TRAIN, *TASK, *PAIR), tmp_path), cause)
 
 
+@pytest.mark.soak
 def test_a_robot_is_trained_where_films_are_drawn_by_osmesa(tmp_path: Path) -> None:
     """MuJoCo loads OSMesa at its import; triton, which torch imports later, once crashed beside it."""
     words = ("Quadruped-Velocity-Flat", "--gpu-ids", "None", "--num-envs", "4", "--no-export", *TASK[-4:])

@@ -128,6 +128,7 @@ def test_a_killed_rank_ends_a_training_whose_output_nobody_reads(tmp_path: Path)
 
 @pytest.mark.spawn
 @pytest.mark.parametrize("workers", [(), pytest.param(SPAWNED, marks=pytest.mark.soak)], ids=["in process", "spawned"])
+@pytest.mark.soak
 def test_sigterm_ends_a_training_on_a_paused_terminal(tmp_path: Path, workers: tuple[str, ...]) -> None:
     mark, environ = marks(tmp_path)
     terminal = Terminal((*TRAIN, *ENDLESS, *workers), tmp_path, environ)

@@ -72,7 +72,7 @@ def test_the_help_of_train_is_short(
     assert len(help_of(capsys, "train", task, group=()).splitlines()) <= 80
 
 
-@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", pytest.param("Quadruped-Velocity-Flat", marks=pytest.mark.soak)])
 def test_the_help_of_train_names_every_group(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

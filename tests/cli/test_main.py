@@ -102,6 +102,7 @@ runpy.run_module("shoal", run_name="__main__")
         ),
     ],
 )
+@pytest.mark.soak
 def test_a_command_that_is_told_to_end_ends_what_it_has_started(
     number: signal.Signals, words: list[str], at_work: str, tmp_path: Path
 ) -> None:

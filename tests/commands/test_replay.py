@@ -47,7 +47,7 @@ def stopped(log_root: Path, *words: str) -> tuple[RunDir, str]:
     return run, str(caught.value)
 
 
-@pytest.fixture(scope="module", params=["native", "warp"])
+@pytest.fixture(scope="module", params=["native", pytest.param("warp", marks=pytest.mark.soak)])
 def training(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, str]:
     """One with each engine, in this process."""
     return stopped(tmp_path_factory.mktemp(request.param), "--env.engine", request.param)

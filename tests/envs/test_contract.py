@@ -27,8 +27,8 @@ class NoTimeOuts(Points):
     """Says nothing of the time."""
 
     def step(self, actions: torch.Tensor) -> Any:
-        *returned, extras = super().step(actions)
-        return *returned, {"log": extras["log"]}
+        *returned, _ = super().step(actions)
+        return *returned, {}
 
 
 class TimeOutsWithoutEnds(Points):

@@ -20,7 +20,7 @@ import shoal.sim
 import shoal.tasks
 from shoal.tasks import registry
 
-ARCHS = (75, 120, *(pytest.param(arch, marks=pytest.mark.soak) for arch in (80, 86, 89, 90, 100)))
+ARCHS = (75, *(pytest.param(arch, marks=pytest.mark.soak) for arch in (80, 86, 89, 90, 100, 120)))
 """Turing, Ampere (A100, RTX 30), Ada (RTX 40), Hopper (H100), Blackwell (B200, RTX 50)."""
 SOURCES = Path(shoal.sim.__file__).parents[1]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

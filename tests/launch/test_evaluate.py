@@ -74,7 +74,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         ("--nproc-per-node", "2"),
         pytest.param(("--nproc-per-node", "3"), marks=pytest.mark.soak),
         pytest.param(("--nproc-per-node", "2", "--assignment", "static"), marks=pytest.mark.soak),
-        (),
+        pytest.param((), marks=pytest.mark.soak),
     ],
     ids=["two", "three", "static", "torchrun"],
 )

@@ -103,6 +103,13 @@ SOAK = (
     "spawned, rank 1 dies waiting",
     "in process, rank 0 raises",
     "joined, rank 0 is killed",
+    "joined, rank 1 is stopped",
+    "joined, rank 1 raises",
+    "spawned, rank 0 raises",
+    "spawned, rank 1 crashes",
+    "spawned, rank 1 holds the lock",
+    "spawned, rank 1 is stopped",
+    "spawned, rank 1 leaves",
 )
 """Launches that CI leaves out for its time; `make test-soak` has them."""
 

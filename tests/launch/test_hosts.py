@@ -193,6 +193,7 @@ def test_a_rank_that_is_killed_there_is_named_with_its_machine(pair: Machines) -
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machines) -> None:
     with training(pair) as running:
         running.signal_itself(signal.SIGKILL)
@@ -228,6 +229,7 @@ def listening(machine: Machine) -> list[str]:
     return sorted(line.split()[4].rpartition(":")[0] for line in sockets if "python" in line)
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_run_on_all_machines_with_a_checkpoint(pair: Machines) -> None:
     with training(pair) as running:
         # The store at which the ranks have met, and each rank's gloo: at one address, and nothing on the launcher.
@@ -261,6 +263,7 @@ def test_a_launcher_that_stands_still_for_a_while_finds_its_training_again(pair:
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_a_machine_that_does_not_share_the_disk_sends_home_what_it_has_written(pair: Machines) -> None:
     logs = pair.shared / "logs"
     logs.mkdir()
@@ -372,6 +375,7 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert_nothing_is_left(pair)
 
 
+@pytest.mark.soak
 def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> None:
     code, line = refused(pair, *AB, where=Path("/tmp/only-here"))  # noqa: S108
     assert (code, line) == (

@@ -97,13 +97,13 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("case", "workers"),
     [
-        ("mujoco", "2"),
+        ("kernels", "2"),
         *(
             pytest.param(*case, marks=pytest.mark.soak)
             for case in [
                 ("kernels", "1"),
-                ("kernels", "2"),
                 ("mujoco", "1"),
+                ("mujoco", "2"),
                 ("terms", "2"),
                 ("motion", "2"),
                 ("manipulation", "2"),

@@ -72,6 +72,7 @@ def test_sigterm_to_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path) ->
     assert ended.left_processes == []
 
 
+@pytest.mark.soak
 def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_TEST_FAULTY_RANK", "0")
     running = start((*TRAIN, f"{FAULTY}:Waits", *SMALL, *SPAWNED), tmp_path)
@@ -101,12 +102,14 @@ def test_ctrl_c_while_the_workers_start_ends_at_once_and_quietly(tmp_path: Path)
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
+@pytest.mark.soak
 def test_the_warning_of_a_scheduler_to_every_process_ends_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     running = training(tmp_path, *SPAWNED)
     running.signal_every_process(signal.SIGUSR1)
     assert_stopped_with_checkpoint(running.end(), "SIGUSR1", 143)
 
 
+@pytest.mark.soak
 def test_sigterm_to_one_worker_ends_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     running = training(tmp_path, *SPAWNED)
     (sign_of_life,) = running.temporary.glob("shoal-*/rank_00001.life")

@@ -201,6 +201,7 @@ def load_of(world_size: int, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> tu
     return store.requests // seconds, store.bytes / seconds
 
 
+@pytest.mark.soak
 def test_the_load_of_the_store_grows_no_faster_than_the_number_of_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

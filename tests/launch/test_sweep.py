@@ -72,6 +72,7 @@ def assert_complete(where: Path, ended: Ended) -> None:
     assert ended.stdout.splitlines()[-1].startswith("Best: trial ")
 
 
+@pytest.mark.soak
 def test_a_killed_worker_loses_no_trial(tmp_path: Path) -> None:
     running = start(words(tmp_path), tmp_path)
     wait_for_checkpoints(tmp_path, running, 2)

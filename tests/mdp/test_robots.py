@@ -164,6 +164,7 @@ CONFIG = task_config(
 
 
 @pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.soak
 def test_both_engines_serve_the_forces_of_contact_sensors(robot: str, engine: Any) -> None:
     config = CONFIG.change(robot=robot, engine=engine)
     task = RobotTask(config, num_envs=2, device="cpu", seed=0)

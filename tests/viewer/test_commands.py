@@ -31,6 +31,7 @@ def ball(page: Page) -> float:
 @needs_chromium
 @pytest.mark.spawn
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_policy_follows_the_sliders_and_the_page_the_environment(tmp_path: Path) -> None:
     with viewing(PLAY, tmp_path) as (_, page):
         assert wait_until(lambda: not math.isnan(ball(page)), timeout=60.0)

@@ -56,7 +56,14 @@ ROWS = ("type", "id", "pos", "margin", "D", "vel", "aref", "frictionloss")
 """Fields of `Data.efc` with a value for each row."""
 
 LAYOUTS = pytest.mark.parametrize(
-    ("cone", "jacobian"), [(cone, jacobian) for cone in ("pyramidal", "elliptic") for jacobian in ("dense", "sparse")]
+    ("cone", "jacobian"),
+    [
+        ("elliptic", "sparse"),
+        *(
+            pytest.param(*each, marks=pytest.mark.soak)
+            for each in [("elliptic", "dense"), ("pyramidal", "dense"), ("pyramidal", "sparse")]
+        ),
+    ],
 )
 
 
