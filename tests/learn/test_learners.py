@@ -12,7 +12,6 @@ import pytest
 import torch
 from support.learner_agents import AGENTS, config_of, new_loop, tensors_of
 from support.learners import ALONE, train
-from support.tiny_env import TinyEnv
 
 from shoal.config.learners import LEARNERS
 from shoal.errors import UsageError
@@ -20,7 +19,6 @@ from shoal.learn.export import exportable_policy
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.statistics import Seconds, Statistics
-from shoal.learn.training_env import TrainingEnv
 
 EACH = [pytest.param(agent, marks=[pytest.mark.soak] * (agent == "skrl_jax")) for agent in AGENTS]
 """All learners; JAX compiles for seconds in each test, so that CI has but two of them."""
@@ -116,12 +114,6 @@ def test_the_checkpoint_of_another_learner_is_refused() -> None:
     state = new_loop("grpo").state()
     with pytest.raises(UsageError, match="is of the learner grpo, and not of skrl: pass --learner grpo"):
         new_loop("skrl").restore(state)
-
-
-def test_environments_that_cannot_be_copied_are_refused_to_a_learner_of_groups() -> None:
-    env = TrainingEnv(TinyEnv(), ALONE, Statistics(ALONE, 4))
-    with pytest.raises(UsageError, match=r"takes rows\(\) and put_rows\(\), but these environments do not have them"):
-        env.begin_episodes(2)
 
 
 def test_numbers_are_weighed_by_the_episodes_that_they_are_the_mean_of() -> None:

@@ -9,7 +9,6 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import UsageError
 from shoal.learn.groups import World
 from shoal.learn.statistics import Statistics
 
@@ -52,17 +51,8 @@ class TrainingEnv:
         return self.observations, rewards, dones, extras
 
     def begin_episodes(self, group_size: int) -> None:
-        """Begin new episodes everywhere, the same in each `group_size` neighbours, random numbers included.
-
-        Raises:
-            UsageError: These environments cannot be copied.
-        """
+        """Begin new episodes everywhere, the same in each `group_size` neighbours, random numbers included."""
         environments = capabilities_of(self.env)
-        if not environments.rows():
-            raise UsageError(
-                "The learner begins the same episode in several environments, which takes rows() and put_rows(), but "
-                "these environments do not have them: train with another --learner."
-            )
         leaders = {name: row[::group_size] for name, row in environments.rows().items()}
         environments.put_rows({name: row.repeat_interleave(group_size, dim=0) for name, row in leaders.items()})
         environments.restart()
