@@ -1,4 +1,4 @@
-"""Building the environments of a task, whoever wrote them."""
+"""Building the environments of a task: those of Shoal, and those of others."""
 
 from __future__ import annotations
 

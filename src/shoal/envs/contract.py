@@ -23,8 +23,6 @@ from shoal.tasks.registry import TaskSpec
 
 _FEW = 8
 """Steps of checks that compare two runs of the same steps."""
-_SPREAD = 1.0
-"""Random actions are uniform in plus and minus this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,11 @@ class _Subject:
         return build_vec_env(self.spec, config, num_envs=num_envs, device=self.device, seed=seed, beat=Heartbeat())
 
     def actions(self, steps: int) -> Iterator[torch.Tensor]:
-        """Yield the same random actions in each call."""
+        """Yield uniform random actions in [-1, 1], the same in each call."""
         random = torch.Generator().manual_seed(0)
         for _ in range(steps):
             drawn = torch.rand(self.config.num_envs, self.env.num_actions, generator=random) * 2 - 1
-            yield (_SPREAD * drawn).to(self.device)
+            yield drawn.to(self.device)
 
     @cached_property
     def steps(self) -> list[_Step]:

@@ -18,6 +18,8 @@ from shoal.tasks.registry import TaskSpec
 
 MJLAB = "1.6.0"
 """The version that was tested."""
+_NUM_ENVS = 4096
+"""Environments on each worker where a task names none, as in the commands of mjlab's README."""
 OVERRIDES = Path(__file__).with_name("mjlab_overrides.txt")
 
 
@@ -46,13 +48,13 @@ def spec_of(task: str) -> TaskSpec:
         UsageError: mjlab is not installed, or another version of it, or it has no such task.
     """
     agent = _registry(task).load_rl_cfg(task)
-    env = load_env_cfg(MjlabConfig(mjlab_task=task))
+    num_envs = load_env_cfg(MjlabConfig(mjlab_task=task)).scene.num_envs
     return TaskSpec(
         name=f"mjlab:{task}",
         summary=f"{task} of mjlab.",
         env=MjlabConfig(mjlab_task=task, clip_actions=agent.clip_actions),
         agent=_agent_of(agent),
-        num_envs=env.scene.num_envs if env.scene.num_envs > 1 else 4096,
+        num_envs=num_envs if num_envs > 1 else _NUM_ENVS,  # 1 is the default of mjlab's scene.
         max_iterations=agent.max_iterations,
         builder="shoal.envs.mjlab_env:MjlabEnv",
         check="shoal.envs.mjlab_spec:check",
