@@ -86,6 +86,8 @@ def load_env_cfg(config: MjlabConfig) -> Any:  # noqa: ANN401  mjlab's ManagerBa
     """
     registry = _registry(config.mjlab_task)
     made = registry.load_env_cfg(config.mjlab_task, play=config.play)
+    if config.play:  # Its episodes last for years there, and an evaluation would never end.
+        made.episode_length_s = registry.load_env_cfg(config.mjlab_task).episode_length_s
     for path, text in config.set.items():
         _change(made, path, text)
     return made
