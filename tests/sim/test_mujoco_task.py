@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import mujoco
+import mujoco_warp as mjw
 import numpy as np
 import pytest
 import torch
@@ -235,6 +236,9 @@ def test_too_little_room_in_mujoco_warp_is_told_with_the_environments() -> None:
     told = task.take_warnings()
     assert "--env.njmax is 1, pass more." in told["constraints"]
     assert "environments (0, 1, 2)" in told["constraints"]
+    # Where the solver stops at the iterations that the model gives it, nothing is dropped.
+    task.engine._data.overflow.fill_(int(mjw.OverflowType.ITERATIONS))  # pyright: ignore[reportAttributeAccessIssue]
+    assert task.take_warnings() == {}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tensordict import TensorDict
 
 from shoal.envs.capabilities import Capabilities
 from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
+from shoal.sim.engines.warp_engine import SOLVER_LIMITS
 
 if TYPE_CHECKING:
     import mujoco
@@ -39,6 +40,7 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         """Build the task's scene and managers."""
         cfg = load_env_cfg(config)
         cfg.scene.num_envs, cfg.seed = num_envs, seed
+        _print_no_solver_limits(cfg.sim)
         with redirect_stdout(io.StringIO()):  # Tables of all managers.
             wrapped = ManagerBasedRlEnv(cfg, device=device)
             RslRlVecEnvWrapper.__init__(self, wrapped, clip_actions=config.clip_actions)
@@ -101,6 +103,17 @@ class _Picture:
         """Return nothing: mjlab draws its commands in its own viewer."""
         del row
         return []
+
+
+def _print_no_solver_limits(sim: Any) -> None:  # noqa: ANN401  mjlab's SimulationCfg.
+    """Let MuJoCo Warp print nothing where the solver stops at its limits of iterations, as in most steps of mjlab."""
+    apply = sim.apply_wp_opt
+
+    def quietly(options: Any) -> None:  # noqa: ANN401  MuJoCo Warp's Option.
+        apply(options)
+        options.warn_overflow &= ~SOLVER_LIMITS
+
+    sim.apply_wp_opt = quietly
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  Any metadata.

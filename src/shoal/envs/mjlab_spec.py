@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.envs.library_settings import change_all
 from shoal.errors import UsageError, did_you_mean
 from shoal.tasks.registry import TaskSpec
 
@@ -88,8 +87,7 @@ def load_env_cfg(config: MjlabConfig) -> Any:  # noqa: ANN401  mjlab's ManagerBa
     made = registry.load_env_cfg(config.mjlab_task, play=config.play)
     if config.play:  # Its episodes last for years there, and an evaluation would never end.
         made.episode_length_s = registry.load_env_cfg(config.mjlab_task).episode_length_s
-    for path, text in config.set.items():
-        _change(made, path, text)
+    change_all(made, config.set)
     return made
 
 
@@ -168,34 +166,3 @@ def _model_of(theirs: Any) -> ModelConfig:  # noqa: ANN401  mjlab's RslRlModelCf
         distribution=DistributionConfig(**(theirs.distribution_cfg or {})),
         **(recurrence if theirs.rnn_type is not None else {}),
     )
-
-
-def _change(config: Any, path: str, text: str) -> None:  # noqa: ANN401  Any part of mjlab's configuration.
-    """Set the field or key at a path with dots to a value, which is read as YAML."""
-    part, walked = config, ""
-    *parents, last = path.replace("-", "_").split(".")
-    for name in parents:
-        part, walked = _get(part, name, path), f"{walked}{name}."
-    before, value = _get(part, last, path), yaml.safe_load(text)
-    if isinstance(before, tuple) and isinstance(value, list):
-        value = tuple(value)
-    if isinstance(before, float) and isinstance(value, int):
-        value = float(value)
-    if before is not None and type(value) is not type(before):
-        raise UsageError(
-            f"--env.set {path} is {text}, but the task has {before!r} there: pass a {type(before).__name__}."
-        )
-    if isinstance(part, dict):
-        part[last] = value
-    else:
-        setattr(part, last, value)
-
-
-def _get(part: Any, name: str, path: str) -> Any:  # noqa: ANN401  Any part of mjlab's configuration.
-    """Return a field of a dataclass, or the value of a key."""
-    known = list(part) if isinstance(part, dict) else [each.name for each in fields(part)] if is_dataclass(part) else []
-    if name not in known:
-        raise UsageError(
-            f"--env.set {path}: there is no '{name}'.{did_you_mean(name, known)} There is {', '.join(known) or 'none'}."
-        )
-    return part[name] if isinstance(part, dict) else getattr(part, name)

@@ -35,7 +35,11 @@ _SHIPPED = (
 )
 """Tasks of this package. Named, not imported: the task families are a higher layer."""
 
-_LIBRARIES = {"gym": "shoal.envs.gymnasium_spec:spec_of", "mjlab": "shoal.envs.mjlab_spec:spec_of"}
+_LIBRARIES = {
+    "gym": "shoal.envs.gymnasium_spec:spec_of",
+    "mjlab": "shoal.envs.mjlab_spec:spec_of",
+    "playground": "shoal.envs.playground_spec:spec_of",
+}
 """What makes the spec of a task of another library, by the word before the colon. Named, not imported, as above."""
 
 _LONGEST = 400
@@ -170,7 +174,8 @@ def require_extra(extra: str) -> Path:
 def resolve(task: str) -> TaskSpec:
     """Return the task of a registered name, of another library, or of a user's own code.
 
-    Another library's is `gym:ENV_ID` or `mjlab:TASK`; a user's own is `path/to/file.py:Class` or `module:attribute`.
+    Another library's is `gym:ENV_ID`, `mjlab:TASK` or `playground:ENV`; a user's own is `path/to/file.py:Class` or
+    `module:attribute`.
 
     Raises:
         UsageError: Nothing is registered under that name, or there is no such task.

@@ -33,6 +33,9 @@ _FULL = {
 }
 """Capacity and content of each kind of overflow."""
 
+SOLVER_LIMITS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
+"""No overflows, but limits that a model sets, `mjOption.iterations` and `ls_iterations`: MuJoCo stops there, too."""
+
 
 class WarpEngine(Engine):
     """Environments as worlds of one `mujoco_warp.Data`."""
@@ -194,7 +197,7 @@ class WarpEngine(Engine):
 
     def take_warnings(self) -> dict[str, str]:
         """Return which environments needed more than the capacities since the last call."""
-        overflow = self._data.overflow.numpy().copy()  # On the CPU it is a view.
+        overflow = self._data.overflow.numpy() & ~int(SOLVER_LIMITS)
         self._data.overflow.zero_()
         warnings: dict[str, str] = {}
         for bit, (flag, what) in _FULL.items():
