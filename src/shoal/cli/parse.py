@@ -91,7 +91,16 @@ def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str,
 
     def parse(words: Sequence[str]) -> T:
         with PATTERNS:
-            return tyro.cli(kind, prog=program, description=_ABOUT[about], args=list(words), **defaults)
+            return tyro.cli(
+                kind,
+                prog=program,
+                description=_ABOUT[about],
+                args=list(words),
+                config=(
+                    tyro.conf.HelptextFromCommentsOff,
+                ),  # Ours are docstrings, and looking for comments takes time.
+                **defaults,
+            )
 
     if any(word in HELP_FLAGS for word in arguments):
         print_help(arguments, program, lambda: parse(["--help"]))
