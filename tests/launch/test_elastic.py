@@ -225,6 +225,7 @@ def test_a_signal_on_one_machine_ends_all_with_a_checkpoint(pair: Machines) -> N
 # Machines that do not fit ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_another_command_on_one_machine_ends_all_before_anything_is_made(pair: Machines) -> None:
     words = (*LENGTH, "--agent.algorithm.gamma")
     for ended in both(typed(pair, 0, *words, "0.99"), typed(pair, 1, *words, "0.9")):

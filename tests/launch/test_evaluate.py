@@ -111,6 +111,7 @@ def test_a_killed_worker_loses_no_finished_episode_and_no_job(alone: dict[str, b
     assert len(times) == 6, "no part that was done ran again"
 
 
+@pytest.mark.soak
 def test_a_job_that_fails_fails_alone_and_is_tried_on_another_worker(tmp_path: Path) -> None:
     file = jobs_file(
         tmp_path,

@@ -102,6 +102,7 @@ SOAK = (
     "spawned, rank 1 starves",
     "spawned, rank 1 dies waiting",
     "in process, rank 0 raises",
+    "in process, rank 0 sleeps",
     "joined, rank 0 is killed",
     "joined, rank 1 is stopped",
     "joined, rank 1 raises",

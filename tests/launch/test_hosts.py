@@ -139,6 +139,7 @@ def assert_lost(ended: Ended, seconds: float, how: str) -> None:
     assert seconds < IN_TIME_S
 
 
+@pytest.mark.soak
 def test_a_cut_cable_ends_the_others_in_time_with_the_name_of_the_host(pair: Machines) -> None:
     with training(pair) as running:
         cut = time.monotonic()

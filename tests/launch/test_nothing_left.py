@@ -61,7 +61,13 @@ def assert_saved(log_root: Path) -> None:
     assert [path.name for path in (run / "checkpoints").iterdir()] == [f"{len(rows):06d}"]
 
 
-@pytest.mark.parametrize("words", [(*TRAIN, *SWINGUP, *SPAWNED), (*torchrun(2), *SWINGUP)], ids=["spawned", "joined"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((*TRAIN, *SWINGUP, *SPAWNED), id="spawned"),
+        pytest.param((*torchrun(2), *SWINGUP), id="joined", marks=pytest.mark.soak),
+    ],
+)
 def test_ranks_whose_launcher_is_killed_save_and_go(tmp_path: Path, words: tuple[str, ...]) -> None:
     running = training(tmp_path, words)
     ports = ports_of(running.mark)

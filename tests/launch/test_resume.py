@@ -184,7 +184,7 @@ def resumed(run_dir: Path, *flags: str) -> Ended:
     return run((*words, "--resume", str(run_dir)), run_dir.parent)
 
 
-@pytest.mark.parametrize("name", ["model.pt", "rank_00001.pt"])
+@pytest.mark.parametrize("name", ["model.pt", pytest.param("rank_00001.pt", marks=pytest.mark.soak)])
 def test_code_in_a_checkpoint_that_its_manifest_vouches_for_is_not_run(name: str, two_checkpoints: Path) -> None:
     file = RunDir(two_checkpoints).checkpoint_dir(2) / name
     marker = write_hostile(file, torch.load(file, weights_only=True))

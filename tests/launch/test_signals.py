@@ -60,6 +60,7 @@ def test_sigterm_to_the_launching_process_ends_all_ranks_with_a_checkpoint(tmp_p
     assert_stopped_with_checkpoint(running.end(), "SIGTERM", 143)
 
 
+@pytest.mark.soak
 def test_sigterm_to_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
     running = start((*torchrun(2), *SWINGUP), tmp_path)
     running.read_until("[1/")

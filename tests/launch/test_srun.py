@@ -58,7 +58,7 @@ def test_scancel_reaches_all_tasks_and_ends_them_with_a_checkpoint(training: Run
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_task_that_is_killed_is_named_by_the_other(training: Running, lost: int) -> None:
     """Also when it is rank 0, which keeps the store: the exit code of srun is the highest."""
     training.signal_process(task_of(training, lost), signal.SIGKILL)
