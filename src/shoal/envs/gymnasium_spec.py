@@ -61,7 +61,7 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
     try:
         env = gymnasium.make(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        hint = did_you_mean(env_id, gymnasium.registry)
+        hint = "" if env_id in gymnasium.registry else did_you_mean(env_id, gymnasium.registry)
         raise UsageError(f"Gymnasium does not make '{env_id}' ({error}).{hint}") from error
     env.close()
     return env.action_space
