@@ -19,12 +19,15 @@ def now() -> str:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
     found = {"python": platform.python_version(), "shoal": __version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return found | {name: release for name in _PACKAGES if (release := installed_version(name))}
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, if it is installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def git_state() -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ WHOLE = {"mjlab": "1.6.0", "rsl-rl-lib": "5.5.1", "mujoco": "4.0.0", "mujoco-war
 def test_what_mjlab_lacks_is_named(
     changed: dict[str, str | None], problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mjlab_spec, "_installed", (WHOLE | changed).get)
+    monkeypatch.setattr(mjlab_spec, "installed_version", (WHOLE | changed).get)
     monkeypatch.setattr(mjlab_spec, "requires", lambda _: ["mujoco==3.11", "prettytable", "pytest; extra == 'test'"])
     found = problem_of_mjlab() or ""
     assert (problem or "") in found

@@ -96,9 +96,8 @@ def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str,
                 prog=program,
                 description=_ABOUT[about],
                 args=list(words),
-                config=(
-                    tyro.conf.HelptextFromCommentsOff,
-                ),  # Ours are docstrings, and looking for comments takes time.
+                # Descriptions are docstrings, and looking for comments takes time.
+                config=(tyro.conf.HelptextFromCommentsOff,),
                 **defaults,
             )
 

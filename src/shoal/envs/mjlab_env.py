@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,7 @@ from tensordict import TensorDict
 from shoal.envs.capabilities import Capabilities
 from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
-
-if TYPE_CHECKING:
-    import mujoco
-
-    from shoal.sim.render.marks import Mark
+from shoal.sim.render.rows import ModelPicture
 
 _SHARE = "Episode_Termination/"
 """Group of the numbers of environments that each termination ended in a step."""
@@ -72,37 +68,16 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         steps, ranks = counts["common_step_counter"]
         self.unwrapped.common_step_counter = round(steps / ranks)
 
-    def picture(self) -> _Picture:
-        """Return what films and viewers draw."""
-        return _Picture(self.unwrapped)
+    def picture(self) -> ModelPicture:
+        """Return the scene of one environment, terrain included; mjlab draws its commands in its own viewer alone."""
+        sim = self.unwrapped.sim
+        return ModelPicture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt)
 
     def deployment(self) -> dict[str, Any]:
         """Return mjlab's metadata of a policy whose actions are joint positions, and the control period [s]."""
         terms = self.unwrapped.action_manager.active_terms
         metadata = get_base_metadata(self.unwrapped, "") if terms == ["joint_pos"] else {}
         return {"control_period_s": self.unwrapped.step_dt, **{name: _plain(value) for name, value in metadata.items()}}
-
-
-class _Picture:
-    """The scene of one environment, terrain included."""
-
-    arrays: Mapping[str, torch.Tensor] = {}
-
-    def __init__(self, env: ManagerBasedRlEnv) -> None:
-        self._env, self.step_dt = env, env.step_dt
-
-    def scene(self) -> mujoco.MjModel:
-        """Return mjlab's model."""
-        return self._env.sim.mj_model
-
-    def positions(self) -> Any:  # noqa: ANN401  A Warp array.
-        """Return the joint positions of all environments. Shape (num_envs, nq)."""
-        return self._env.sim.wp_data.qpos
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return nothing: mjlab draws its commands in its own viewer."""
-        del row
-        return []
 
 
 def _print_no_solver_limits(sim: Any) -> None:  # noqa: ANN401  mjlab's SimulationCfg.

@@ -6,13 +6,14 @@ import os
 import re
 import warnings
 from dataclasses import dataclass, field, fields, replace
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, Self
 
 from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.envs.library_settings import change_all
 from shoal.errors import UsageError, did_you_mean
+from shoal.provenance import installed_version
 from shoal.tasks.registry import TaskSpec
 
 MJLAB = "1.6.0"
@@ -110,23 +111,15 @@ def problem_of_mjlab() -> str | None:
     """Return why mjlab's tasks cannot be trained here, with the command that mends it; None if they can."""
     mend = f"run `uv pip install --override {OVERRIDES} mjlab=={MJLAB}`"
     wanted = {"mjlab": MJLAB} | dict(line.split("==") for line in OVERRIDES.read_text().splitlines() if "==" in line)
-    installed = {name: _installed(name) for name in wanted}
+    installed = {name: installed_version(name) for name in wanted}
     if installed["mjlab"] is None:
         return f"mjlab is not installed: {mend}"
     wrong = [f"{name} {number} (not {wanted[name]})" for name, number in installed.items() if number != wanted[name]]
     if wrong:
         return f"mjlab's tasks were not tested with {', '.join(wrong)}: {mend}"
     needed = (re.match(r"[\w.-]+", each) for each in requires("mjlab") or () if "extra ==" not in each)
-    missing = [name[0] for name in needed if name and _installed(name[0]) is None]
+    missing = [name[0] for name in needed if name and installed_version(name[0]) is None]
     return f"mjlab needs {', '.join(missing)}, which are not installed: {mend}" if missing else None
-
-
-def _installed(name: str) -> str | None:
-    """Return the version of a package, if it is installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _registry(task: str) -> Any:  # noqa: ANN401  A module.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rsl_rl.env import VecEnv
@@ -16,18 +16,16 @@ from shoal.envs.capabilities import Capabilities
 from shoal.envs.playground_spec import PlaygroundConfig, changed_config, import_playground
 from shoal.errors import UsageError
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
-
-if TYPE_CHECKING:
-    import mujoco
-    import numpy as np
-
-    from shoal.sim.render.marks import Mark
+from shoal.sim.render.rows import ModelPicture
 
 _PLAYGROUND = import_playground()
 
 import jax  # noqa: E402  After what it reads of the environment is set.
 from brax.envs.wrappers.training import EpisodeWrapper, VmapWrapper  # noqa: E402
 from mujoco_playground import wrapper  # noqa: E402
+
+_LAST = "last_observation"
+"""Where the state has the observations of each step, of episodes that ended, too."""
 
 
 class PlaygroundEnv(Capabilities, VecEnv):
@@ -112,10 +110,11 @@ class PlaygroundEnv(Capabilities, VecEnv):
         }
         return self.get_observations(), _tensor(self._state.reward), _tensor(self._state.done) > 0, extras
 
-    def picture(self) -> _Picture:
+    def picture(self) -> ModelPicture:
         """Return what films and viewers draw."""
-        self._drawn = self._qpos().clone()
-        return _Picture(self._env, self._drawn)
+        if self._drawn is None:
+            self._drawn = self._qpos().clone()
+        return ModelPicture(self._env.mj_model, self._drawn, self._env.dt)
 
     def _qpos(self) -> torch.Tensor:
         return _tensor(self._state.data.qpos)
@@ -125,9 +124,6 @@ class PlaygroundEnv(Capabilities, VecEnv):
         self._state = state
         if self._drawn is not None:
             self._drawn.copy_(self._qpos())
-
-
-_LAST = "last_observation"
 
 
 class _KeepsLast(wrapper.Wrapper):
@@ -142,28 +138,6 @@ class _KeepsLast(wrapper.Wrapper):
         state = self.env.step(state, action)
         state.info[_LAST] = state.obs
         return state
-
-
-class _Picture:
-    """The scene of one environment."""
-
-    arrays: Mapping[str, torch.Tensor] = {}
-
-    def __init__(self, env: Any, positions: torch.Tensor) -> None:  # noqa: ANN401  Playground's MjxEnv.
-        self._env, self._positions, self.step_dt = env, positions, env.dt
-
-    def scene(self) -> mujoco.MjModel:
-        """Return Playground's model."""
-        return self._env.mj_model
-
-    def positions(self) -> torch.Tensor:
-        """Return the joint positions of all environments, of the last step. Shape (num_envs, nq)."""
-        return self._positions
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return nothing."""
-        del row
-        return []
 
 
 def _print_no_solver_limits(env: Any) -> None:  # noqa: ANN401  Playground's MjxEnv.

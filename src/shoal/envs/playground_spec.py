@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.envs.library_settings import change_all
 from shoal.errors import UsageError, did_you_mean
+from shoal.provenance import installed_version
 from shoal.tasks.registry import TaskSpec
 
 PLAYGROUND = "0.2.0"
@@ -92,10 +92,9 @@ def import_playground() -> Any:  # noqa: ANN401  The package.
 def _params_of(env_name: str) -> Any:  # noqa: ANN401  A module.
     """Return the module with the learners' configurations of the group of environments that has this one."""
     mend = f"run `uv pip install playground=={PLAYGROUND}`"
-    try:
-        installed = version("playground")
-    except PackageNotFoundError:
-        raise UsageError(f"The task needs MuJoCo Playground, which is not installed: {mend}.") from None
+    installed = installed_version("playground")
+    if installed is None:
+        raise UsageError(f"The task needs MuJoCo Playground, which is not installed: {mend}.")
     if installed != PLAYGROUND:
         raise UsageError(f"The task was not tested with MuJoCo Playground {installed}: {mend}.")
     playground = import_playground()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -42,6 +43,31 @@ class Picture(Protocol):
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
         """Return what is drawn beside the scene for one environment, from its row of each array."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPicture:
+    """A model at its joint positions, without marks."""
+
+    model: mujoco.MjModel
+    qpos: wp.array | torch.Tensor
+    """Live joint positions. Shape (num_envs, nq)."""
+    step_dt: float
+    """Simulated time between two actions [s]."""
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+
+    def scene(self) -> mujoco.MjModel:
+        """Return the model."""
+        return self.model
+
+    def positions(self) -> wp.array | torch.Tensor:
+        """Return the live joint positions."""
+        return self.qpos
+
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return nothing."""
+        del row
+        return []
 
 
 def drawn_tensors(picture: Picture) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
