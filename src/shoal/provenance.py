@@ -2,13 +2,18 @@
 
 import platform
 import subprocess
+from collections.abc import Iterable
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from shoal import __version__
 
-_PACKAGES = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "numpy")
+CORE = ("torch", "warp-lang", "rsl-rl-lib", "torchrunx", "mujoco", "mujoco-warp", "numpy")
+"""Packages that the results of every task depend on."""
+
+_OPTIONAL = ("gymnasium", "mjlab", "playground", "jax", "skrl", "rl-games")
+"""Packages that results of some tasks and learners depend on."""
 
 
 def now() -> str:
@@ -16,10 +21,10 @@ def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
+def versions(packages: Iterable[str] = (*CORE, *_OPTIONAL)) -> dict[str, str]:
+    """Return the versions of Python, of Shoal, and of the packages that are installed."""
     found = {"python": platform.python_version(), "shoal": __version__}
-    return found | {name: release for name in _PACKAGES if (release := installed_version(name))}
+    return found | {name: release for name in packages if (release := installed_version(name))}
 
 
 def installed_version(package: str) -> str | None:

@@ -110,6 +110,9 @@ def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
     (launch,) = launches_in(run.path)
     assert launch["ended"] is None
     assert {"command", "started", "host", "pid", "plan", "versions", "git"} <= launch.keys()
+    written = launch["versions"]
+    assert isinstance(written, dict)
+    assert {"python", "torch", "mujoco-warp", "gymnasium"} <= written.keys()
 
 
 def test_the_record_is_replaced_whole(log_root: Path) -> None:

@@ -6,10 +6,8 @@ of ratios within a turn.
 
 import json
 import os
-import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +19,7 @@ from shoal.config import BenchConfig
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.host import cpu_name
 from shoal.plan.devices import parse_gpu_ids, plan_workers
+from shoal.provenance import versions
 from shoal.tasks import registry
 
 _FIRST_SEED = 42
@@ -106,11 +105,9 @@ def _summary(workers: int, measured: list[Run], runs: dict[int, list[Run]]) -> d
 
 def _machine() -> dict[str, Any]:
     """Describe the machine and the versions that results depend on."""
-    packages = ("shoal", "torch", "warp-lang", "rsl-rl-lib", "mujoco")
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "gpus": [gpu.name for gpu in visible_gpus()],
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
+        "versions": versions(),
     }

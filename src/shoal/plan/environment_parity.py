@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import UsageError, counted
-from shoal.provenance import versions
+from shoal.provenance import CORE, versions
 from shoal.tasks import registry
 
 _ABSENT = "absent"
@@ -32,7 +32,7 @@ def fingerprint(host: str, packages: Iterable[str], files: Iterable[str]) -> Fin
     """Return the fingerprint of this machine, called `host`, with the files of packages, and others."""
     groups = {package: _files_of(package) for package in packages}
     own = {path: _digest(Path(path)) for path in files}
-    return Fingerprint(host=host, versions=versions(), files=groups | ({"the task": own} if own else {}))
+    return Fingerprint(host=host, versions=versions(CORE), files=groups | ({"the task": own} if own else {}))
 
 
 def code_of(tasks: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -103,11 +103,14 @@ def put_goals(task: ReorientCube, angle: float) -> np.ndarray:
 
 def test_rewards_are_those_of_their_definitions(task: ReorientCube) -> None:
     goals = put_goals(task, 1.2)
+    step(task, action=0.5)
+    before = angles(task, goals)
     found = step(task, action=0.5)
     error, place = angles(task, goals), task.qpos.numpy()[:, :3] - task.home()[:3]
     assert error.min() > 1.0
     np.testing.assert_allclose(found["metric orientation_error"], error, atol=1e-5)
     np.testing.assert_allclose(found["orientation"], 1 / (error + 0.1), rtol=1e-5)
+    np.testing.assert_allclose(found["turned"], (before - error) * 30, atol=1e-4)
     np.testing.assert_allclose(found["position"], np.linalg.norm(place, axis=1), rtol=1e-4)
     np.testing.assert_allclose(found["action"], 2 * 0.5**2)
     assert found["success"].tolist() == found["fall"].tolist() == [0.0] * ENVS
@@ -130,8 +133,10 @@ def test_a_goal_that_is_reached_is_paid_once_and_the_next_one_is_drawn(task: Reo
     assert found["success"].tolist() == found["metric consecutive_successes"].tolist() == [1.0] * ENVS
     second = goals_of(task)
     assert (angles(task, second) > 0.4).any()
-    far = angles(task, second) > 0.45
+    before = angles(task, second)
+    far = before > 0.45
     found = step(task)
+    np.testing.assert_allclose(found["turned"], (before - angles(task, second)) * 30, atol=1e-4)  # From the new goal.
     assert found["success"][far].tolist() == [0.0] * far.sum()
     np.testing.assert_array_equal(goals_of(task)[far], second[far])
     for metric in ("consecutive_successes", "success"):

@@ -5,15 +5,13 @@ is read back. History of an environment that diverged is kept until the next `cl
 """
 
 import logging
-import platform
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 
 import mujoco
 import numpy as np
 import warp as wp
 
-from shoal import __version__
+from shoal.provenance import versions
 from shoal.sim.bookkeeping import count_kept, keep_rows, mark_begins
 from shoal.sim.engines.engine import LARGEST, STATE_ROWS, Engine
 from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
@@ -24,7 +22,6 @@ logger = logging.getLogger(__name__)
 MOST_ENVIRONMENTS = 16
 """Environments in a dump. They fail alike, and the first are the cause."""
 
-_PACKAGES = ("mujoco", "mujoco-warp", "warp-lang", "numpy")
 _WORD_BYTES = 4
 
 
@@ -102,7 +99,6 @@ class History:
             states = _integration_states(engine.model, rows)
             own = {field: array.numpy()[env] for field, array in engine.parameters.items()}
             envs.append(DivergedEnv(env=env, step=int(kept[env]), states=states, begins=begins, parameters=own))
-        versions = {"shoal": __version__, "python": platform.python_version()}
         info = DumpInfo(
             task=task,
             engine=engine.name,
@@ -113,7 +109,7 @@ class History:
             iteration=iteration,
             lost=len(diverged),
             seed=seed,
-            versions=versions | {package: version(package) for package in _PACKAGES},
+            versions=versions(),
         )
         model = save_scene(engine.model)
         return Dump(info=info, model=model, scene=model if scene is None else save_scene(scene), envs=tuple(envs))

@@ -65,6 +65,7 @@ REORIENT_CUBE = task_config(
     rewards={
         "position": Reward(f"{_OWN}track_pos_l2", weight=-10.0),
         "orientation": Reward(f"{_OWN}track_orientation_inv_l2", weight=1.0, **_GOAL, rot_eps=0.1),
+        "turned": Reward(f"{_OWN}turned_to_goal", weight=8.0, **_GOAL),
         "success": Reward(f"{_OWN}success_bonus", weight=250.0, **_GOAL),
         "action": Reward("action_l2", weight=-0.0002),
         "fall": Reward("is_terminated", weight=-50.0),

@@ -54,8 +54,9 @@ class ReorientCube(TermsTask[ReorientConfig]):
         return spec.compile()
 
     def own_state(self) -> Mapping[str, Any]:
-        """Return the goals that each environment has reached in its episode, and when one is reached."""
-        return {"successes": self.array("successes"), "success_tolerance": self.config.success_tolerance}
+        """Return the goals reached in the episode, the angle to the goal before a step, and when one is reached."""
+        arrays = {name: self.array(name) for name in ("successes", "last_error")}
+        return arrays | {"success_tolerance": self.config.success_tolerance}
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
         """Return a cube with the goal's orientation, above the hand."""

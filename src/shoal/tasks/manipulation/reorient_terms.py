@@ -44,21 +44,19 @@ def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pit
 
     They are about the axes of a frame that turns with them, as Isaac Lab's are about x and then y.
     """
-    if state.age[env] == 0:
-        state.successes[env] = 0.0
-    elif success_bonus(state, env, first) == 0.0:
-        return
-    else:
-        state.successes[env] = state.successes[env] + 1.0
-    angles = between(state, env, roll, pitch, yaw)
-    goal = (
-        wp.quat_from_axis_angle(wp.vec3(1.0, 0.0, 0.0), angles[0])
-        * wp.quat_from_axis_angle(wp.vec3(0.0, 1.0, 0.0), angles[1])
-        * wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), angles[2])
-    )
-    state.commands[env, first] = goal[3]
-    for column in range(3):
-        state.commands[env, first + 1 + column] = goal[column]
+    reached = success_bonus(state, env, first)
+    state.successes[env] = wp.where(state.age[env] == 0, 0.0, state.successes[env] + reached)
+    if state.age[env] == 0 or reached > 0.0:
+        angles = between(state, env, roll, pitch, yaw)
+        goal = (
+            wp.quat_from_axis_angle(wp.vec3(1.0, 0.0, 0.0), angles[0])
+            * wp.quat_from_axis_angle(wp.vec3(0.0, 1.0, 0.0), angles[1])
+            * wp.quat_from_axis_angle(wp.vec3(0.0, 0.0, 1.0), angles[2])
+        )
+        state.commands[env, first] = goal[3]
+        for column in range(3):
+            state.commands[env, first + 1 + column] = goal[column]
+    state.last_error[env] = orientation_error(state, env, first)
 
 
 # Observations.
@@ -110,6 +108,12 @@ def track_pos_l2(state: Any, env: wp.int32) -> wp.float32:
 def track_orientation_inv_l2(state: Any, env: wp.int32, command: wp.int32, rot_eps: wp.float32) -> wp.float32:
     """Reward an orientation near the goal's: 1 / (angle + rot_eps), both in rad."""
     return 1.0 / (orientation_error(state, env, command) + rot_eps)
+
+
+@wp.func
+def turned_to_goal(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+    """Reward the rate at which the angle to the goal falls [rad/s]."""
+    return (state.last_error[env] - orientation_error(state, env, command)) / state.step_dt
 
 
 @wp.func

@@ -39,7 +39,7 @@ SPECS = (
                 **_WIDE, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
             ),
             critic=ModelConfig(**_WIDE),
-            algorithm=PpoConfig(learning_rate=3e-4, schedule="fixed", gamma=0.99, entropy_coef=0.001),
+            algorithm=PpoConfig(learning_rate=5e-4, schedule="fixed", gamma=0.99, entropy_coef=0.0),
         ),
         num_envs=256,
         max_iterations=2000,
