@@ -44,6 +44,17 @@ def metrics(task: LiftCube) -> dict[str, np.ndarray]:
     return dict(zip(task.metrics, task.metric_values.numpy().T, strict=True))
 
 
+def test_episodes_begin_with_the_cube_on_the_ground_before_the_arm() -> None:
+    task = LiftCube(LIFT_CUBE.in_play(), num_envs=256, device="cpu", seed=3)
+    task.restart(7)
+    cube = task.qpos.numpy()[:, :7]
+    (x, y, z), angle = task.home()[:3], 2 * np.arctan2(cube[:, 6], cube[:, 3])
+    np.testing.assert_allclose(cube[:, 2], z, atol=1e-6)
+    np.testing.assert_allclose(cube[:, 4:6], 0.0, atol=1e-6)
+    for drawn, middle, most in ((cube[:, 0], x, 0.1), (cube[:, 1], y, 0.15), (angle, 0.0, math.pi / 4)):
+        assert 0.9 * most < np.abs(drawn - middle).max() <= most + 1e-6
+
+
 def test_an_arm_that_is_led_lifts_the_cube_to_its_goal() -> None:
     # All within 3 s, before the next goal is drawn.
     task = begun(in_hand=0.0)

@@ -104,7 +104,7 @@ def reset_object(
     The object's free joint is the model's first. With the probability `in_hand` it is at `hand` [m], where the fingers
     of an arm in the default pose are, at `grip` [m]: holding it is learned before it is ever lifted.
     """
-    reset_root_state_uniform(state, env, x, y, yaw)
+    reset_root_state_uniform(state, env, x, y, yaw=yaw)
     if uniform(state, env, 0.0, 1.0) < in_hand:
         for column in range(3):
             state.qpos[env, column] = hand[column]
