@@ -19,10 +19,9 @@ class Controller:
         self.session = onnxruntime.InferenceSession(policy)
         texts = self.session.get_modelmeta().custom_metadata_map
         self.metadata = metadata = {key: json.loads(text) for key, text in texts.items() if text.startswith(("[", "{"))}
-        self.period, physics_step = float(texts["control_period_s"]), float(texts["physics_step_s"])
         spec = mujoco.MjSpec.from_file(robot)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05), contype=1, conaffinity=1)
-        spec.option.timestep = physics_step
+        self.period, spec.option.timestep = float(texts["control_period_s"]), float(texts["physics_step_s"])
         gains = zip(*(metadata[f"joint_{each}"] for each in ("stiffness", "damping", "torque_limits")), strict=True)
         for name, (kp, kd, limit) in zip(metadata["actuator_names"], gains, strict=True):
             spec.actuator(name).set_to_position(kp=kp, kv=kd)
@@ -57,9 +56,8 @@ class Controller:
             past.extend([self.measure(term)] * (1 if past else term["history"]))
         observation = np.concatenate([value for past in self.pasts for value in past]).astype(np.float32)
         (acted,) = self.metadata["actions"].values()
-        self.action = self.session.run(["actions"], {"obs": observation[None]})[0][0].clip(
-            -acted["clip"], acted["clip"]
-        )
+        action = self.session.run(["actions"], {"obs": observation[None]})[0][0]
+        self.action = action.clip(-acted["clip"], acted["clip"])
         target = self.metadata["default_joint_pos"] + np.multiply(acted["scale"], self.action)
         self.data.ctrl[:] = target.clip(*np.transpose(self.metadata["joint_target_limits"]))
         mujoco.mj_step(self.data.model, self.data, round(self.period / self.data.model.opt.timestep))

@@ -64,7 +64,7 @@ def test_a_training_exports_what_its_last_checkpoint_plays(run: RunDir) -> None:
         learner = build_learner(env, config, World())
         learner.restore(read_checkpoint(run.checkpoint_dir(3) / "model.pt"), weights_only=True)
         wanted = learner.policy()(TensorDict({"policy": seen}, batch_size=[1000]))
-    assert np.abs(answers(run.policy_onnx, seen) - wanted.numpy()).max() < 1e-6
+    np.testing.assert_allclose(answers(run.policy_onnx, seen), wanted.numpy(), atol=1e-5)  # Both compute in 32 bits.
     assert told_by(run.policy_onnx)["checkpoint"] == f"{run.name}/checkpoints/000003"
 
 
