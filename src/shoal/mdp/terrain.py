@@ -17,6 +17,7 @@ from shoal.mdp.robots import add_floor, build_spec, compile_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL, POINTS
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.user_code import load
 
 BORDER = 4.0
@@ -24,7 +25,10 @@ BORDER = 4.0
 _DEPTH = 1.0
 """Thickness of the height field below its lowest point [m]: nothing must fall through."""
 _EXTENT = 2.0
-"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near."""
+"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near.
+
+Its center is that of the robot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +110,6 @@ def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
     )
     add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
-    return compile_spec(spec, config)
+    model = compile_spec(spec, config)
+    model.stat.center = np.mean(SceneGeometry(model).extent(model.qpos0), axis=0)
+    return model

@@ -106,6 +106,26 @@ def test_a_model_without_a_camera_of_its_own_is_followed(tmp_path: Path) -> None
     assert [blue(picture)[0] for picture in frames] == pytest.approx([WIDTH / 2] * 5, abs=3)
 
 
+@draws
+def test_a_model_is_followed_up_a_hill_and_not_up_in_the_air(tmp_path: Path) -> None:
+    hill = """<mujoco><asset><hfield name="hill" nrow="2" ncol="101" size="100 5 10 1"/></asset><worldbody>
+      <light pos="0 0 99" dir="0 0 -1" type="directional"/><geom type="hfield" hfield="hill"/>
+      <body pos="0 0 .5"><freejoint/><geom type="sphere" size=".3" rgba=".1 .2 .9 1"/></body></worldbody>
+      <statistic center="0 0 .5" extent="2"/></mujoco>"""
+    scene = mujoco.MjModel.from_xml_string(hill)
+    scene.hfield_data[:] = np.tile(np.linspace(0.0, 1.0, 101), 2)  # From 0 to 10 m, over 200 m.
+    positions = np.zeros((200, 7))
+    positions[:, 0] = np.linspace(-20.0, 20.0, 200)
+    positions[:, 2] = (positions[:, 0] + 100.0) * 0.05 + 0.5
+    positions[199, 2] += 0.5
+    positions[:, 3] = 1.0
+    make_film(clip_of(positions, scene), tmp_path / "ball.mp4", "osmesa")
+    frames, _ = frames_of(tmp_path / "ball.mp4")
+    heights = [blue(picture)[1] for picture in frames]
+    assert heights[:199] == pytest.approx([HEIGHT / 2] * 199, abs=10)  # 1 cm with each picture, so it is 9 cm behind.
+    assert heights[199] < heights[198] - 20
+
+
 @pytest.mark.parametrize(
     ("step_dt", "stride", "rate"),
     [(0.1, 1, 10), (0.04, 1, 25), (0.02, 1, 50), (1 / 60, 1, 60), (0.01, 2, 50), (0.005, 4, 50), (0.002, 9, 500 / 9)],
