@@ -123,6 +123,20 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
         ),
     ),
     (
+        unchecked(SymmetryConfig, use_mirror_loss=True, data_augmentation_func="a:b"),
+        (
+            "agent.algorithm.symmetry.use_mirror_loss is True, but agent.algorithm.symmetry.enabled is False: set both"
+            " to True, or both to False."
+        ),
+    ),
+    (
+        unchecked(RndConfig, weight=0.5),
+        (
+            "agent.algorithm.rnd.weight is 0.5, but agent.algorithm.rnd.enabled is False: set it to True, or the"
+            " weight to 0."
+        ),
+    ),
+    (
         unchecked(RndWeightScheduleConfig, mode="step", final_value=0.0),
         "agent.algorithm.rnd.weight_schedule.final_step is None, but mode 'step' needs it: set it, or change the mode.",
     ),

@@ -93,6 +93,15 @@ class RndConfig(Config):
     learning_rate: Annotated[float, above(0)] = 1e-3
     """Step size of the predictor's optimizer, which is Adam (rsl_rl's default)."""
 
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and a weight without random network distillation."""
+        Config.__post_init__(self)
+        if self.weight and not self.enabled:
+            raise UsageError(
+                f"agent.algorithm.rnd.weight is {self.weight!r}, but agent.algorithm.rnd.enabled is False: set it to"
+                " True, or the weight to 0."
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymmetryConfig(Config):
@@ -113,8 +122,14 @@ class SymmetryConfig(Config):
     """Coefficient of that loss (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and symmetry without a function."""
+        """Refuse values out of range, symmetry without a function, and its uses without symmetry."""
         Config.__post_init__(self)
+        for name in ("use_data_augmentation", "use_mirror_loss"):
+            if getattr(self, name) and not self.enabled:
+                raise UsageError(
+                    f"agent.algorithm.symmetry.{name} is True, but agent.algorithm.symmetry.enabled is False: set both"
+                    " to True, or both to False."
+                )
         if self.enabled and not self.data_augmentation_func:
             raise UsageError(
                 "agent.algorithm.symmetry.enabled is True, but data_augmentation_func is not given:"

@@ -3,10 +3,13 @@
 import math
 from typing import Any
 
+from shoal.config import SymmetryConfig
 from shoal.mdp.terms import Command, Event, Metric, Obs
 
 ALL = ".*"
 """Pattern of all names."""
+MIRRORED = SymmetryConfig(data_augmentation_func="shoal.mdp.symmetry:mirror")
+"""Left and right exchanged, once it is enabled."""
 
 
 def observed(*, noise: float, lin_vel: float = 0.1) -> dict[str, Any]:

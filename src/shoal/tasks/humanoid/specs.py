@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.humanoid.tracking import HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
@@ -20,6 +21,7 @@ _AGENT = RslRlConfig(
 _G1 = replace(
     _AGENT,
     actor=ModelConfig(**_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.4)),
+    algorithm=replace(_AGENT.algorithm, symmetry=MIRRORED),
 )
 """With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall."""
 

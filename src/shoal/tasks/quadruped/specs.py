@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from shoal.config import DistillationConfig, DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.config.distillation import recurrent
+from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
 
@@ -38,7 +39,7 @@ _FAST_SAC = FastSacConfig(
     initial_temperature=0.01,  # With 0.002 the return was -0.2 after 110,000 steps, with 0.01 it was 0.8.
 )
 
-_ROUGH = _agent((256, 128, 128), PpoConfig())
+_ROUGH = _agent((256, 128, 128), PpoConfig(symmetry=MIRRORED))
 
 SPECS = (
     TaskSpec(
@@ -47,7 +48,7 @@ SPECS = (
         env=FLAT,
         # Isaac Lab's for its flat tasks. On the CPU, larger ones would cost more than the simulation.
         # With rsl_rl's target of 0.01 the adaptive learning rate stays near its lower end until the robot stands.
-        agent=_agent((128, 128, 128), PpoConfig(desired_kl=0.03)),
+        agent=_agent((128, 128, 128), PpoConfig(desired_kl=0.03, symmetry=MIRRORED)),
         other_agents=(_FAST_SAC,),
         # After 2.2 million steps 256 of them had learned to earn 49, and 1,024 to earn 24 (docs/tasks/quadruped.md).
         num_envs=256,
