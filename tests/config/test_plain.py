@@ -128,7 +128,9 @@ AGENTS = st.builds(
     torch_compile_mode=st.sampled_from([None, "default"]),
     obs_groups=st.dictionaries(WORDS, st.lists(WORDS, min_size=1, max_size=2).map(tuple), max_size=3),
     algorithm=st.builds(
-        PpoConfig, gamma=st.floats(0, 1), rnd=st.builds(RndConfig, enabled=st.just(value=True), weight=POSITIVE) | st.builds(RndConfig)
+        PpoConfig,
+        gamma=st.floats(0, 1),
+        rnd=st.builds(RndConfig, enabled=st.just(value=True), weight=POSITIVE) | st.builds(RndConfig),
     ),
     actor=MODELS,
 )
