@@ -282,6 +282,20 @@ def test_a_class_of_another_s_run_is_imported_only_when_its_user_trusts_it(
     assert actor_class(parse([*words[:-1], str(tmp_path)])) == "evil:Model"
 
 
+@pytest.mark.parametrize("task", ["Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough", "G1-Velocity-Flat"])
+def test_a_run_of_another_with_mirrored_copies_imports_nothing_that_its_task_does_not_name(
+    task: str, another_s: Path, tmp_path: Path
+) -> None:
+    symmetry = "{enabled: true, use_data_augmentation: true, data_augmentation_func: 'shoal.mdp.symmetry:mirror'}"
+    RunDir(another_s.parents[2]).train_yaml.write_text(
+        f"agent: {{algorithm: {{symmetry: {symmetry}}}}}\n", encoding="utf-8"
+    )
+    words = [task, "--checkpoint", str(another_s), "--log-root", str(tmp_path / "mine")]
+    config = parse_play(words, program="play")
+    assert isinstance(config.agent, RslRlConfig)
+    assert config.agent.algorithm.symmetry.enabled
+
+
 def test_a_link_below_the_log_root_does_not_make_another_s_run_one_s_own(another_s: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "theirs").symlink_to(tmp_path / "theirs")
