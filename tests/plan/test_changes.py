@@ -45,7 +45,7 @@ def test_a_negative_number_is_shown_as_it_is_typed() -> None:
 
 
 def test_what_belongs_to_one_command_or_names_the_run_is_left_out() -> None:
-    words = ("--run-name", "first", "--log-root", "elsewhere", "--dry-run", "--hosts", "a", "b")
+    words = ("--run-name", "first", "--log-root", "elsewhere", "--hosts", "a", "b")
     assert changes_of(parse_train([*CARTPOLE, *words])) == {}
 
 

@@ -59,8 +59,9 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
         )
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
-        publish_refusal(config.log_root, error)
-        publish_elastic_refusal(config, error)
+        if not config.dry_run:
+            publish_refusal(config.log_root, error)
+            publish_elastic_refusal(config, error)
         raise
     return plan if earlier is None else replace(plan, continued=earlier)
 

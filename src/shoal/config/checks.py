@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -55,6 +56,21 @@ class Rule:
     """End of the sentence `<field> is <value>, but must ...`."""
     holds: Callable[[Any], bool]
     """Whether a value obeys; never called with None, which stands for a default."""
+
+
+class Source(Enum):
+    """The files that may supply a field of a training, besides its flag. It stands in the annotation of the field."""
+
+    RUN = "a run's own params/train.yaml, and files that --config names"
+    CONFIG = "files that --config names: what is written or contacted, and where"
+    FLAG = "none: what programs are started, on which machines, and what they load"
+
+
+@cache
+def sources_of(cls: type[DataclassInstance]) -> dict[str, Source]:
+    """Return the source of each field of a configuration that says it."""
+    hints = get_type_hints(cls, include_extras=True).items()
+    return {name: part for name, kind in hints for part in get_args(kind) if isinstance(part, Source)}
 
 
 def within(low: float, high: float) -> Rule:
@@ -160,7 +176,10 @@ def foreign_code(own: Sequence[Mapping[str, object]], other: Sequence[Mapping[st
 
 
 def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield field and value of each name that is imported: the task, and other names that contain a module."""
+    """Yield field and value of each string that may be a name to import: the task, and those that may contain a module.
+
+    Strings of unknown fields count, too. In the environment, where files and patterns have dots, only a colon counts.
+    """
     if isinstance(value, Mapping):
         for name, each in cast("Mapping[str, object]", value).items():
             yield from _names_of_code(each, f"{path}.{name}" if path else name)
@@ -169,11 +188,7 @@ def _names_of_code(value: object, path: str) -> Iterator[tuple[str, str]]:
             yield from _names_of_code(each, path)
     elif isinstance(value, str):
         section = path.partition(".")[0]
-        if (
-            section == "task"
-            or (section in ("agent", "learner", "policy") and is_custom(value))
-            or (section == "env" and ":" in value)
-        ):
+        if section == "task" or ":" in value or (section != "env" and is_custom(value)):
             yield path, value
 
 

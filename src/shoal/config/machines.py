@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
-from shoal.config.checks import HIGHEST_PORT, Config, at_least
+from shoal.config.checks import HIGHEST_PORT, Config, Source, at_least
 from shoal.errors import UsageError
 
 _SLURM = "slurm"
@@ -19,33 +19,33 @@ class LaunchConfig(Config):
 
     prefix = "--"
 
-    task: str | None
+    task: Annotated[str | None, Source.RUN]
     """Task: a registered name, or `path/to/file.py:Class`."""
-    learner: str = "rsl_rl"
+    learner: Annotated[str, Source.RUN] = "rsl_rl"
     """Learner: its name, or `path/to/file.py:Class`."""
-    gpu_ids: tuple[str, ...] = ("auto",)
+    gpu_ids: Annotated[tuple[str, ...], Source.RUN] = ("auto",)
     """Indices of visible GPUs (`0 1`, `0,1` or `[0,1]`), `all`, or `None` for the CPU.
     `auto` is GPU 0 if there is one, else the CPU."""
-    nproc_per_node: int | None = None
+    nproc_per_node: Annotated[int | None, Source.RUN] = None
     """Workers on each machine. Default: one for each GPU, and 1 on the CPU. More workers than GPUs share them."""
-    num_envs: Annotated[int, at_least(1)] = 1024
+    num_envs: Annotated[int, at_least(1), Source.RUN] = 1024
     """Environments on each worker."""
-    log_root: str = "logs"
+    log_root: Annotated[str, Source.CONFIG] = "logs"
     """Directory of all experiments."""
-    torchrunx_log_dir: str | None = None
+    torchrunx_log_dir: Annotated[str | None, Source.CONFIG] = None
     """Directory of the log files of the ranks; `""` turns them off. Default: `<run>/torchrunx`.
     The environment variable TORCHRUNX_LOG_DIR overrides this flag."""
-    startup_timeout: Annotated[float, at_least(0)] = 900.0
+    startup_timeout: Annotated[float, at_least(0), Source.RUN] = 900.0
     """Time without progress after which a rank counts as stuck, until its first iteration is done [s]; 0: never.
     A stuck rank ends the run with exit code 75."""
-    stall_timeout: Annotated[float, at_least(0)] = 300.0
+    stall_timeout: Annotated[float, at_least(0), Source.RUN] = 300.0
     """The same from the second iteration on [s]; 0: never, for use with a debugger."""
-    hosts: tuple[str, ...] = ()
+    hosts: Annotated[tuple[str, ...], Source.FLAG] = ()
     """Machines, by the names that `ssh` knows, or `slurm` for those of the allocation. The first has rank 0.
     `--gpu-ids` and `--nproc-per-node` hold for each of them."""
-    ssh_config: str | None = None
+    ssh_config: Annotated[str | None, Source.FLAG] = None
     """With `--hosts`: the configuration file of `ssh`. Default: `~/.ssh/config`."""
-    interface: str | None = None
+    interface: Annotated[str | None, Source.FLAG] = None
     """Network interface between workers of several machines. Default: the one that leads to machine 0."""
 
     def __post_init__(self) -> None:
@@ -59,6 +59,11 @@ class LaunchConfig(Config):
             )
 
     def _check_hosts(self) -> None:
+        if getattr(self, "dry_run", False):
+            _refuse(
+                "--dry-run connects to no machine, so it has no plan for --hosts",
+                f"run `shoal doctor --hosts {' '.join(self.hosts)}`, which does",
+            )
         twice = sorted({host for host in self.hosts if self.hosts.count(host) > 1})
         if twice:
             _refuse(f"--hosts names {twice[0]} more than once", "name each machine once; --nproc-per-node adds workers")
@@ -75,14 +80,14 @@ class LaunchConfig(Config):
 class MachinesConfig(LaunchConfig):
     """The machines of a training, which may also be started on each of them by hand."""
 
-    nnodes: str | None = None
+    nnodes: Annotated[str | None, Source.FLAG] = None
     """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
     and takes it back when it returns."""
-    node_rank: Annotated[int | None, at_least(0)] = None
+    node_rank: Annotated[int | None, at_least(0), Source.FLAG] = None
     """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
-    master_addr: str | None = None
+    master_addr: Annotated[str | None, Source.FLAG] = None
     """With `--nnodes`: address or name of machine 0 that all others reach."""
-    master_port: int = 29500
+    master_port: Annotated[int, Source.FLAG] = 29500
     """With `--nnodes`: port of the rendezvous on machine 0."""
 
     def check_machines(self) -> None:

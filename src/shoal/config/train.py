@@ -8,86 +8,80 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, at_least
+from shoal.config.checks import FILM_SIZE, Source, at_least, sources_of
 from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import MachinesConfig, number_of_nodes
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
-
-NOT_REPEATED = (
-    *("resume", "checkpoint", "teacher", "dry_run"),
-    *("hosts", "ssh_config", "interface", "nnodes", "node_rank", "master_addr", "master_port"),
-)
-"""Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(MachinesConfig):
     """One training."""
 
-    task: str
+    task: Annotated[str, Source.RUN]
     """Task to train: a registered name, or `path/to/file.py:Class`."""
-    learner: str = "rsl_rl"
+    learner: Annotated[str, Source.RUN] = "rsl_rl"
     """Learner that trains it: its name, or `path/to/file.py:Class`. `--agent.*` are its settings."""
-    num_envs: Annotated[int, at_least(1)] = 1024
+    num_envs: Annotated[int, at_least(1), Source.RUN] = 1024
     """Environments on each worker."""
-    num_envs_total: int | None = None
+    num_envs_total: Annotated[int | None, Source.RUN] = None
     """Environments over all workers; must divide evenly. Excludes `--num-envs`."""
-    max_iterations: Annotated[int, at_least(1)] = 300
+    max_iterations: Annotated[int, at_least(1), Source.RUN] = 300
     """Learning iterations of the whole run: a resumed run goes on up to this number."""
-    seed: Annotated[int, at_least(0)] = 42
+    seed: Annotated[int, at_least(0), Source.RUN] = 42
     """Seed of the run. Environments of rank r are seeded with seed + r."""
-    run_name: str = ""
+    run_name: Annotated[str, Source.RUN] = ""
     """Suffix of the run directory's name, after the time stamp."""
-    resume: tuple[str, ...] | None = None
+    resume: Annotated[tuple[str, ...] | None, Source.FLAG] = None
     """Continue a run: its name or directory; without a value the newest of this experiment."""
-    checkpoint: str | None = None
+    checkpoint: Annotated[str | None, Source.FLAG] = None
     """Start a new run from the weights of a checkpoint: its path or that of its run, `latest` or `best` of the newest
     run, or the best of all runs of this task, `best-of-runs`."""
-    teacher: str | None = None
+    teacher: Annotated[str | None, Source.FLAG] = None
     """With the learner `distillation`: the policy that is imitated, as in `--checkpoint`, but of the task that
     `--agent.teacher-task` names."""
-    keep_last: Annotated[int | None, at_least(1)] = None
+    keep_last: Annotated[int | None, at_least(1), Source.RUN] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
-    keep_every: Annotated[int | None, at_least(1)] = None
+    keep_every: Annotated[int | None, at_least(1), Source.RUN] = None
     """With `--keep-last`: also keep checkpoints whose iteration is a multiple of this."""
-    keep_rank_files: Annotated[int | None, at_least(1)] = 3
+    keep_rank_files: Annotated[int | None, at_least(1), Source.RUN] = 3
     """Number of newest checkpoints that keep their rank files (environments and random states), with which `--resume`
     continues exactly. Older ones keep the learner alone. `None`: all."""
-    eval_interval: Annotated[int, at_least(0)] = 0
+    eval_interval: Annotated[int, at_least(0), Source.RUN] = 0
     """Iterations between evaluations of the policy on rank 0, without exploration noise and without disturbances; the
     last iteration is evaluated, too. `--save-interval` must be a multiple, and the best checkpoint is the one with the
     highest mean return in them. 0 evaluates never."""
-    eval_episodes: Annotated[int, at_least(1)] = 64
+    eval_episodes: Annotated[int, at_least(1), Source.RUN] = 64
     """With `--eval-interval`: episodes of each evaluation, the same ones each time."""
-    logger: Literal["tensorboard", "wandb", "none"] = "tensorboard"
+    logger: Annotated[Literal["tensorboard", "wandb", "none"], Source.CONFIG] = "tensorboard"
     """Metrics writer besides `metrics.jsonl`, which is always written."""
-    wandb_project: str = "shoal"
+    wandb_project: Annotated[str, Source.CONFIG] = "shoal"
     """Weights & Biases project, with `--logger wandb`."""
-    check_replicas_every: Annotated[int, at_least(0)] = 50
+    check_replicas_every: Annotated[int, at_least(0), Source.RUN] = 50
     """Iterations between comparisons of all ranks' weights, normalisers and optimizers;
     0 compares only at the start and at the end."""
-    max_restarts: Annotated[int, at_least(0)] = 0
+    max_restarts: Annotated[int, at_least(0), Source.RUN] = 0
     """Restarts from the newest good checkpoint after a loss (exit code 75), in the same run directory.
     Only restarts in a row without a newer checkpoint count. A single worker then runs in a process of its own."""
-    min_workers: Annotated[int | None, at_least(1)] = None
+    min_workers: Annotated[int | None, at_least(1), Source.RUN] = None
     """With `--max-restarts`: least number of workers to go on with, when a GPU is gone or when the same rank was
     lost twice in a row without a newer checkpoint. Default: all of them."""
-    video: bool = False
+    video: Annotated[bool, Source.RUN] = False
     """Film one environment of rank 0 at intervals, into `<run>/videos`."""
-    video_length: Annotated[int, at_least(1)] = 200
+    video_length: Annotated[int, at_least(1), Source.RUN] = 200
     """Steps of each film."""
-    video_interval: Annotated[int, at_least(1)] = 2000
+    video_interval: Annotated[int, at_least(1), Source.RUN] = 2000
     """Steps from the beginning of one film to the beginning of the next."""
-    video_size: Annotated[tuple[int, int], FILM_SIZE] = (1280, 720)
+    video_size: Annotated[tuple[int, int], FILM_SIZE, Source.RUN] = (1280, 720)
     """Width and height of each film [pixels]."""
-    export: bool = True
+    export: Annotated[bool, Source.RUN] = True
     """At the end, write the policy to `<run>/exports`, as ONNX and as a torch.export program."""
-    dry_run: bool = False
+    dry_run: Annotated[bool, Source.FLAG] = False
     """Print the plan and stop."""
-    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
+    env: Annotated[BaseEnvConfig, Source.RUN] = field(default_factory=BaseEnvConfig)
     """The task's environment."""
-    agent: AgentConfig = field(default_factory=RslRlConfig)
+    agent: Annotated[AgentConfig, Source.RUN] = field(default_factory=RslRlConfig)
     """The learner."""
 
     def __post_init__(self) -> None:
@@ -124,3 +118,7 @@ class TrainConfig(MachinesConfig):
             )
         if self.resume is not None and len(self.resume) > 1:
             raise UsageError(f"--resume takes one run at most, but got {' '.join(self.resume)}: pass one of them.")
+
+
+NOT_REPEATED = tuple(name for name, source in sources_of(TrainConfig).items() if source is Source.FLAG)
+"""Fields that belong to one command, not to the training: they are left out of `params/train.yaml`."""

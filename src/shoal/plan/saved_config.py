@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import yaml
 
 from shoal.config import BaseEnvConfig, TrainConfig
-from shoal.config.checks import foreign_code
+from shoal.config.checks import Source, foreign_code, sources_of
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
@@ -21,9 +21,14 @@ _WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
 """Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""
 
 
-def config_of_files(task: str | None, learner: str | None, files: Sequence[Path]) -> TrainConfig:
-    """Return the training without any flag, of a learner or of the one that the files name."""
-    layers = {file: _read_layer(file) for file in files}
+def config_of_files(
+    task: str | None, learner: str | None, files: Sequence[Path], *, of_run: bool = False
+) -> TrainConfig:
+    """Return the training without any flag, of a learner or of the one that the files name.
+
+    `of_run` is whether the files are a run's own, which supply less than those that the user names.
+    """
+    layers = {file: _read_layer(file, of_run=of_run) for file in files}
     named = task or next((str(layer["task"]) for layer in layers.values() if "task" in layer), None)
     if named is None:
         raise UsageError("No task was named: pass one, such as `train Cartpole-Swingup`. `shoal tasks` lists them all.")
@@ -69,13 +74,15 @@ def config_of_run(
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
         # The file is judged before anything that it names is imported: its learner may be another user's code.
         own = config_of_files(task, None, [])
-        found = foreign_code([to_plain(own)], [_without_encoders(_read_layer(run.train_yaml)) | {"task": own.task}])
+        found = foreign_code(
+            [to_plain(own)], [_without_encoders(_read_layer(run.train_yaml, of_run=True)) | {"task": own.task}]
+        )
         if found is not None:
             raise UsageError(
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
                 f"read that code, and pass {trust} if you trust it."
             )
-    config = config_of_files(task, None, [run.train_yaml])
+    config = config_of_files(task, None, [run.train_yaml], of_run=True)
     if learner not in (None, config.learner):
         raise UsageError(
             f"--learner {learner} was asked for, but the learner of the run {run.path} is {config.learner}: leave the "
@@ -84,12 +91,17 @@ def config_of_run(
     return config
 
 
-def _read_layer(file: Path) -> dict[str, Any]:
-    """Read one configuration file."""
+def _read_layer(file: Path, *, of_run: bool) -> dict[str, Any]:
+    """Return the fields that one configuration file may supply, see `Source`; refuse others unless it is `of_run`."""
     data = read_plain_file("--config", file, example="<run>/params/train.yaml")
     if not isinstance(data, dict):
         raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
-    return cast("dict[str, Any]", data)
+    layer, sources = cast("dict[str, Any]", data), sources_of(TrainConfig)
+    typed = next((name for name in layer if sources.get(name) is Source.FLAG), None)
+    if typed is not None and not of_run:
+        flag = typed.replace("_", "-")
+        raise UsageError(f"In {file}: {typed} is given, but no file supplies it: pass --{flag}, and remove it there.")
+    return {name: value for name, value in layer.items() if not of_run or sources.get(name) in (None, Source.RUN)}
 
 
 def read_plain_file(flag: str, file: Path, *, example: str) -> object:

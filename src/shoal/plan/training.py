@@ -119,6 +119,7 @@ def plan_training(
         config, start = with_teacher(config)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
+    notes = (*notes, _wandb_note(config, continued))
     # From here on files are named so that they are found from any working directory.
     config = replace(
         config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
@@ -133,6 +134,13 @@ def plan_training(
     )
     _refuse_unwritable_directories(plan, environ)
     return plan
+
+
+def _wandb_note(config: TrainConfig, continued: RunDir | None) -> str | None:
+    """Return a note if the continued run was logged to W&B, and goes on without: its own file decides no connection."""
+    if continued is None or config.logger == "wandb" or not continued.wandb_run_id.exists():
+        return None
+    return "The run was logged to W&B before, and now it is not: pass --logger wandb to go on there."
 
 
 def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, world_size: int) -> None:
