@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from shoal.files import Folder
 from shoal.procfs import started_at
 
 PHASES = (
@@ -90,11 +92,10 @@ class Heartbeat:
     def __init__(self, file: Path | None = None, startup_timeout: float = 0.0, stall_timeout: float = 0.0) -> None:
         """Begin in `startup`. Without `file`, other processes cannot read it. A timeout of 0 is none."""
         self._pid, self._started = os.getpid(), started_at(os.getpid())
-        self._descriptor = None
+        self._file: IO[bytes] | None = None
         if file is not None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with contextlib.suppress(OSError):  # The rank works on without a heartbeat.
-                self._descriptor = os.open(file, flags, 0o644)
+                self._file = Folder(file.parent).open(file, "w+")
         self._lock = threading.Lock()
         self._sequence = 0
         self.limit = startup_timeout or math.inf
@@ -162,22 +163,22 @@ class Heartbeat:
 
     def pulse(self, *, waits: bool = False) -> None:
         """Write that this process runs. `waits` says that its device waits for other ranks."""
-        if self._descriptor is None:
+        if self._file is None:
             return
         phase = _NUMBERS[self._shown_phase(waits=waits)]
         with self._lock, contextlib.suppress(OSError):  # A full disk must not end the rank.
             self._sequence = number = self._sequence + 1
             state = phase, self.iteration, self.marks, self.progressed, time.monotonic(), self.limit
-            os.pwrite(self._descriptor, _RECORD.pack(number, *state, self._pid, self._started, number), 0)
+            os.pwrite(self._file.fileno(), _RECORD.pack(number, *state, self._pid, self._started, number), 0)
 
     def _shown_phase(self, *, waits: bool) -> str:
         return "collective" if waits and self.phase not in WAITING else self.phase
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def place(self) -> str:
         """Return phase and iteration, in words."""

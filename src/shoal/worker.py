@@ -135,7 +135,7 @@ def _train(  # noqa: PLR0913  All by name.
         timeout = group_timeout(job.config.startup_timeout, job.config.stall_timeout)
         with (
             # Around the group: no other rank waits for the last film.
-            filming(env, job.config, job.run.videos_dir, world, hurry=lambda: stop.first is not None) as on_step,
+            filming(env, job.config, job.run, world, hurry=lambda: stop.first is not None) as on_step,
             process_group(world, backend=job.backend, store=store, timeout=timeout),
         ):
             return _learn(job, world, env, evaluation_env, stop=stop, on_row=on_row, on_step=on_step)
@@ -298,7 +298,7 @@ def _keep_lost(job: TrainSpec, world: World, env: VecEnv, iteration: int) -> str
         dump = capabilities_of(env).dump(job.config.task, rank=world.rank, iteration=iteration)
         if dump is None:
             return None
-        write_dump(dump, file)
+        write_dump(dump, file, job.run.folder)
     except OSError as error:
         logger.warning("What led to the lost environments cannot be kept in %s (%s).", file, error)
         return None
@@ -339,7 +339,7 @@ def _export_as(file: Path, checkpoint: Checkpoint, job: TrainSpec, env: VecEnv, 
     name = registry.resolve(job.config.task).name
     source = str(checkpoint.path.relative_to(job.run.path.parent))
     policy = exportable_policy(loop.learner, env, name=name, checkpoint=source, iteration=loop.iteration)
-    write_policy(policy, file)
+    write_policy(policy, file, job.run.folder)
 
 
 def _seed_everything(seed: int) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from shoal.files import UnsafePathError
 from shoal.jobs.ledger import (
     Claim,
     Ledger,
@@ -98,7 +101,7 @@ def hold_a_part(out: Path, ready: int) -> None:
     """Claim a part, write an episode and half of another, and wait to be killed."""
     claim = take(ledger(out, 1))
     claim.write({"index": 2})
-    os.write(claim.descriptor, b'{"index": 1, "retu')
+    os.write(claim.opened.fileno(), b'{"index": 1, "retu')
     os.write(ready, b"x")
     signal.pause()
 
@@ -146,3 +149,62 @@ def test_progress_counts_parts_of_all_jobs(out: Path) -> None:
     write(claim)
     queue.complete(claim, 1.0)
     assert queue.progress() == (1, 6)
+
+
+# An output directory that was unpacked from anywhere
+
+
+@pytest.fixture
+def kept(out: Path) -> Path:
+    """A directory of the user beside it, with what nothing of an evaluation may touch."""
+    beside = out.parent / f"{out.name}-kept"
+    (beside / "parts").mkdir(parents=True)
+    for name in ("file", "parts/file"):
+        (beside / name).write_text("kept", encoding="utf-8")
+    return beside
+
+
+def everything_in(directory: Path) -> dict[str, str]:
+    files = [each for each in directory.rglob("*") if each.is_file()]
+    return {str(each.relative_to(directory)): each.read_text(encoding="utf-8") for each in files}
+
+
+def run_all(out: Path) -> None:
+    """Do what a worker does with a job of one part, with a failure before it."""
+    job = replace(JOB, num_episodes=4)
+    prepare(out, [job])
+    queue = ledger(out, 0, job)
+    queue.fail(take(queue), "It broke", "Traceback")
+    claim = take(queue)
+    write(claim)
+    queue.complete(claim, 1.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("episodes.unmerged", "failures.jsonl", "timing.jsonl", "traceback.txt", "parts/000000.part"),
+        "../ranks/rank_00000.part",
+    ],
+)
+def test_a_file_that_is_a_link_is_replaced_or_refused_and_not_written_through(out: Path, kept: Path, name: str) -> None:
+    before = everything_in(kept)
+    (out / "job" / name).symlink_to(kept / "file")
+    with suppress(UnsafePathError):
+        run_all(out)
+    assert everything_in(kept) == before
+
+
+@pytest.mark.parametrize("name", ["job", "job/parts", "ranks"])
+def test_a_directory_that_is_a_link_is_refused_and_nothing_in_its_target_is_written_or_removed(
+    out: Path, kept: Path, name: str
+) -> None:
+    before = everything_in(kept)
+    shutil.rmtree(out / name)
+    (out / name).symlink_to(kept / ("parts" if name == "job/parts" else ""))
+    with suppress(UnsafePathError):
+        run_all(out)
+    assert everything_in(kept) == before
+    if name != "ranks":  # Which part a rank runs is told to the launcher only if that can be written.
+        with pytest.raises(UnsafePathError, match=f"{name} is no directory, and nothing is written there"):
+            run_all(out)

@@ -16,6 +16,7 @@ from shoal.bench.environments import measure_environments
 from shoal.bench.training import Run, measure_training
 from shoal.bench.until_return import Reached, train_until_return
 from shoal.config import BenchConfig
+from shoal.files import folder_of
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.host import cpu_name
 from shoal.plan.devices import parse_gpu_ids, plan_workers
@@ -81,7 +82,8 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
 def _written(report: BenchReport, config: BenchConfig) -> BenchReport:
     """Return the report, after it was written to `--json`."""
     if config.json is not None:
-        Path(config.json).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+        file = Path(config.json)
+        folder_of(file).write(file, json.dumps(asdict(report), indent=2) + "\n")
     return report
 
 

@@ -15,7 +15,7 @@ from shoal.config.evaluate import EvaluateConfig
 from shoal.config.jobs import JobEntry
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted
-from shoal.files import write_whole
+from shoal.files import folder_of, make_first_free
 from shoal.jobs.entries import Overrides, expand, read_entries
 from shoal.jobs.ledger import forget_failures, prepare, record_loss, seconds_of, state_of
 from shoal.jobs.report import report_html
@@ -24,7 +24,7 @@ from shoal.launch.exit_records import clear_exit_records
 from shoal.launch.modes import launch_mode_of, without
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
-from shoal.launch.run_record import is_in_use, lock_run, make_first_free, make_log_dir, write_manifest
+from shoal.launch.run_record import is_in_use, lock_run, make_log_dir, write_manifest
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.evaluation import EvaluatePlan, plan_evaluation
@@ -108,7 +108,7 @@ def evaluate(
     if not plan.leads:
         return run.path, {}
     results = write_results(run.path)
-    write_whole(run.path / "report.html", report_html(results, run.path))
+    run.folder.write(run.path / "report.html", report_html(results, run.path))
     failed = [job.name for job in plan.jobs if state_of(run.path, job) == "failed"]
     if failed:
         raise TrainingFailedError(
@@ -163,14 +163,14 @@ def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
             run = RunDir(make_first_free(Path(config.log_root, "evaluations"), stamps))
         else:
             run = RunDir(Path(config.out))
-            run.path.mkdir(parents=True, exist_ok=True)
+            folder_of(run.manifest_json)
             if any(run.path.iterdir()) and not run.manifest_json.exists():
                 raise UsageError(
                     f"--out {run.path} holds files, but no results of an evaluation: pass a new directory, or that of "
                     "an evaluation to go on with."
                 )
         lock_run(run, stack)
-        run.ranks_dir.mkdir(exist_ok=True)
+        run.folder.make(run.ranks_dir)
         clear_exit_records(run)
         _refuse_changed(run.path, jobs)
         all_jobs = _jobs_in(run.path) | {job.name: to_plain(job) for job in jobs}

@@ -38,7 +38,8 @@ def export(config: ExportConfig) -> Exported:
     run = run_of(model)
     checkpoint = str(model.parent.relative_to(run.path.parent)) if run else model.name
     policy = read_policy(config, spec, model, checkpoint)
-    return Exported(write_policy(policy, onnx_file), policy.metadata)
+    folder = run.folder if run and config.out is None else None
+    return Exported(write_policy(policy, onnx_file, folder), policy.metadata)
 
 
 def _onnx_file(config: ExportConfig, model: Path) -> Path:

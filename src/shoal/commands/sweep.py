@@ -14,7 +14,7 @@ from shoal.config import LaunchConfig
 from shoal.config.plain import to_plain
 from shoal.config.sweep import SweepConfig, SweepFile
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted
-from shoal.files import write_whole
+from shoal.files import folder_of
 from shoal.launch.exit_records import clear_exit_records
 from shoal.launch.modes import launch_mode_of, without
 from shoal.launch.rank import ProgressReporter
@@ -132,13 +132,14 @@ def _open(plan: SweepPlan, stack: ExitStack) -> None:
     """Make or open the directory of the sweep, and write its manifest."""
     run = RunDir(plan.folder)
     try:
+        folder_of(run.manifest_json)
         for directory in (run.ranks_dir, plan.folder / "trials"):
-            directory.mkdir(parents=True, exist_ok=True)
+            run.folder.make(directory)
         lock_run(run, stack)
         clear_exit_records(run)
         _refuse_changed(plan.folder, plan.sweep)
         write_manifest(run, sweep=to_plain(plan.sweep))
-        write_whole(plan.folder / f"sweep{plan.file.suffix}", plan.file.read_text(encoding="utf-8"))
+        run.folder.write(plan.folder / f"sweep{plan.file.suffix}", plan.file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"The sweep cannot be written to {plan.folder} ({error.strerror}): pass --log-root with a directory that "

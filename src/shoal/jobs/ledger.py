@@ -9,15 +9,14 @@ import fcntl
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from shoal.config.evaluate import Assignment
-from shoal.files import write_whole
+from shoal.files import Folder, write_all
 from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.rundir import RunDir
 from shoal.provenance import now
@@ -32,7 +31,7 @@ class Claim:
     job: Job
     part: Part
     file: Path
-    descriptor: int
+    opened: IO[bytes]
     done: set[int]
     """Indices of the episodes that an earlier attempt has written."""
 
@@ -40,7 +39,7 @@ class Claim:
         """Append an episode, unless it is there already."""
         if episode["index"] not in self.done:
             self.done.add(episode["index"])
-            os.write(self.descriptor, (json.dumps(episode) + "\n").encode())
+            self.opened.write((json.dumps(episode) + "\n").encode())
 
     def recording_file(self, rank: int) -> Path:
         """Return the file of this part's steps, as a rank records them."""
@@ -53,7 +52,7 @@ class Claim:
 
     def release(self) -> None:
         """Give the part back: what it has of episodes stays."""
-        os.close(self.descriptor)
+        self.opened.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +71,11 @@ class Ledger:
         """List the parts of this rank's jobs."""
         of_rank = self.jobs[self.rank :: self.world_size] if self.assignment == "static" else self.jobs
         self.left = {job.name: job.parts() for job in of_rank}
+
+    @property
+    def folder(self) -> Folder:
+        """What writes in the output directory."""
+        return Folder(self.out)
 
     def claim(self, *, avoid_own_failures: bool = False) -> Claim | None:
         """Lock and return the next free part; None if there is none at this moment.
@@ -110,33 +114,33 @@ class Ledger:
             self.left[job.name].remove(part)
             return None
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+            opened = self.folder.open(file, "a+")
         except FileNotFoundError:  # The job was finished just now, and its parts are removed.
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        # Another worker may have finished it between the two calls above.
-        if finished.exists():
-            os.close(descriptor)
-            return None
-        return Claim(job=job, part=part, file=file, descriptor=descriptor, done=_mend(descriptor))
+        with ExitStack() as stack:
+            stack.callback(opened.close)
+            with suppress(BlockingIOError):
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not finished.exists():  # Another worker may have finished it between the two calls above.
+                    claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(opened.fileno()))
+                    stack.pop_all()
+                    return claim
+        return None
 
     def _tell_launcher(self, claim: Claim) -> None:
         """Tell the launching process which part this rank runs, for when it is lost."""
         with suppress(OSError):
-            write_whole(_present(self.out, self.rank), json.dumps({"job": claim.job.name, "part": claim.part.number}))
+            claimed = {"job": claim.job.name, "part": claim.part.number}
+            self.folder.write(_present(self.out, self.rank), json.dumps(claimed))
 
     def complete(self, claim: Claim, seconds: float) -> None:
         """Mark a part as done, and write the episodes of its job if it was the last."""
-        with _timing(self.out, claim.job).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"part": claim.part.number, "rank": self.rank, "seconds": seconds}) + "\n")
-        claim.file.rename(_part_files(self.out, claim.job, claim.part)[1])
+        took = {"part": claim.part.number, "rank": self.rank, "seconds": seconds}
+        self.folder.append(_timing(self.out, claim.job), json.dumps(took))
+        self.folder.rename(claim.file, _part_files(self.out, claim.job, claim.part)[1])
         claim.release()
         self.left[claim.job.name].remove(claim.part)
-        _present(self.out, self.rank).unlink(missing_ok=True)
+        self.folder.remove(_present(self.out, self.rank))
         merge(self.out, claim.job)
 
     def fail(self, claim: Claim, error: str, traceback: str) -> None:
@@ -145,7 +149,7 @@ class Ledger:
             self.out, claim.job.name, part=claim.part.number, rank=self.rank, error=error, traceback=traceback
         )
         claim.release()
-        _present(self.out, self.rank).unlink(missing_ok=True)
+        self.folder.remove(_present(self.out, self.rank))
 
     def progress(self) -> tuple[int, int]:
         """Return the number of parts that are done, and of all parts of the queue."""
@@ -165,7 +169,7 @@ def prepare(out: Path, jobs: Sequence[Job]) -> None:
     for job in jobs:
         files = JobFiles(out / job.name)
         if not files.episodes.exists():
-            files.parts.mkdir(parents=True, exist_ok=True)
+            Folder(out).make(files.parts)
 
 
 def state_of(out: Path, job: Job) -> State:
@@ -187,9 +191,8 @@ def record_failure(  # noqa: PLR0913  By name.
     """Record an attempt that failed, with its traceback."""
     files = JobFiles(out / job)
     failure = {"part": part, "rank": rank, "host": platform.node(), "error": error, "time": now()}
-    write_whole(files.traceback, traceback or f"{error}\n")
-    with files.failures.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(failure) + "\n")
+    Folder(out).write(files.traceback, traceback or f"{error}\n")
+    Folder(out).append(files.failures, json.dumps(failure))
 
 
 def record_loss(out: Path, rank: int | None, error: str) -> int:
@@ -204,7 +207,7 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
             ran = json.loads(file.read_text(encoding="utf-8"))
             record_failure(out, ran["job"], part=ran["part"], rank=number, error=error)
             recorded += 1
-        file.unlink()
+        Folder(out).remove(file)
     return recorded
 
 
@@ -218,39 +221,36 @@ def forget_failures(out: Path, jobs: Sequence[Job]) -> None:
     """Give jobs that have failed all their attempts again."""
     for job in jobs:
         if state_of(out, job) == "failed":
-            JobFiles(out / job.name).failures.unlink()
+            Folder(out).remove(JobFiles(out / job.name).failures)
 
 
 def merge(out: Path, job: Job) -> None:
     """Write the episodes of a job whose parts are all done, and remove the parts."""
-    files = JobFiles(out / job.name)
+    files, folder = JobFiles(out / job.name), Folder(out)
     finished = [_part_files(out, job, part)[1] for part in job.parts()]
-    with suppress(FileNotFoundError):  # Another worker has merged them.
-        descriptor = os.open(files.parts, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if files.episodes.exists() or not all(each.exists() for each in finished):
-                return
-            unmerged = files.episodes.with_suffix(".unmerged")
-            with unmerged.open("w", encoding="utf-8") as merged:
-                for part in finished:
-                    for episode in sorted(_lines(part), key=lambda each: each["index"]):
-                        merged.write(json.dumps(episode) + "\n")
-            if job.record:
-                _merge_recordings(files, job)
-            unmerged.rename(files.episodes)
-            shutil.rmtree(files.parts, ignore_errors=True)  # Another worker may just be looking into it.
-        finally:
-            os.close(descriptor)
+    with suppress(FileNotFoundError), folder.locked(files.parts):  # Another worker may have merged them.
+        if files.episodes.exists() or not all(each.exists() for each in finished):
+            return
+        unmerged = files.episodes.with_suffix(".unmerged")
+        with folder.open(unmerged, "w+") as merged:
+            for part in finished:
+                episodes = sorted(_lines(part), key=lambda each: each["index"])
+                write_all(merged, "".join(json.dumps(episode) + "\n" for episode in episodes))
+        if job.record:
+            _merge_recordings(folder, files, job)
+        folder.rename(unmerged, files.episodes)
+        with suppress(OSError):  # Another worker may just be looking into it.
+            folder.remove_tree(files.parts)
 
 
-def _merge_recordings(files: JobFiles, job: Job) -> None:
+def _merge_recordings(folder: Folder, files: JobFiles, job: Job) -> None:
     """Write the recorded steps of a job, one file for each rank that ran parts of it."""
     from shoal.jobs.recording import merge_recordings  # It imports torch.
 
     for rank in sorted({each.suffixes[0] for each in files.parts.glob("*.hdf5")}):
         own = sorted(files.parts.glob(f"*{rank}.hdf5"))
-        merge_recordings(own, files.path / f"dataset_{job.name}_{rank[1:]}.hdf5")
+        with folder.open(files.path / f"dataset_{job.name}_{rank[1:]}.hdf5", "w+") as merged:
+            merge_recordings(own, merged)
 
 
 def _part_files(out: Path, job: Job, part: Part) -> tuple[Path, Path]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from tensordict import TensorDict
@@ -51,8 +51,8 @@ class Recording:
         flags = torch.where(time_outs, _TIME_OUT, torch.where(dones != 0, _TERMINATED, 0)).to(torch.uint8)
         self._steps.append(tuple(each.detach().cpu().clone() for each in (actions, rewards, flags, running)))  # pyright: ignore[reportArgumentType]
 
-    def write(self, file: Path) -> None:
-        """Write all episodes to an HDF5 file."""
+    def write(self, file: IO[bytes]) -> None:
+        """Write all episodes to an empty file, as HDF5."""
         h5py = require_h5py()
         actions, rewards, flags, running = (torch.stack(each) for each in zip(*self._steps, strict=True))
         with h5py.File(file, "w") as opened:
@@ -68,8 +68,8 @@ class Recording:
                     group.create_dataset("time_outs", data=(flags[steps, row] == _TIME_OUT).numpy())
 
 
-def merge_recordings(parts: Iterable[Path], file: Path) -> None:
-    """Move the episodes of several files into one."""
+def merge_recordings(parts: Iterable[Path], file: IO[bytes]) -> None:
+    """Move the episodes of several files into one, which is empty."""
     h5py = require_h5py()
     with h5py.File(file, "w") as merged:
         for part in parts:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.files import write_whole
+from shoal.files import Folder
 from shoal.jobs.ledger import read_failures, state_of
 from shoal.jobs.statistics import CONFIDENCE, Pool, summarize
 from shoal.plan.job import Job, JobFiles
@@ -65,7 +65,7 @@ def iterate_episodes(out: Path, job: Job) -> Iterator[dict[str, Any]]:
 def write_summary(out: Path, job: Job) -> dict[str, Any]:
     """Write, and return, the statistics of a finished job."""
     summary = summarize(iterate_episodes(out, job))
-    write_whole(JobFiles(out / job.name).summary, json.dumps(summary, indent=2))
+    Folder(out).write(JobFiles(out / job.name).summary, json.dumps(summary, indent=2))
     return summary
 
 
@@ -89,8 +89,8 @@ def write_results(out: Path) -> dict[str, Any]:
     rows = [_row(out, job, summaries.get(job.name)) for job in jobs]
     about = {key: manifest.get(key) for key in ("shoal", "started", "command")}
     results = {**about, "confidence": CONFIDENCE, "jobs": rows, "groups": groups}
-    write_whole(out / "results.json", json.dumps(results, indent=2))
-    write_whole(out / "results.csv", _csv(rows))
+    Folder(out).write(out / "results.json", json.dumps(results, indent=2))
+    Folder(out).write(out / "results.csv", _csv(rows))
     return results
 
 

@@ -137,9 +137,10 @@ class _Worker:
 
         run_part(claim, env, policy, on_step=on_step, recording=recording)
         if recording is not None:
-            recording.write(claim.recording_file(self._world.rank))
+            with self._ledger.folder.open(claim.recording_file(self._world.rank), "w+") as file:
+                recording.write(file)
         if reel is not None:
-            make_film(reel.cut(), claim.film, choose_gl(self._world.device, os.environ))
+            make_film(reel.cut(), claim.film, choose_gl(self._world.device, os.environ), self._ledger.folder)
 
     def _mark(self) -> None:
         """Mark progress; stop after a signal."""

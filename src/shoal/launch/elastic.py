@@ -29,7 +29,7 @@ from shoal.config.machines import number_of_nodes
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError
-from shoal.files import write_whole
+from shoal.files import Folder
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, read_exit_records
 from shoal.launch.reaper import MARK, reaped_scratch
 from shoal.launch.rendezvous import acknowledge
@@ -176,7 +176,7 @@ def _worker_arguments(config: TrainConfig, scratch: Path) -> list[str]:
     alone: dict[str, Any] = dict.fromkeys(("nnodes", "node_rank", "master_addr", "min_workers", "nproc_per_node"))
     plain = to_plain(replace(config, max_restarts=0, **alone))
     kept = {name: value for name, value in plain.items() if name not in NOT_REPEATED}
-    file.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
+    Folder(scratch).write(file, yaml.safe_dump(kept, sort_keys=False))
     arguments = [*PYTHON[1:], "-u", "-m", "shoal", "train", "--config", str(file)]
     for flag in ("resume", "checkpoint", "teacher", "interface"):
         if plain[flag] is not None:
@@ -260,7 +260,7 @@ def save_run(run: RunDir) -> None:
     """Let later attempts continue `run`."""
     directory = state_dir()
     if directory is not None:
-        write_whole(directory / "run", str(run.path))
+        Folder(directory).write(directory / "run", str(run.path))
 
 
 def saved_run(directory: Path | None) -> RunDir | None:
@@ -281,7 +281,7 @@ def final_failures() -> Iterator[None]:
     except (TrainingFailedError, UsageError) as error:
         if directory is not None:
             rank = joined_rank() or Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
-            write_whole(directory / "final", json.dumps(asdict(ExitRecord.of_error(error, rank))))
+            Folder(directory).write(directory / "final", json.dumps(asdict(ExitRecord.of_error(error, rank))))
         raise
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, UsageError, WorkerLostError
-from shoal.files import write_whole
+from shoal.files import Folder
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
@@ -98,7 +98,7 @@ def write_exit_record(run: RunDir, record: ExitRecord, *, spare: Path | None = N
         try:
             # The record of this rank's watchdog names the cause, a secondary one does not.
             if not (record.is_secondary and file.exists()):
-                write_whole(file, json.dumps(asdict(record), indent=2))
+                Folder(directory).write(file, json.dumps(asdict(record), indent=2))
         except OSError as error:
             logger.warning(
                 "The exit record of rank %d cannot be written to %s (%s).", record.rank, file, error.strerror
@@ -121,9 +121,9 @@ def clear_exit_records(run: RunDir) -> None:
     for path in run.ranks_dir.glob("rank_*"):
         if path.name.endswith((".stacks.txt", ".lost.npz")):
             names = (path.with_name(f"launch_{number}_{path.name}") for number in itertools.count(1))
-            path.rename(next(name for name in names if not name.exists()))
+            run.folder.rename(path, next(name for name in names if not name.exists()))
         else:
-            path.unlink()
+            run.folder.remove(path)
 
 
 def first_failure(

@@ -121,7 +121,7 @@ def drop_empty_stacks(run: RunDir, ranks: Iterable[int]) -> None:
     for file in (stack_file(run, rank) for rank in ranks):
         with contextlib.suppress(OSError):
             if file.stat().st_size == 0:
-                file.unlink()
+                run.folder.remove(file)
 
 
 def is_that_process(beat: Beat) -> bool:

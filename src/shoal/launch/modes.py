@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
+from shoal.files import folder_of
 from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
 from shoal.launch.hang_detector import is_that_process, machine_lost
 from shoal.launch.rank import ProgressReporter, run_rank
@@ -177,7 +178,7 @@ def share_run_dir(store: SignedStore, rank: Rank, make: Callable[[], Path]) -> P
     run = RunDir(Path(received["path"]))
     if rank.local_rank == 0 and not run.run_json.exists():  # A disk of its own, for exit records and stack dumps.
         with suppress(OSError):
-            run.ranks_dir.mkdir(parents=True, exist_ok=True)
+            folder_of(run.run_json).make(run.ranks_dir)
             clear_exit_records(run)
     return run.path
 

@@ -14,9 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import IO, TYPE_CHECKING, Protocol
 
 from shoal.errors import ShoalError, WorkerLostError
+from shoal.files import Folder
 from shoal.heartbeat import Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
 from shoal.launch.hang_detector import (
@@ -116,13 +117,13 @@ class Watchdog:
         self._beat = Heartbeat(self._file, *timeouts)
         self._pauses = PauseDetector()
         self._ended = threading.Event()
-        self._stacks: TextIO | None = None
+        self._stacks: IO[bytes] | None = None
         self._dumps_crashes = False
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Heartbeat:
         with contextlib.suppress(OSError):  # Opened now: later the disk may be full, or the directory gone.
-            self._stacks = stack_file(self._run, self._rank.rank).open("w", encoding="utf-8")
+            self._stacks = self._run.folder.open(stack_file(self._run, self._rank.rank), "w+")
         # torchrunx's worker sends crashes to the rank's output, which may be off. A user's own choice is left alone.
         if self._stacks is not None and (self._statuses.is_supervised or not faulthandler.is_enabled()):
             faulthandler.enable(file=self._stacks)
@@ -142,7 +143,7 @@ class Watchdog:
             drop_empty_stacks(self._run, [self._rank.rank])
         self._beat.close()
         with contextlib.suppress(OSError):  # The exit record follows.
-            self._file.unlink()
+            Folder(self._file.parent).remove(self._file)
 
     def _watch(self) -> None:
         period = min(BEAT_S, self._beat.least_limit / 5)  # Some heartbeats within the shortest limit.
@@ -181,8 +182,8 @@ class Watchdog:
         if self._stacks is not None:
             with contextlib.suppress(OSError):
                 faulthandler.cancel_dump_traceback_later()
-                self._stacks.write(f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n")
-                self._stacks.flush()
+                where = f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n"
+                self._stacks.write(where.encode())
                 faulthandler.dump_traceback(file=self._stacks)
         return stall_error(self._run, replace(self._beat.beat(self._rank.rank), idle=idle))
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.files import write_whole
+from shoal.files import Folder
 from shoal.launch.reaper import sweep_abandoned
 from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
 from shoal.machine.network import answers, route_to, through
@@ -330,7 +330,7 @@ def read_rendezvous_port(scratch: Path) -> int | None:
 
 def write_rendezvous_port(scratch: Path, port: int) -> None:
     """Pass the port to the ranks of this node."""
-    write_whole(scratch / _PORT_FILE, str(port))
+    Folder(scratch).write(scratch / _PORT_FILE, str(port))
 
 
 def open_tcp_rendezvous(scratch: Path, rank: Rank, address: str) -> Store:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shoal.errors import ShoalError
+from shoal.files import folder_of
 from shoal.launch.processes import life_file
 from shoal.launch.rank import run_rank
 from shoal.launch.reaper import lock_with_pid
@@ -86,8 +87,7 @@ def _write_output_to(file: Path) -> None:
 
     torchrunx would carry both through its log stream, where one byte that is not UTF-8 fails the job.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("ab") as output:
+    with folder_of(file).open(file, "a") as output:
         for descriptor, stream in enumerate((sys.stdout, sys.stderr), 1):
             stream.flush()
             os.dup2(output.fileno(), descriptor)

@@ -35,11 +35,11 @@ class CheckpointTransfer:
         ((name, *_), *_) = world.gather_strings([f".here-{uuid.uuid4().hex}"])
         file = run.path / name
         if world.is_first:
-            file.touch()
+            run.folder.open(file, "x").close()
         world.gather_strings([])  # Wait until the file is there.
         visible = world.gather_strings(["yes" if file.exists() else ""])
         if world.is_first:
-            file.unlink()
+            run.folder.remove(file)
         self.remote_ranks = frozenset(rank for rank, (answer,) in enumerate(visible) if not answer)
         self._group: Any = dist.new_group(backend="gloo", timeout=timeout) if self.remote_ranks else None
 

@@ -7,7 +7,6 @@ waits for it: none is left out.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,13 +83,13 @@ class CheckpointWriter:
         for checkpoint in to_drop(self._run, self._keep):
             hidden = self._run.dropped_dir(checkpoint.iteration)
             try:
-                checkpoint.path.rename(hidden)
-                shutil.rmtree(hidden)
+                self._run.folder.rename(checkpoint.path, hidden)
+                self._run.folder.remove_tree(hidden)
             except OSError as error:
                 logger.warning("The old checkpoint %s was not removed (%s).", checkpoint.path, error)
         for checkpoint in to_strip(self._run, self._keep):
             try:
-                remove_rank_files(checkpoint)
+                remove_rank_files(self._run, checkpoint)
             except OSError as error:
                 logger.warning("The rank files of the checkpoint %s were not removed (%s).", checkpoint.path, error)
 

@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import torch
 
 from shoal import __version__
 from shoal.errors import TrainingFailedError, UsageError
+from shoal.files import Folder, write_all
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.plan.checkpoints import MANIFEST, MODEL, Checkpoint, rank_file
 from shoal.plan.rundir import RunDir
@@ -59,14 +59,13 @@ def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer
         TrainingFailedError: The disk refused it, or another rank could not write its part. Older ones are untouched.
     """
     final = run.checkpoint_dir(snapshot.iteration)
-    unfinished = run.unfinished_dir(snapshot.iteration)
     try:
         if snapshot.learner is not None:
-            _write_checkpoint(unfinished, final, snapshot, snapshot.learner, transfer)
+            _write_checkpoint(run, snapshot, snapshot.learner, transfer)
         elif transfer is not None and snapshot.rank in transfer.remote_ranks:
             transfer.send(_serialized(snapshot.rank_state or {}))
         else:
-            _write_rank_file(unfinished, snapshot)
+            _write_rank_file(run, snapshot)
     except OSError as error:
         raise TrainingFailedError(
             f"The checkpoint {final} could not be written ({error.strerror or error}): "
@@ -76,47 +75,53 @@ def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer
 
 
 def _write_checkpoint(
-    unfinished: Path, final: Path, snapshot: Snapshot, learner: Mapping[str, Any], transfer: CheckpointTransfer | None
+    run: RunDir, snapshot: Snapshot, learner: Mapping[str, Any], transfer: CheckpointTransfer | None
 ) -> None:
     """Write rank 0's files, wait for those of the others, and rename the directory. A failure removes it."""
+    folder, final, unfinished = (
+        run.folder,
+        *(each(snapshot.iteration) for each in (run.checkpoint_dir, run.unfinished_dir)),
+    )
     try:
-        unfinished.mkdir(parents=True, exist_ok=True)
-        sums = {MODEL: _write(unfinished / MODEL, _serialized(learner))}
+        folder.make(unfinished)
+        sums = {MODEL: _write(folder, unfinished / MODEL, _serialized(learner))}
         if snapshot.rank_state is not None:
-            sums[rank_file(0)] = _write(unfinished / rank_file(0), _serialized(snapshot.rank_state))
+            sums[rank_file(0)] = _write(folder, unfinished / rank_file(0), _serialized(snapshot.rank_state))
             for rank in range(1, snapshot.world_size):
                 if transfer is not None and rank in transfer.remote_ranks:
-                    sums[rank_file(rank)] = _write(unfinished / rank_file(rank), transfer.receive(rank))
+                    sums[rank_file(rank)] = _write(folder, unfinished / rank_file(rank), transfer.receive(rank))
                 else:
-                    sums[rank_file(rank)] = _wait_for_sum(rank, unfinished, final)
+                    sums[rank_file(rank)] = _wait_for_sum(rank, run, snapshot.iteration)
         first = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
-        _write(unfinished / MANIFEST, _json({**first, **snapshot.metadata, "files": sums}))
-        _flush_directory(unfinished)
-        if final.exists():  # A damaged one that a resume passed over.
-            shutil.rmtree(final)
-        unfinished.rename(final)
-        _flush_directory(final.parent)
+        _write(folder, unfinished / MANIFEST, _json({**first, **snapshot.metadata, "files": sums}))
+        folder.flush(unfinished)
+        folder.remove_tree(final)  # A damaged one that a resume passed over.
+        folder.rename(unfinished, final)
+        folder.flush(final.parent)
     except (OSError, TrainingFailedError):
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.remove_tree(unfinished)
         raise
 
 
-def remove_rank_files(checkpoint: Checkpoint) -> None:
+def remove_rank_files(run: RunDir, checkpoint: Checkpoint) -> None:
     """Leave only the learner in a checkpoint. The manifest is replaced first, so that it names no missing file."""
     manifest = checkpoint.manifest()
     if MODEL not in manifest.get("files", {}):
         return  # It is damaged.
     manifest["files"] = {MODEL: manifest["files"][MODEL]}
     unfinished = checkpoint.path / f".unfinished-{MANIFEST}"
-    _write(unfinished, _json(manifest))
-    unfinished.rename(checkpoint.path / MANIFEST)
-    _flush_directory(checkpoint.path)
+    run.folder.remove(unfinished)
+    _write(run.folder, unfinished, _json(manifest))
+    run.folder.rename(unfinished, checkpoint.path / MANIFEST)
+    run.folder.flush(checkpoint.path)
     for file in checkpoint.path.glob("rank_*.pt"):
-        file.unlink()
+        run.folder.remove(file)
 
 
-def _write_rank_file(unfinished: Path, snapshot: Snapshot) -> None:
+def _write_rank_file(run: RunDir, snapshot: Snapshot) -> None:
     """Write another rank's file, then its sum. Where rank 0 has given the checkpoint up, return: rank 0 reports it."""
+    unfinished = run.unfinished_dir(snapshot.iteration)
     file = unfinished / rank_file(snapshot.rank)
     deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
     while not unfinished.exists():  # Only rank 0 creates it, so that nothing is left where rank 0 has failed.
@@ -124,35 +129,29 @@ def _write_rank_file(unfinished: Path, snapshot: Snapshot) -> None:
             return
         time.sleep(_POLL_S)
     try:
-        _publish_sum(file, json.dumps(_write(file, _serialized(snapshot.rank_state or {}))))
+        sums = json.dumps(_write(run.folder, file, _serialized(snapshot.rank_state or {})))
+        run.folder.write(file.with_suffix(".sum"), sums)
     except OSError:
-        file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            _publish_sum(file, "")
+            run.folder.remove(file)
+            run.folder.write(file.with_suffix(".sum"), "")  # It could not be written.
         if unfinished.exists():
             raise
 
 
-def _publish_sum(file: Path, text: str) -> None:
-    """Write the size and sum of a rank's file for rank 0; empty if the file could not be written."""
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.rename(file.with_suffix(".sum"))
-
-
-def _wait_for_sum(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
+def _wait_for_sum(rank: int, run: RunDir, iteration: int) -> dict[str, Any]:
     """Wait for another rank's file, and return its size and sum; raise if it could not be written, or not in time."""
-    file = (unfinished / rank_file(rank)).with_suffix(".sum")
+    file = (run.unfinished_dir(iteration) / rank_file(rank)).with_suffix(".sum")
     deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     if not text:
         raise TrainingFailedError(
-            f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
-            f"{RANK_FILE_TIMEOUT_S:.0f} s. Pass --resume to go on from the one before."
+            f"The checkpoint {run.checkpoint_dir(iteration)} was not finished: rank {rank} could not write its part, "
+            f"or not within {RANK_FILE_TIMEOUT_S:.0f} s. Pass --resume to go on from the one before."
         )
-    file.unlink()
+    run.folder.remove(file)
     return json.loads(text)
 
 
@@ -212,19 +211,9 @@ def _json(manifest: Mapping[str, Any]) -> bytes:
     return json.dumps(manifest, indent=2).encode()
 
 
-def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+def _write(folder: Folder, path: Path, data: bytes | memoryview) -> dict[str, Any]:
     """Write a file, flush it to the disk, and return its size and sum."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    with folder.open(path, "w+") as file:
+        write_all(file, data)
+        os.fsync(file)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _flush_directory(path: Path) -> None:
-    """Flush the names in `path` to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

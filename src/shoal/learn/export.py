@@ -23,7 +23,7 @@ from shoal import __version__
 from shoal.config import ExportConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError, UsageError
-from shoal.files import write_whole
+from shoal.files import Folder, folder_of
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import build_env
 from shoal.learn.groups import World
@@ -152,8 +152,10 @@ def _to_string(key: str, value: object, task: str) -> str:
         ) from error
 
 
-def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]:
+def write_policy(policy: ExportablePolicy, onnx_file: Path, folder: Folder | None = None) -> tuple[Path, Path]:
     """Write a policy as ONNX, and as a program of `torch.export` beside it; return both files. Each appears whole.
+
+    They are in a directory of `folder`, by default where the user has named them.
 
     Raises:
         ShoalError: The files could not be written.
@@ -163,8 +165,9 @@ def write_policy(policy: ExportablePolicy, onnx_file: Path) -> tuple[Path, Path]
         onnx_bytes, program_bytes = _in_both_formats(policy)
     for file, data in ((onnx_file, onnx_bytes), (program_file, program_bytes)):
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, data)
+            into = folder or folder_of(file)
+            into.make(file.parent)
+            into.write(file, data)
         except OSError as error:
             raise ShoalError(
                 f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another "

@@ -16,6 +16,7 @@ from shoal.config import TrainConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.learn.groups import World
+from shoal.plan.rundir import RunDir
 from shoal.sim.render.film import FilmProcess, unfinished
 from shoal.sim.render.reel import Reel
 
@@ -31,7 +32,7 @@ _NICE = 19
 
 @contextmanager
 def filming(
-    env: object, config: TrainConfig, videos: Path, world: World, *, hurry: Callable[[], bool]
+    env: object, config: TrainConfig, run: RunDir, world: World, *, hurry: Callable[[], bool]
 ) -> Iterator[Callable[[int], None] | None]:
     """Film environment 0 of rank 0 during the body, with `--video`. The device must be the default one.
 
@@ -52,9 +53,9 @@ def filming(
     if reel is None:
         yield None
         return
-    for left in videos.glob(unfinished(videos / "*.mp4").name):  # By a run that was killed with its renderer.
-        left.unlink(missing_ok=True)
-    recorder = _Recorder(reel, videos, config.video_interval, choose_gl(world.device, os.environ))
+    for left in run.videos_dir.glob(unfinished(Path("*.mp4")).name):  # By a run that was killed with its renderer.
+        run.folder.remove(left)
+    recorder = _Recorder(reel, run, config.video_interval, choose_gl(world.device, os.environ))
     try:
         yield recorder.on_step
         recorder.finish(world.beat.mark, hurry)
@@ -65,9 +66,9 @@ def filming(
 class _Recorder:
     """Records a clip every `interval` steps, and starts a renderer for one at a time."""
 
-    def __init__(self, reel: Reel, videos: Path, interval: int, gl: str) -> None:
+    def __init__(self, reel: Reel, run: RunDir, interval: int, gl: str) -> None:
         self._reel = reel
-        self._videos = videos
+        self._run = run
         self._interval = interval
         self._gl = gl
         self._first_step: int | None = None  # Of the clip that is being recorded.
@@ -107,7 +108,7 @@ class _Recorder:
 
     def _start_film(self) -> None:
         """Start rendering the recorded clip, unless another one is still being rendered."""
-        target = self._videos / f"step_{self._first_step}.mp4"
+        target = self._run.videos_dir / f"step_{self._first_step}.mp4"
         self._first_step = None
         try:
             clip = self._reel.cut()
@@ -118,7 +119,7 @@ class _Recorder:
             logger.info("%s is skipped: %s is still being made.", target.name, self._film.target.name)
             return
         try:
-            self._film = FilmProcess(clip, target, self._gl, nice=_NICE)
+            self._film = FilmProcess(clip, target, self._gl, self._run.folder, nice=_NICE)
         except OSError as error:
             self._warn(str(error))
 

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 import torch
 
 from shoal.errors import ShoalError, UsageError
-from shoal.files import write_whole
+from shoal.files import folder_of
 
 _TRUST_HELP = "--trust unpickles it and runs whatever code is in it: pass it only for files from people you trust."
 _NOT_PLAIN = object()
@@ -194,8 +194,7 @@ def write_plain_checkpoint(state: dict[str, Any], file: Path) -> list[str]:
     buffer = io.BytesIO()
     torch.save({"iter": 0, "infos": None} | _plain(state, "", dropped), buffer)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, buffer.getbuffer())
+        folder_of(file).write(file, buffer.getbuffer())
     except OSError as error:
         message = f"{file} could not be written ({error.strerror or error}): make room, or pass another --output."
         raise ShoalError(message) from error

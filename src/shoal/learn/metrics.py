@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
-from shoal.files import write_whole
+from shoal.files import write_all
 from shoal.plan.changes import changes_of, flag_words
 from shoal.plan.rundir import RunDir
 
@@ -46,7 +46,7 @@ class JsonLinesWriter:
 
     def __init__(self, run: RunDir) -> None:
         # Unbuffered: what a full disk refused must not be written later, in the middle of another line.
-        self._file = run.metrics_jsonl.open("a+b", buffering=0)
+        self._file = run.folder.open(run.metrics_jsonl, "a+")
         self._file.seek(0)
         self._valid_bytes = self._file.read().rfind(b"\n") + 1
         self._file.truncate(self._valid_bytes)  # A process that was killed may have left half a line.
@@ -55,10 +55,8 @@ class JsonLinesWriter:
         """Append one line. NaN and infinity, which JSON does not have, become null."""
         plain = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps(plain).encode() + b"\n"
-        rest = line
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file, line)
         except OSError:
             self._file.truncate(self._valid_bytes)
             raise
@@ -133,7 +131,7 @@ class WandbWriter:
             settings=_settings(self._wandb, config),
         )
         if not (run_id or started.disabled):
-            write_whole(run.wandb_run_id, f"{started.id}\n")
+            run.folder.write(run.wandb_run_id, f"{started.id}\n")
         return started
 
     def write(self, row: Mapping[str, float]) -> None:
@@ -157,7 +155,7 @@ class WandbWriter:
 def _import_wandb(run: RunDir) -> Any:  # noqa: ANN401  An optional package has no type here.
     """Import wandb with its two temporary directories in the run directory, as a killed process leaves them."""
     files = run.path / "wandb"
-    files.mkdir(exist_ok=True)
+    run.folder.make(files)
     before, tempfile.tempdir = tempfile.tempdir, str(files)
     try:
         import wandb

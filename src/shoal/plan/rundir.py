@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from shoal.errors import UsageError
+from shoal.files import Folder
 
 MODEL_FILE = "model.xml"
 """Name of the copy of an MJCF file."""
@@ -71,6 +72,11 @@ class RunDir:
     """Default directory of the per-rank log files."""
     ranks_dir = _Below("ranks")
     """Heartbeat, exit record, stack dump and diverged environments of each rank."""
+
+    @property
+    def folder(self) -> Folder:
+        """What writes in it."""
+        return Folder(self.path)
 
     @property
     def name(self) -> str:

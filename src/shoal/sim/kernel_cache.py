@@ -7,14 +7,15 @@ that is killed.
 import logging
 import os
 import platform
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import warp as wp
 from filelock import FileLock, Timeout
+
+from shoal.files import Folder, folder_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ def exclusive_kernel_cache() -> Iterator[None]:
     """Lock this machine's kernel cache."""
     wp.init()
     directory = Path(str(wp.config.kernel_cache_dir))  # Set by wp.init.
-    directory.mkdir(parents=True, exist_ok=True)
+    folder = folder_of(directory / "shoal.lock")
     lock = FileLock(directory / "shoal.lock")
     try:
         lock.acquire(timeout=SILENT_WAIT_S)
@@ -35,21 +36,22 @@ def exclusive_kernel_cache() -> Iterator[None]:
         logger.info("Another worker is compiling Warp kernels into %s: waiting for it.", directory)
         lock.acquire()
     try:
-        with _temporary_files_in(directory / "temporary"):
+        with _temporary_files_in(folder, directory / "temporary"):
             yield
     finally:
         lock.release()
 
 
 @contextmanager
-def _temporary_files_in(root: Path) -> Iterator[None]:
+def _temporary_files_in(folder: Folder, root: Path) -> Iterator[None]:
     """Set the directory of the compiler's temporary files, and remove those of dead processes of this machine."""
     host = platform.node()
     for left in root.glob(f"{host}.*"):
         if not Path("/proc", left.name.removeprefix(f"{host}.")).exists():
-            shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                folder.remove_tree(left)
     mine = root / f"{host}.{os.getpid()}"
-    mine.mkdir(parents=True, exist_ok=True)
+    folder.make(mine)
     usual, tempfile.tempdir = tempfile.tempdir, str(mine)
     try:
         yield

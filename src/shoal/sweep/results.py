@@ -12,7 +12,7 @@ from typing import Any
 from shoal import __version__
 from shoal.config.plain import to_plain
 from shoal.config.sweep import SweepFile
-from shoal.files import write_whole
+from shoal.files import Folder
 from shoal.jobs.report import page, table
 from shoal.plan.rundir import RunDir
 from shoal.sweep.file import metric_of
@@ -28,10 +28,10 @@ def write_results(folder: Path, sweep: SweepFile, rows: Sequence[Mapping[str, An
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([*_COLUMNS, *sweep.parameters, "run"])
     lines.writerows([*cells_of(sweep, row), row["run"]] for row in rows)
-    write_whole(folder / "results.csv", text.getvalue())
+    Folder(folder).write(folder / "results.csv", text.getvalue())
     results = {"shoal": __version__, "sweep": to_plain(sweep), "metric": metric_of(sweep), "trials": rows}
-    write_whole(folder / "results.json", json.dumps(results, indent=2))
-    write_whole(folder / "report.html", _report(sweep, rows))
+    Folder(folder).write(folder / "results.json", json.dumps(results, indent=2))
+    Folder(folder).write(folder / "report.html", _report(sweep, rows))
 
 
 def cells_of(sweep: SweepFile, row: Mapping[str, Any]) -> list[Any]:
@@ -50,8 +50,8 @@ def record_loss(folder: Path, rank: int | None, error: str, since: int) -> bool:
     lines = metrics.read_bytes()[since:].splitlines() if metrics.exists() else []
     rows = [row for row in map(json.loads, lines) if row["rank"] == rank]
     if rows and rows[-1]["state"] == "running":
-        with losses_of(RunDir(folder / "trials" / f"{rows[-1]['trial']:04d}")).open("a", encoding="utf-8") as file:
-            file.write(error.replace("\n", " ") + "\n")
+        run = RunDir(folder / "trials" / f"{rows[-1]['trial']:04d}")
+        Folder(folder).append(losses_of(run), error.replace("\n", " "))
     return bool(rows)
 
 

@@ -6,12 +6,11 @@ of a killed worker is free at once. Its state in the study stays `RUNNING`, with
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import optuna
 from optuna.storages import JournalStorage
@@ -19,6 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from shoal.config.sweep import SweepFile
+from shoal.files import Folder
 from shoal.launch.run_record import is_in_use, lock_run
 from shoal.plan.rundir import RunDir
 from shoal.sweep.file import config_of, grid_of, is_whole, number_of_trials
@@ -33,18 +33,20 @@ class _JournalLock:
     """A lock on the journal itself, which ends with its process; Optuna's own stay for a while."""
 
     def __init__(self, journal: Path) -> None:
-        self._journal, self._descriptor = journal, -1
+        self._journal = journal
+        self._opened: IO[bytes] | None = None
 
     def acquire(self) -> bool:
-        self._descriptor = os.open(self._journal, os.O_RDWR | os.O_NOFOLLOW)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+        self._opened = opened = Folder(self._journal.parent).open(self._journal, "r+")
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        data = opened.read()
         if not data.endswith(b"\n"):  # A killed process, or a full disk, has left the line incomplete.
-            os.ftruncate(self._descriptor, data.rfind(b"\n") + 1)
+            opened.truncate(data.rfind(b"\n") + 1)
         return True
 
     def release(self) -> None:
-        os.close(self._descriptor)
+        if self._opened is not None:
+            self._opened.close()
 
 
 @dataclass(slots=True)
@@ -101,7 +103,9 @@ class SweepStudy:
     def claim(self) -> Iterator[Trial | None]:
         """Lock a trial for the body: an unfinished one that no process trains, or else a new one; None without."""
         with ExitStack() as stack:
-            with _locked(self._folder / "trials"):  # So that no more trials are made than were asked for.
+            with Folder(self._folder).locked(
+                self._folder / "trials"
+            ):  # So that no more trials are made than were asked for.
                 trial = self._claim(stack)
             yield trial
 
@@ -126,7 +130,7 @@ class SweepStudy:
             study.enqueue_trial({name: self._encoded(name, value) for name, value in grid.items()})
         trial = study.ask() if earlier is None else optuna.Trial(study, earlier._trial_id)  # noqa: SLF001  No other way.
         run = RunDir(self._folder / "trials" / f"{number:04d}")
-        run.path.mkdir(exist_ok=True)
+        Folder(self._folder).make(run.path)
         lock_run(run, stack)
         return Trial(
             study=study,
@@ -176,14 +180,3 @@ class SweepStudy:
             "error": trial.user_attrs.get(_ERROR, ""),
             "run": str(self._run(trial).path),
         }
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

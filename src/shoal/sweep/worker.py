@@ -20,7 +20,6 @@ from shoal.errors import (
     WorkerLostError,
     did_you_mean,
 )
-from shoal.files import write_whole
 from shoal.heartbeat import Heartbeat
 from shoal.launch.modes import without
 from shoal.launch.run_record import record_end, record_launch
@@ -118,7 +117,7 @@ class _Worker:
                     raise
                 reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
                 details = error.details if isinstance(error, ShoalError) else ""
-                write_whole(trial.run.path / "traceback.txt", details or traceback.format_exc())
+                trial.run.folder.write(trial.run.path / "traceback.txt", details or traceback.format_exc())
                 logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
                 self._end(trial, "failed", reason.partition("\n")[0])
                 refuse_broken_gpu(self.device, self._number, error)
@@ -191,11 +190,7 @@ class _Worker:
             "score": None if last is None else trial.reported[last],
             "parameters": trial.parameters,
         }
-        descriptor = os.open(self._spec.run.metrics_jsonl, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, (json.dumps(row) + "\n").encode())  # In one piece: others write there too.
-        finally:
-            os.close(descriptor)
+        self._spec.run.folder.append(self._spec.run.metrics_jsonl, json.dumps(row))
         if self._on_row is not None:
             self._on_row(row)
 

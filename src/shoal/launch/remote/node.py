@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.plain import from_plain
+from shoal.files import folder_of, write_all
 from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.remote.channel import Message
@@ -133,10 +134,8 @@ class RemoteNode:
     def _append_to_file(self, message: Message) -> None:
         file = self._destination(message["group"], message["name"])
         if file is not None:
-            with contextlib.suppress(OSError):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("ab") as output:
-                    output.write(base64.b64decode(message["data"]))
+            with contextlib.suppress(OSError), folder_of(file).open(file, "a") as output:
+                write_all(output, base64.b64decode(message["data"]))
 
     def _destination(self, group: str, name: str) -> Path | None:
         """Return where a file belongs; None for one that is not of this node's ranks."""

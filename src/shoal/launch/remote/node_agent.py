@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shoal.files import folder_of
 from shoal.launch.node import LocalNode, NodeStatus
 from shoal.launch.reaper import reaped_scratch
 from shoal.launch.remote.channel import Channel, Message
@@ -117,7 +118,7 @@ def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request:
         }
         spec = replace(asked, **here)
         if not shares_runs:
-            spec.run.ranks_dir.mkdir(parents=True)
+            folder_of(spec.run.run_json).make(spec.run.ranks_dir)
         node = LocalNode(spec, json.dumps(worker | here))
         node.start()
         sent, sent_at = NodeStatus(), -math.inf

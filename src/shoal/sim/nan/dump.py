@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.files import write_whole
+from shoal.files import Folder, folder_of
 
 _BROKEN = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 """Errors of reading half a file, or one that holds something else."""
@@ -86,8 +86,8 @@ class Dump:
         raise UsageError(f"--env {env} was asked for, but the file has the environments {there}: pass one of them.")
 
 
-def write_dump(dump: Dump, file: Path) -> None:
-    """Write a file, whole or not at all.
+def write_dump(dump: Dump, file: Path, folder: Folder | None = None) -> None:
+    """Write a file in a folder, whole or not at all.
 
     Raises:
         OSError: The disk refused it.
@@ -101,7 +101,7 @@ def write_dump(dump: Dump, file: Path) -> None:
         arrays |= {f"{each.env}/{name}": values for name, values in own.items()}
     out = io.BytesIO()
     np.savez_compressed(out, **arrays)
-    write_whole(file, out.getbuffer())
+    (folder or folder_of(file)).write(file, out.getbuffer())
 
 
 def read_dump(file: Path) -> Dump:

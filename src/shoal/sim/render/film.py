@@ -1,7 +1,7 @@
 """Films: a clip is drawn and encoded to an mp4 in a process, and a GL context, of its own.
 
-``python -m shoal.sim.render.film TARGET PARENT NICE`` reads a clip from its standard input, which must be a file, and
-ends with the thread of process PARENT that has started it.
+``python -m shoal.sim.render.film TARGET FOLDER PARENT NICE`` reads a clip from its standard input, which must be a
+file, and ends with the thread of process PARENT that has started it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 from shoal import PYTHON
 from shoal.checks.film import GL_VARIABLE
 from shoal.errors import ShoalError
+from shoal.files import Folder, folder_of
 from shoal.procfs import end_with_parent, how_it_ended
 
 if TYPE_CHECKING:
@@ -32,19 +33,21 @@ _CLEAN_UP_S = 5.0
 class FilmProcess:
     """A process that draws and encodes one clip. It leaves nothing but the film."""
 
-    def __init__(self, clip: Clip, target: Path, gl: str, *, nice: int = 0) -> None:
+    def __init__(self, clip: Clip, target: Path, gl: str, folder: Folder | None = None, *, nice: int = 0) -> None:
         """Start to make the mp4 `target`. `gl` is the GL backend, see `shoal.checks.film`.
+
+        It is in a directory of `folder`, by default where the user has named it.
 
         Raises:
             OSError: There is no room for the clip, or for another process.
         """
-        self.target = target
+        self.target, self._folder = target, folder or folder_of(target)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  It lives as long as the process.
         with tempfile.TemporaryFile() as file:  # Neither file has a name that could be left behind.
             clip.write(file)
             file.seek(0)
             self._process = subprocess.Popen(
-                [*PYTHON, "-m", __name__, str(target), str(os.getpid()), str(nice)],
+                [*PYTHON, "-m", __name__, str(target), str(self._folder.path), str(os.getpid()), str(nice)],
                 env={**os.environ, GL_VARIABLE: gl},
                 stdin=file,
                 stdout=self._output,
@@ -80,17 +83,17 @@ class FilmProcess:
         if not self.wait(_CLEAN_UP_S):
             self._process.kill()
             self._process.wait()
-            unfinished(self.target).unlink(missing_ok=True)
+            self._folder.remove(unfinished(self.target))
         self._output.close()
 
 
-def make_film(clip: Clip, target: Path, gl: str) -> None:
-    """Make a film, and wait for it.
+def make_film(clip: Clip, target: Path, gl: str, folder: Folder | None = None) -> None:
+    """Make a film, and wait for it. See `FilmProcess`.
 
     Raises:
         ShoalError: It failed.
     """
-    process = FilmProcess(clip, target, gl)
+    process = FilmProcess(clip, target, gl, folder)
     try:
         process.wait()
         reason = process.why_failed()
@@ -113,7 +116,7 @@ def _lines_of(file: IO[bytes]) -> list[str]:
 # In the process.
 
 
-def _draw(clip: Clip, target: Path) -> None:
+def _draw(clip: Clip, target: Path, folder: Folder) -> None:
     """Draw and encode a clip.
 
     The film runs in real time: above 60 steps a second, only every second, third, ... is shown.
@@ -121,24 +124,25 @@ def _draw(clip: Clip, target: Path) -> None:
     from shoal.sim.render.camera import Camera
     from shoal.sim.render.clip import load_scene
 
-    target.parent.mkdir(parents=True, exist_ok=True)
+    folder.make(target.parent)
     part = unfinished(target)
     try:
         with (
+            folder.open(part, "w+") as file,
             Camera(load_scene(clip.scene), clip.size) as camera,
-            _encoder(part, clip.size, clip.frames_a_second) as encode,
+            _encoder(file.fileno(), clip.size, clip.frames_a_second) as encode,
         ):
             for step in range(0, len(clip.positions), clip.stride):
                 marks = clip.marks[step] if clip.marks else ()
                 encode(camera.picture(clip.positions[step], marks).tobytes())
-        part.replace(target)
+        folder.rename(part, target)
     finally:
-        part.unlink(missing_ok=True)
+        folder.remove(part)
 
 
 @contextmanager
-def _encoder(file: Path, size: tuple[int, int], rate: float) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that encodes one frame, colours from top left to bottom right.
+def _encoder(file: int, size: tuple[int, int], rate: float) -> Iterator[Callable[[bytes], object]]:
+    """Yield a function that encodes one frame, colours from top left to bottom right, into an open file.
 
     Raises:
         OSError: The film could not be written.
@@ -148,9 +152,11 @@ def _encoder(file: Path, size: tuple[int, int], rate: float) -> Iterator[Callabl
     frames = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{size[0]}x{size[1]}", "-r", f"{rate:.6f}", "-i", "-"]
     # Players want this colour format, and to begin before they have the whole file.
     coded = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
-    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *frames, *coded, str(file)]
+    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error", *frames, *coded, f"/dev/fd/{file}"]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=output, pass_fds=[file]
+        )
         if process.stdin is None:  # It is, with PIPE.
             raise OSError
         try:
@@ -166,7 +172,7 @@ def _encoder(file: Path, size: tuple[int, int], rate: float) -> Iterator[Callabl
             raise OSError(f"ffmpeg failed ({lines[0] if lines else code})")
 
 
-def _main(target: Path, parent: int, nice: int) -> None:
+def _main(target: Path, folder: Folder, parent: int, nice: int) -> None:
     """Make a film of the clip on standard input; a failure is one line on standard error."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # And so clean up.
     end_with_parent(parent, signal.SIGTERM)
@@ -174,7 +180,7 @@ def _main(target: Path, parent: int, nice: int) -> None:
     try:
         from shoal.sim.render.clip import Clip
 
-        _draw(Clip.read(sys.stdin.buffer), target)
+        _draw(Clip.read(sys.stdin.buffer), target, folder)
     except Exception as error:  # noqa: BLE001  The parent reports any error.
         sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         sys.stderr.flush()
@@ -182,4 +188,4 @@ def _main(target: Path, parent: int, nice: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _main(Path(sys.argv[1]), Folder(Path(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))

@@ -9,6 +9,7 @@ Two kinds of files are read:
   [rad], as Unitree retargeted LAFAN1.
 """
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError, did_you_mean
+from shoal.files import folder_of
 from shoal.mdp.robots import height_above_ground
 
 CSV_FPS = 30.0
@@ -151,8 +153,9 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
     Raises:
         OSError: It cannot be written.
     """
+    written = io.BytesIO()
     np.savez_compressed(
-        file,
+        written,
         fps=np.array([motion.fps]),
         joint_pos=motion.qpos[:, _BASE:].astype(np.float32),
         joint_vel=motion.qvel[:, _BASE - 1 :].astype(np.float32),
@@ -163,6 +166,7 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
         joint_names=np.array(_joints(model)),
         body_names=np.array([model.body(index).name for index in range(1, model.nbody)]),
     )
+    folder_of(file).write(file, written.getbuffer())
 
 
 def _joints(model: mujoco.MjModel) -> list[str]:
