@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import signal
 import socket
+import struct
 import sys
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
+import viser
 from support.browser import drawn, needs_chromium, read, viewing
 from support.commands import Running, marked, start, wait_until
 from support.ports import listeners
 from support.stories import carry_out
+from support.tunnel import tunnel_to
+from websockets.frames import Frame, Opcode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +41,9 @@ def served(running: Running) -> str:
 
 def port_of(url: str) -> int:
     """The port in an address."""
-    return int(url.rpartition(":")[2])
+    port = urlsplit(url).port
+    assert port is not None
+    return port
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +120,126 @@ def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page],
 def test_nobody_else_is_reached_and_nobody_else_reaches_it(viewer: tuple[Running, Page]) -> None:
     running, page = viewer
     urls = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
-    assert [name for name in urls if not name.startswith((page.url, "data:", "blob:"))] == []
+    own = page.evaluate("location.origin") + "/"
+    assert [name for name in urls if not name.startswith((own, "data:", "blob:"))] == []
     assert {each.is_local for each in listeners(marked(running.mark))} == {True}
+
+
+def moves(page: Page) -> bool:
+    """Whether the page shows further steps."""
+    step = read(page, "Step")
+    return wait_until(lambda: read(page, "Step") != step, timeout=60.0)
+
+
+@needs_chromium
+def test_the_page_can_be_reloaded_and_reconnects_behind_a_tunnel(viewer: tuple[Running, Page]) -> None:
+    _, shown = viewer
+    assert shown.context.browser is not None
+    url = urlsplit(shown.url)
+    with tunnel_to(port_of(shown.url)) as tunnel, shown.context.browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"http://localhost:{tunnel.port}/")
+        assert "The viewer needs the token of the address that it printed" in page.content()
+        page.goto(f"http://localhost:{tunnel.port}/?{url.query}")
+        assert moves(page)
+        page.reload()
+        assert moves(page)
+        page.goto(f"http://localhost:{tunnel.port}/")
+        assert moves(page)
+        before = [*tunnel.open]
+        tunnel.cut()
+        assert wait_until(lambda: bool(tunnel.open) and not tunnel.open & {*before}, timeout=30.0)
+        assert moves(page)
+        assert page.evaluate("document.cookie") == ""
+
+
+@contextmanager
+def other_site() -> Iterator[HTTPServer]:
+    """Serve pages that hold nothing."""
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@needs_chromium
+def test_a_page_of_another_site_in_the_same_browser_cannot_connect(viewer: tuple[Running, Page]) -> None:
+    _, shown = viewer
+    assert shown.context.browser is not None
+    connects = """url => new Promise(resolve => {
+        const socket = new WebSocket(url);
+        socket.onopen = () => resolve(true);
+        socket.onerror = () => resolve(false);
+    })"""
+    url = urlsplit(shown.url)
+    socket_url = f"ws://{url.netloc}/"
+    with other_site() as other, shown.context.browser.new_context() as context:
+        page = context.new_page()
+        page.goto(shown.url)
+        assert page.evaluate(connects, socket_url)
+        for site in (f"http://localhost:{other.server_port}/", f"http://evil.localhost:{other.server_port}/"):
+            page.goto(site)
+            assert not page.evaluate(connects, socket_url)
+            assert not page.evaluate(connects, f"{socket_url}?{url.query}")
+        page.goto(f"http://evil.localhost:{url.port}/?{url.query}")  # A name of another that leads here.
+        assert "The viewer does not answer to this host name" in page.content()
+
+
+def connect(url: str) -> socket.socket:
+    """Open a WebSocket to a page's server, as viser's page does."""
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    lines = [
+        f"GET /?{parts.query} HTTP/1.1",
+        f"Host: {parts.netloc}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Protocol: viser-v{viser.__version__}",
+    ]
+    connection.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode())
+    assert connection.recv(12) == b"HTTP/1.1 101"
+    return connection
+
+
+def garbage() -> list[bytes]:
+    """What no page sends: frames and messages that are none."""
+    binary = [b"", bytes(range(256)) * 64, b"\x91" * 5000, b"\x81\xa4type\xa4Gone", b"\x81\xa4type\xb0GuiUpdateMessage"]
+    frames = [Frame(Opcode.BINARY, data).serialize(mask=True) for data in binary]
+    # Text, an unmasked frame, one that announces more than ever comes, bytes that are no frame, and nothing.
+    return [
+        *frames,
+        Frame(Opcode.TEXT, b"{}").serialize(mask=True),
+        b"\x82\x01x",
+        b"\x82\xff" + b"\x7f" * 12,
+        b"\xff" * 999,
+        b"",
+    ]
+
+
+@needs_chromium
+def test_garbage_disconnections_and_clients_that_never_read_do_not_stop_it(viewer: tuple[Running, Page]) -> None:
+    _, page = viewer
+    with ExitStack() as held:
+        for _ in range(200):
+            held.enter_context(connect(page.url))  # It is sent each frame, and reads none.
+        assert moves(page)
+        for data in garbage():
+            held.enter_context(connect(page.url)).sendall(data)
+            raw = held.enter_context(socket.create_connection(("127.0.0.1", port_of(page.url))))
+            raw.sendall(data or b"GET /")  # No request at all.
+        assert moves(page)
+        for _ in range(50):
+            with connect(page.url) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # A reset.
+        assert moves(page)
+        held.enter_context(connect(page.url))
+    assert moves(page)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +247,13 @@ def test_nobody_else_is_reached_and_nobody_else_reaches_it(viewer: tuple[Running
 )
 def test_a_signal_ends_it_and_nothing_is_left(where: Path, number: signal.Signals, code: int) -> None:
     running = start(PLAY, where)
-    port = port_of(served(running))
+    url = served(running)
+    port = port_of(url)
     running.signal_itself(number)
     ended = running.end()
     assert (ended.code, ended.left_processes, ended.left_files) == (code, [], []), ended.stderr
+    token = urlsplit(url).query.removeprefix("token=")
+    assert ((ended.stdout + ended.stderr).count(token), len(token)) == (1, 43)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
@@ -137,4 +268,4 @@ def test_a_taken_port_is_passed_over(where: Path) -> None:
         running.signal_itself(signal.SIGINT)
         assert running.end().code == 0
     assert port_of(url) > port
-    assert f"ssh -L {port_of(url)}:127.0.0.1:{port_of(url)} {socket.gethostname()}" in line
+    assert line.endswith(f"ssh -L {port_of(url)}:127.0.0.1:{port_of(url)} {socket.gethostname()}\n")

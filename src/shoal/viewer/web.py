@@ -19,6 +19,7 @@ from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.rundir import RunDir
 from shoal.sim.render.shapes import SceneGeometry
 from shoal.tasks.registry import TaskSpec
+from shoal.viewer.access import Guard
 from shoal.viewer.controls import ControlPanel
 from shoal.viewer.playback import FRAME_S, Pacer, Playback
 from shoal.viewer.scene import ViserScene
@@ -36,24 +37,22 @@ def show(
     with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
         playback = Playback(env, policy)
         geometry = SceneGeometry(playback.picture.scene())
-        with _served(config, label=spec.name) as server:
+        with _served(config, label=spec.name) as (server, token):
             scene = ViserScene(server, geometry, playback.positions())
             panel = ControlPanel(
                 server.gui, num_envs=env.num_envs, commands=playback.commands, follow=geometry.has_free_joint
             )
-            for line in viewer_urls(config.viewer_host, server.get_port()):
+            for line in viewer_urls(config.viewer_host, server.get_port(), token):
                 print_line(line)
             WebViewer(playback, scene, panel, model, config.agent_kind).run()
 
 
-def viewer_urls(host: str, port: int) -> list[str]:
+def viewer_urls(host: str, port: int, token: str) -> list[str]:
     """Return lines with the page's address, and the ssh command for another machine."""
-    local = host if host.startswith("127.") or host == "localhost" else ""
-    lines = [f"Viewer: http://{local or host}:{port} (Ctrl-C ends it)"]
-    if local:
-        lines.append(
-            f"From another machine: ssh -L {port}:{local}:{port} {socket.gethostname()}, then http://localhost:{port}"
-        )
+    shown = socket.gethostname() if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104
+    lines = [f"Viewer: http://{shown}:{port}/?token={token} (Ctrl-C ends it)"]
+    if host.startswith("127.") or host == "localhost":
+        lines.append(f"From another machine, first run: ssh -L {port}:{host}:{port} {socket.gethostname()}")
     return lines
 
 
@@ -66,15 +65,16 @@ class _Server(viser.ViserServer):
 
 
 @contextmanager
-def _served(config: PlayConfig, *, label: str) -> Iterator[_Server]:
-    """Serve an empty page."""
+def _served(config: PlayConfig, *, label: str) -> Iterator[tuple[_Server, str]]:
+    """Serve an empty page; yield its server and token."""
+    guard = Guard(config.viewer_host)
     logging.getLogger("websockets").setLevel(logging.CRITICAL)  # It logs each client that does not speak HTTP.
-    with redirect_stdout(io.StringIO()):  # viser prints the address in its own words.
+    with guard.installed(), redirect_stdout(io.StringIO()):  # viser prints the address in its own words.
         server = _Server(host=config.viewer_host, port=config.viewer_port, label=label, verbose=False)
     try:
         server.gui.configure_theme(show_share_button=False, show_logo=False)
         server.gui.main_panel.dock_right()
-        yield server
+        yield server, guard.token
     finally:
         with redirect_stdout(io.StringIO()):
             server.stop()
