@@ -52,12 +52,12 @@ def filming(
     if reel is None:
         yield None
         return
-    for left in videos.glob(unfinished(videos / "*.mp4").name):  # By a run that was killed with its renderer.
-        left.unlink(missing_ok=True)
     recorder = _Recorder(reel, videos, config.video_interval, choose_gl(world.device, os.environ))
     try:
         yield recorder.on_step
         recorder.finish(world.beat.mark, hurry)
+        for left in videos.glob(unfinished(videos / "*.mp4").name):  # By a run that was killed with its renderer.
+            left.unlink(missing_ok=True)
     finally:
         recorder.end()
 

@@ -1,12 +1,11 @@
 """MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
 
+import filecmp
 import importlib.util
 import os
 import re
 import shutil
 from pathlib import Path
-
-import mujoco
 
 from shoal.errors import UsageError, did_you_mean
 
@@ -80,6 +79,8 @@ def copy_model(file: Path, directory: Path, name: str) -> None:
     Raises:
         OSError: They cannot be written.
     """
+    import mujoco
+
     if file.suffix != ".xml":
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
@@ -98,3 +99,14 @@ def copy_model(file: Path, directory: Path, name: str) -> None:
         if each.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, target)
+
+
+def differing_file(file: Path, copy: Path, directory: Path) -> Path | None:
+    """Return the first file of a model that differs from its copy, which `copy_model` made as `copy` in `directory`."""
+    up = [".."] * len(copy.parent.relative_to(directory).parts)
+    root = Path(os.path.abspath(file.parent.joinpath(*up)))  # noqa: PTH100  Links are followed by copies, too.
+    for each in filter(Path.is_file, sorted(directory.rglob("*"))):
+        own = file if each == copy else root / each.relative_to(directory)
+        if not (own.is_file() and filecmp.cmp(each, own, shallow=False)):
+            return own
+    return None
