@@ -38,7 +38,8 @@ def refuse_other_terms(config: TrainConfig, start: Start, model: Path, env: VecE
         return
     changes = [f"{name} is new" for name in now if name not in then]
     changes += [f"{name} is gone" for name in then if name not in now]
-    changes += [f"{name} has {now[name]} columns, not {then[name]}" for name in now if then.get(name, 0) != now[name]]
+    both = [name for name in now if name in then]
+    changes += [f"{name} has {now[name]} columns, not {then[name]}" for name in both if now[name] != then[name]]
     new_run = "train a new run from the beginning, as its weights take no other columns"
     if fits:
         new_run = f"start a new run from its weights: {new_run_words(config, start.model)}"
