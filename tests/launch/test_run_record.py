@@ -16,7 +16,7 @@ from support.stories import plan_of
 from shoal.cli.parse import parse_play, parse_train
 from shoal.errors import UsageError
 from shoal.launch.run_record import make_log_dir, make_run_dir, record_launch
-from shoal.learn.run_json import record_end
+from shoal.learn.run_json import record_end, write_launch
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED
 from shoal.plan.rundir import RunDir
@@ -124,6 +124,22 @@ def test_the_record_is_replaced_whole(log_root: Path) -> None:
     record_end(run, launch, 0, "finished", {0: "0123456789abcdef"})
     assert run.run_json.stat().st_ino != first
     assert not list(run.path.glob("*.unfinished"))
+
+
+def test_the_end_of_a_launch_that_was_never_written_is_not_that_of_the_one_before(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    first = record_launch(run, plan)
+    write_checkpoint(run, 5, {}, 1)
+    before = run.run_json.read_bytes()
+    resumed = plan_of(log_root, TASK, "--resume")
+    second = record_launch(run, resumed)
+    assert second != first
+    record_end(run, second, 2, "It does not fit.")
+    assert run.run_json.read_bytes() == before
+    write_launch(run, resumed.config, second)
+    record_end(run, json.loads(json.dumps(second)), 0, "finished")  # As a rank has received it.
+    assert [launch["ended"] is not None for launch in launches_in(run.path)] == [False, True]
 
 
 def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> None:
