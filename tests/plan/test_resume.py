@@ -15,6 +15,7 @@ from shoal.config.learners import LEARNERS
 from shoal.config.plain import to_plain
 from shoal.errors import UsageError
 from shoal.launch.run_record import make_run_dir, record_launch
+from shoal.mdp.robots import SHIPPED
 from shoal.plan.changes import flatten
 from shoal.plan.resume import _OF_NETWORKS
 from shoal.plan.rundir import RunDir
@@ -39,34 +40,29 @@ def run_of(log_root: Path, *words: str) -> RunDir:
 @pytest.mark.parametrize(
     ("trained", "flags", "there"),
     [
-        ("", "--agent.actor.hidden-dims 32", "--agent.actor.hidden-dims 256 128 64"),
-        ("", "--agent.critic.obs-normalization", "--agent.critic.no-obs-normalization"),
+        ("", "--agent.actor.hidden-dims 32", "--agent.actor.hidden-dims 64 64"),
+        ("", "--agent.critic.no-obs-normalization", "--agent.critic.obs-normalization"),
         ("", "--agent.actor.distribution.std-type log", None),
-        (
-            "--agent.actor.distribution.std-type log",
-            "--agent.actor.distribution.std-type scalar",
-            "--agent.actor.distribution.std-type log",
-        ),
         (f"{RND}.enabled", f"{RND}.num-outputs 4", f"{RND}.num-outputs 1"),
         ("", f"{RND}.enabled {RND}.num-outputs 4", None),
         ("", "--agent.actor.distribution.init-std 0.5 --agent.algorithm.learning-rate 0.1", None),
-        ("--learner fast_sac", "--agent.critic-hidden-dims 8", "--agent.critic-hidden-dims 256 256 128"),
         ("--learner fast_sac", "--agent.num-atoms 8", "--agent.num-atoms 101"),
-        ("--learner grpo", "--agent.actor.hidden-dims 8", "--agent.actor.hidden-dims 256 128 64"),
+        ("--learner grpo", "--agent.actor.hidden-dims 8", "--agent.actor.hidden-dims 64 64"),
     ],
 )
+@pytest.mark.parametrize("start", ["--resume", "--checkpoint"])
 def test_networks_are_compared_with_those_of_the_run(
-    trained: str, flags: str, there: str | None, log_root: Path
+    trained: str, flags: str, there: str | None, start: str, log_root: Path
 ) -> None:
     run = run_of(log_root, CARTPOLE, *trained.split())
-    for words in (("--resume", str(run.path)), (*trained.split(), "--checkpoint", str(run.checkpoint_dir(5)))):
-        if there is None:
-            plan_of(log_root, CARTPOLE, *words, *flags.split())
-            continue
-        with pytest.raises(UsageError) as caught:
-            plan_of(log_root, CARTPOLE, *words, *flags.split())
-        assert str(caught.value).startswith(f"{flags.split(' --')[0]} was asked for, but the networks of the run ")
-        assert f" were trained with {there}, and their weights fit no others" in str(caught.value)
+    words = (CARTPOLE, start, str(run.path), *trained.split(), *flags.split())
+    if there is None:  # Either is a default, of which the configuration does not tell the value, or fits.
+        plan_of(log_root, *words)
+        return
+    with pytest.raises(UsageError) as caught:
+        plan_of(log_root, *words)
+    assert str(caught.value).startswith(f"{flags.partition(' --')[0]} was asked for, but the networks of the run ")
+    assert f" were trained with {there}, and their weights fit no others" in str(caught.value)
 
 
 def test_a_policy_is_played_with_the_networks_of_its_run(log_root: Path) -> None:
@@ -96,9 +92,6 @@ def test_every_field_of_networks_is_one_of_a_learner() -> None:
 
 
 MESH = "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
-ROBOT = (
-    '<mujoco><compiler meshdir="../meshes"/><asset><mesh file="horn.obj"/></asset><include file="body.xml"/></mujoco>'
-)
 
 
 def write_robot(directory: Path) -> Path:
@@ -106,18 +99,22 @@ def write_robot(directory: Path) -> Path:
     (directory / "dog").mkdir(parents=True)
     (directory / "meshes").mkdir()
     (directory / "meshes" / "horn.obj").write_text(MESH, encoding="utf-8")
-    (directory / "dog" / "body.xml").write_text("<mujoco><worldbody/></mujoco>", encoding="utf-8")
-    (directory / "dog" / "dog.xml").write_text(ROBOT, encoding="utf-8")
+    horn = '<mujoco><asset><mesh file="horn.obj"/></asset></mujoco>'
+    (directory / "dog" / "horn.xml").write_text(horn, encoding="utf-8")
+    more = '<compiler meshdir="../meshes"/><include file="horn.xml"/><worldbody>'
+    text = SHIPPED.read_text(encoding="utf-8").replace("<worldbody>", more, 1)
+    (directory / "dog" / "dog.xml").write_text(text, encoding="utf-8")
     return directory / "dog" / "dog.xml"
 
 
-@pytest.mark.parametrize("file", ["dog/dog.xml", "dog/body.xml", "meshes/horn.obj"])
+@pytest.mark.parametrize("file", ["dog/dog.xml", "dog/horn.xml", "meshes/horn.obj"])
 def test_a_robot_is_compared_with_all_files_of_the_runs_own(file: str, log_root: Path, tmp_path: Path) -> None:
     one, other = write_robot(tmp_path / "one"), write_robot(tmp_path / "other")
     run = run_of(log_root, DOG, "--env.robot", str(one))
     words = (DOG, "--resume", str(run.path), "--env.robot", str(other))
     assert plan_of(log_root, *words).continued == run  # An equal one elsewhere.
-    (tmp_path / "other" / file).write_text("<mujoco><worldbody></worldbody></mujoco>", encoding="utf-8")
+    with (tmp_path / "other" / file).open("a", encoding="utf-8") as changed:
+        changed.write("\n")
     with pytest.raises(UsageError) as caught:
         plan_of(log_root, *words)
     message = str(caught.value)
@@ -127,7 +124,8 @@ def test_a_robot_is_compared_with_all_files_of_the_runs_own(file: str, log_root:
     assert plan.start is not None
     assert (plan.continued, plan.start.mode) == (None, "weights")
     assert plan_of(log_root, DOG, "--resume", str(run.path)).continued == run
-    (run.models_dir / "robot" / file.replace("dog.xml", "model.xml")).write_text("<mujoco/>", encoding="utf-8")
+    with (run.models_dir / "robot" / file.replace("dog.xml", "model.xml")).open("a", encoding="utf-8") as changed:
+        changed.write("\n")
     assert plan_of(log_root, DOG, "--resume", str(run.path)).continued == run  # Its checkpoint does not tell.
 
 
