@@ -179,8 +179,3 @@ def make_first_free(parent: Path, names: Iterable[str]) -> Path:
             (parent / name).mkdir()
             return parent / name
     raise AssertionError  # pragma: no cover  The names do not end.
-
-
-def write_whole(path: Path, data: bytes | memoryview | str) -> None:
-    """Replace a file."""
-    Folder(path.parent).write(path, data)

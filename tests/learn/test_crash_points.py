@@ -20,6 +20,7 @@ from shoal.commands.checkpoints import verify
 from shoal.config import CheckpointsConfig
 from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.learn.checkpoints import write_snapshot
+from shoal.learn.run_json import write_launch
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 from shoal.plan.rundir import RunDir
 
@@ -127,7 +128,7 @@ def test_a_resume_goes_on_from_it_and_its_launch_sweeps_what_was_left(first: Cra
         plan = plan_of(log_root, TASK, "--resume")
         assert plan.continued == run, done
         assert plan.start_iteration == first.newest(done), done
-        record_launch(run, plan)
+        write_launch(run, plan.config, record_launch(run, plan))
         assert [name for name in (path.name for path in run.checkpoints_dir.iterdir()) if not name.isdigit()] == []
         run.unfinished_dir(NEW + 1).mkdir()
         for rank in (1, 0):
