@@ -14,7 +14,6 @@ PACKAGE = Path(shoal.__file__).parent
 ELSEWHERE = {
     "files.py": "this is the module",
     "cli/output.py": "opens /dev/null in the place of a closed stream",
-    "doctor/probe.py": "writes to its standard output",
     "launch/reaper.py": "a scratch directory of its own; it runs without the package",
     "launch/rendezvous.py": "a directory of its own, of mode 0700, in the place for temporary files",
     "launch/signed_store.py": "a secret in a new file of mode 0600, and a directory of its own, of mode 0700",

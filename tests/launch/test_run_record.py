@@ -50,7 +50,7 @@ def test_a_run_directory_that_cannot_be_written_is_refused(log_root: Path) -> No
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
     run.params_dir.write_text("", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"cannot be written \(File exists\)"):
+    with pytest.raises(UsageError, match=r"cannot be written \(params is no directory\)"):
         record_launch(run, plan)
 
 
@@ -93,7 +93,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
 
 
 def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:
-    made = [make_log_dir(tmp_path / "files") for _ in range(3)]
+    made = [make_log_dir(RunDir(tmp_path / "run"), tmp_path / "files") for _ in range(3)]
     assert len(set(made)) == 3
     datetime.fromisoformat(made[0].name)  # torchrunx's name
 
@@ -101,7 +101,7 @@ def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> 
 def test_a_directory_for_rank_files_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "files").write_text("", encoding="utf-8")
     with pytest.raises(UsageError, match=r"cannot be written to .*files.*set TORCHRUNX_LOG_DIR"):
-        make_log_dir(tmp_path / "files")
+        make_log_dir(RunDir(tmp_path / "run"), tmp_path / "files")
 
 
 def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:

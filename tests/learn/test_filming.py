@@ -17,6 +17,7 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.filming import filming
 from shoal.learn.groups import World
+from shoal.plan.rundir import RunDir
 from shoal.tasks.cartpole import model
 from shoal.tasks.cartpole.config import SwingupConfig
 from shoal.tasks.cartpole.task import Swingup
@@ -29,12 +30,19 @@ CONFIG = TrainConfig(task="Cartpole-Swingup", video=True, video_length=3, video_
 SCENE = model.scene  # MuJoCo is imported before a test says what it is to draw with.
 
 
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Where the films of a run are."""
+    return tmp_path / "videos"
+
+
 @contextmanager
 def filmed(
     videos: Path, config: TrainConfig = CONFIG, *, world: World = ALONE, hurry: bool = False
 ) -> Iterator[Callable[[int], None] | None]:
+    assert RunDir(videos.parent).videos_dir == videos
     env = WarpVecEnv(Swingup(SwingupConfig(), num_envs=2, device="cpu", seed=0))
-    with filming(env, config, videos, world, hurry=lambda: hurry) as on_step:
+    with filming(env, config, RunDir(videos.parent), world, hurry=lambda: hurry) as on_step:
         yield on_step
 
 
@@ -50,22 +58,22 @@ def steps(on_step: Callable[[int], None] | None, first: int, last: int) -> None:
 
 
 @draws
-def test_clips_begin_at_multiples_of_the_interval(tmp_path: Path) -> None:
-    with filmed(tmp_path) as on_step:
+def test_clips_begin_at_multiples_of_the_interval(videos: Path) -> None:
+    with filmed(videos) as on_step:
         steps(on_step, 5, 12)  # A run that goes on in the middle of an interval.
-        assert wait_until((tmp_path / "step_10.mp4").exists, timeout=60)
+        assert wait_until((videos / "step_10.mp4").exists, timeout=60)
         steps(on_step, 13, 20)
     # The last clip was cut short by the end.
-    assert names_in(tmp_path) == ["step_10.mp4", "step_20.mp4"]
-    assert [len(frames_of(tmp_path / name)[0]) for name in names_in(tmp_path)] == [3, 1]
+    assert names_in(videos) == ["step_10.mp4", "step_20.mp4"]
+    assert [len(frames_of(videos / name)[0]) for name in names_in(videos)] == [3, 1]
 
 
 @draws
-def test_a_clip_is_skipped_while_the_last_one_is_drawn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clip_is_skipped_while_the_last_one_is_drawn(videos: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="shoal")
-    with filmed(tmp_path) as on_step:
+    with filmed(videos) as on_step:
         steps(on_step, 0, 15)  # No film is made within microseconds.
-    assert names_in(tmp_path) == ["step_0.mp4"]
+    assert names_in(videos) == ["step_0.mp4"]
     messages = [record.getMessage() for record in caplog.records if " is skipped" in record.getMessage()]
     assert messages == ["step_10.mp4 is skipped: step_0.mp4 is still being made."]
 
@@ -76,15 +84,15 @@ def one_warning(caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_a_broken_renderer_costs_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    videos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MUJOCO_GL", "bogus")
-    with filmed(tmp_path) as on_step:
+    with filmed(videos) as on_step:
         steps(on_step, 0, 3)
         assert wait_until(lambda: call(on_step, 4) and bool(caplog.records), timeout=60)
         steps(on_step, 10, 12)
     assert "RuntimeError: invalid value for environment variable MUJOCO_GL: bogus" in one_warning(caplog)
-    assert names_in(tmp_path) == []
+    assert names_in(videos) == []
 
 
 def call(on_step: Callable[[int], None] | None, step: int) -> bool:
@@ -109,32 +117,32 @@ def test_a_scene_that_fails_costs_one_warning(tmp_path: Path, caplog: pytest.Log
             raise FileNotFoundError(message)
 
     env = WarpVecEnv(Misdrawn(SwingupConfig(), num_envs=1, device="cpu", seed=0))
-    with filming(env, CONFIG, tmp_path, ALONE, hurry=lambda: False) as on_step:
+    with filming(env, CONFIG, RunDir(tmp_path), ALONE, hurry=lambda: False) as on_step:
         assert on_step is None
     assert one_warning(caplog) == "A film could not be made (FileNotFoundError: no such mesh); training goes on."
 
 
 def test_a_task_without_a_scene_is_refused(tmp_path: Path) -> None:
     env = WarpVecEnv(CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0))
-    with pytest.raises(UsageError, match="cannot be shown"), filming(env, CONFIG, tmp_path, ALONE, hurry=bool):
+    with pytest.raises(UsageError, match="cannot be shown"), filming(env, CONFIG, RunDir(tmp_path), ALONE, hurry=bool):
         pass
 
 
-def test_only_rank_0_films_and_only_when_asked(tmp_path: Path) -> None:
-    with filmed(tmp_path, world=World(rank=1, local_rank=1, size=2)) as on_step:
+def test_only_rank_0_films_and_only_when_asked(videos: Path) -> None:
+    with filmed(videos, world=World(rank=1, local_rank=1, size=2)) as on_step:
         assert on_step is None
-    with filmed(tmp_path, TrainConfig(task="Cartpole-Swingup")) as on_step:
+    with filmed(videos, TrainConfig(task="Cartpole-Swingup")) as on_step:
         assert on_step is None
 
 
-def test_a_run_that_is_ended_waits_for_no_film(tmp_path: Path) -> None:
-    with filmed(tmp_path, hurry=True) as on_step:
+def test_a_run_that_is_ended_waits_for_no_film(videos: Path) -> None:
+    with filmed(videos, hurry=True) as on_step:
         steps(on_step, 0, 2)
-    assert names_in(tmp_path) == []
+    assert names_in(videos) == []
 
 
-def test_what_a_killed_film_left_is_swept(tmp_path: Path) -> None:
-    (tmp_path / ".step_0.mp4.part").touch()
-    with filmed(tmp_path):
-        assert names_in(tmp_path) == [".step_0.mp4.part"]  # A resume that fails would leave it.
-    assert names_in(tmp_path) == []
+def test_what_a_killed_film_left_is_swept(videos: Path) -> None:
+    (videos / ".step_0.mp4.part").touch()
+    with filmed(videos):
+        assert names_in(videos) == [".step_0.mp4.part"]  # A resume that fails would leave it.
+    assert names_in(videos) == []
