@@ -27,7 +27,8 @@ from shoal.plan.checkpoints import MODEL, Checkpoint, checkpoint_at, list_checkp
 from shoal.plan.job import Job
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir, refuse_bad_name
-from shoal.plan.saved_config import config_of_run, read_plain_file
+from shoal.plan.saved_config import config_of_run
+from shoal.reading import read_plain_file
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute

@@ -21,8 +21,14 @@ from shoal.files import write_whole
 from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.rundir import RunDir
 from shoal.provenance import now
+from shoal.reading import parse_object, read_bytes, read_lines, refusing
 
 State = Literal["finished", "failed", "unfinished"]
+
+REMEDY = "remove it, and evaluate again"
+EPISODE: dict[str, Any] = dict.fromkeys(("return", "length"), int | float) | {"index": int, "seed": int, "ended": str}
+EPISODE |= {"success": bool | None, "met_at_reset": bool, "terms": dict, "metrics": dict}
+"""Types of the fields of an episode."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +128,7 @@ class Ledger:
         if finished.exists():
             os.close(descriptor)
             return None
-        return Claim(job=job, part=part, file=file, descriptor=descriptor, done=_mend(descriptor))
+        return Claim(job=job, part=part, file=file, descriptor=descriptor, done=_mend(file, descriptor))
 
     def _tell_launcher(self, claim: Claim) -> None:
         """Tell the launching process which part this rank runs, for when it is lost."""
@@ -178,7 +184,8 @@ def state_of(out: Path, job: Job) -> State:
 
 def read_failures(out: Path, job: Job) -> list[dict[str, Any]]:
     """Return the attempts of a job that failed, oldest first."""
-    return _lines(JobFiles(out / job.name).failures)
+    kinds = {"part": int, "rank": int, "error": str}
+    return list(read_lines(JobFiles(out / job.name).failures, kinds, "remove it, and the job is tried again"))
 
 
 def record_failure(  # noqa: PLR0913  By name.
@@ -201,7 +208,8 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
     for file in RunDir(out).ranks_dir.glob("rank_*.part"):
         number = int(file.stem.removeprefix("rank_"))
         if rank in (None, number):
-            ran = json.loads(file.read_text(encoding="utf-8"))
+            with refusing(file, "remove it"):
+                ran = parse_object(read_bytes(file), {"job": str, "part": int})
             record_failure(out, ran["job"], part=ran["part"], rank=number, error=error)
             recorded += 1
         file.unlink()
@@ -210,7 +218,7 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
 
 def seconds_of(out: Path, job: Job) -> float | None:
     """Return the time that the parts of a job of this name took, altogether [s]; None if it is unknown."""
-    times = [each["seconds"] for each in _lines(_timing(out, job))]
+    times = [each["seconds"] for each in read_lines(_timing(out, job), {"seconds": int | float}, "remove it")]
     return sum(times) if times else None
 
 
@@ -234,7 +242,7 @@ def merge(out: Path, job: Job) -> None:
             unmerged = files.episodes.with_suffix(".unmerged")
             with unmerged.open("w", encoding="utf-8") as merged:
                 for part in finished:
-                    for episode in sorted(_lines(part), key=lambda each: each["index"]):
+                    for episode in sorted(read_lines(part, EPISODE, REMEDY), key=lambda each: each["index"]):
                         merged.write(json.dumps(episode) + "\n")
             if job.record:
                 _merge_recordings(files, job)
@@ -269,19 +277,9 @@ def _present(out: Path, rank: int) -> Path:
     return RunDir(out).ranks_dir / f"rank_{rank:05d}.part"
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file, without a line that a killed process has left incomplete."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def _mend(descriptor: int) -> set[int]:
+def _mend(file: Path, descriptor: int) -> set[int]:
     """Cut off an incomplete last line, and return the indices of the episodes in the file."""
+    indices = {episode["index"] for episode in read_lines(file, EPISODE, REMEDY)}
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.ftruncate(descriptor, len(whole))
-    return {json.loads(line)["index"] for line in whole.splitlines()}
+    os.ftruncate(descriptor, data.rfind(b"\n") + 1)
+    return indices

@@ -21,12 +21,13 @@ import yaml
 from shoal import __version__
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.files import write_whole
 from shoal.launch.exit_records import clear_exit_records
 from shoal.plan.rundir import MODEL_FILE, RunDir, experiment_dir, run_names
 from shoal.plan.training import TrainPlan
 from shoal.provenance import git_state, now, versions
+from shoal.reading import parse_object, read_bytes, read_lines, refusing
 from shoal.timing import POLL_S, RUN_LOCK_S, wait_for
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ def record_end(run: RunDir, exit_code: int, last_line: str, digests: Mapping[int
         launches = _launches(run)
         launches[-1]["ended"] = ended
         _write_launches(run, launches)
-    except (OSError, ValueError) as error:
+    except (OSError, ShoalError) as error:
         logger.warning("%s does not tell how this launch ended (%s).", run.run_json, error)
 
 
@@ -149,7 +150,8 @@ def remove_unlearned(run: RunDir) -> bool:
 
 
 def _launches(run: RunDir) -> list[dict[str, Any]]:
-    return json.loads(run.run_json.read_text(encoding="utf-8"))["launches"]
+    with refusing(run.run_json, "restore it, or start a new run"):
+        return parse_object(read_bytes(run.run_json), {"launches": list})["launches"]
 
 
 def _write_launches(run: RunDir, launches: list[dict[str, Any]]) -> None:
@@ -187,10 +189,7 @@ def _remove_unfinished(run: RunDir) -> None:
 
 def _drop_iterations_after(iteration: int, run: RunDir) -> None:
     """Drop the metrics of iterations that are repeated, since the checkpoint is older than the end of the run."""
-    if not run.metrics_jsonl.is_file():
-        return
-    lines = run.metrics_jsonl.read_text(encoding="utf-8").splitlines(keepends=True)
-    # A killed process may leave its last line incomplete.
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["iteration"] <= iteration]
-    if len(kept) < len(lines):
-        write_whole(run.metrics_jsonl, "".join(kept))
+    rows = list(read_lines(run.metrics_jsonl, {"iteration": int | float}, "remove it, or start a new run"))
+    kept = [row for row in rows if row["iteration"] <= iteration]
+    if len(kept) < len(rows):
+        write_whole(run.metrics_jsonl, "".join(json.dumps(row) + "\n" for row in kept))

@@ -1,18 +1,16 @@
 """Saved configurations: that of a run, and files such as `<run>/params/train.yaml`, over the defaults of a task."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import yaml
 
 from shoal.config import BaseEnvConfig, TrainConfig
 from shoal.config.checks import foreign_code
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
+from shoal.reading import read_plain_file
 from shoal.tasks import registry
 
 EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
@@ -90,21 +88,3 @@ def _read_layer(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(f"--config {file} holds no named values: it must look like <run>/params/train.yaml.")
     return cast("dict[str, Any]", data)
-
-
-def read_plain_file(flag: str, file: Path, *, example: str) -> object:
-    """Return what a YAML or JSON file holds; `flag`, which names it, and `example` are for errors.
-
-    Raises:
-        UsageError: It cannot be read, or is neither.
-    """
-    try:
-        text = file.read_text(encoding="utf-8")
-        return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)  # YAML refuses JSON with tabs.
-    except OSError as error:
-        message = f"{flag} {file} cannot be read ({error.strerror}): pass a file such as {example}."
-        raise UsageError(message) from error
-    except (yaml.YAMLError, ValueError) as error:
-        where = " ".join(str(error).split())  # PyYAML's message has several lines.
-        kind = "JSON" if file.suffix == ".json" else "plain YAML"
-        raise UsageError(f"{flag} {file} is no {kind} ({where}): pass a file such as {example}.") from error

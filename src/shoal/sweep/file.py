@@ -13,7 +13,7 @@ from shoal.config.sweep import Parameter, SweepFile
 from shoal.errors import UsageError, did_you_mean
 from shoal.plan.changes import nested
 from shoal.plan.rundir import refuse_bad_name
-from shoal.plan.saved_config import read_plain_file
+from shoal.reading import read_plain_file
 from shoal.tasks import registry
 from shoal.user_code import absolute
 
