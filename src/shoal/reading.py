@@ -11,8 +11,9 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import yaml
@@ -51,7 +52,7 @@ def refusing(file: Path, remedy: str, what: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def opened(file: Path, limit: int | None = None) -> Iterator[BinaryIO]:
+def opened(file: Path, limit: int | None = None) -> Iterator[BufferedReader]:
     """Open a regular file of at most `limit` bytes for reading. A pipe in its place is refused, and does not block."""
     with open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         status = os.fstat(stream.fileno())

@@ -1,8 +1,9 @@
 """Reading files that another process is appending to, a whole line at a time."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from shoal.reading import opened, parse_object
 
 
 class Tail:
@@ -21,7 +22,7 @@ class Tail:
         """Return new lines before the offset `limit`, with `unfinished` also a last one that lacks its newline."""
         if not self._path.exists():
             return []
-        with self._path.open("rb") as file:
+        with opened(self._path) as file:
             file.seek(self._offset)
             fresh = file.read() if limit is None else file.read(max(0, limit - self._offset))
         if not unfinished:
@@ -31,4 +32,4 @@ class Tail:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return new lines of JSON, read."""
-        return [json.loads(line) for line in self.lines()]
+        return [parse_object(line, {}) for line in self.lines()]

@@ -167,7 +167,7 @@ def does_not_fit() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise TrainingFailedError(
             f"The checkpoint does not fit the networks of this training ({error}). "
             "Pass the observation groups and hidden sizes that it was trained with."

@@ -18,6 +18,7 @@ from shoal.config.plain import to_plain
 from shoal.files import write_whole
 from shoal.plan.changes import changes_of, flag_words
 from shoal.plan.rundir import RunDir
+from shoal.reading import read_bytes, refusing
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,8 @@ class WandbWriter:
 
     def _start(self, run: RunDir, config: TrainConfig, mode: str | None = None) -> Any:  # noqa: ANN401  wandb.Run.
         """Start a W&B run, or resume the one of an earlier launch."""
-        run_id = run.wandb_run_id.read_text(encoding="utf-8").strip() if run.wandb_run_id.exists() else ""
+        with refusing(run.wandb_run_id, "remove it"):
+            run_id = read_bytes(run.wandb_run_id, 1000).decode().strip() if run.wandb_run_id.exists() else ""
         started = self._wandb.init(
             project=config.wandb_project,
             id=run_id or None,
