@@ -8,17 +8,16 @@ import json
 import math
 import os
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import yaml
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 
 MAX_DEPTH = 100
 MAX_TEXT_BYTES = 2**28
@@ -30,8 +29,6 @@ _MAX_YAML_VALUES = 100_000
 _MAX_PLAIN = 10_000
 """Characters of a YAML value without quotes, which may be a number of base 60: it takes quadratic time."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is six times as fast.
-_BROKEN = (OSError, ValueError, ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
-"""Errors of reading half a file, or one that holds something else."""
 
 
 @contextmanager
@@ -43,9 +40,11 @@ def refusing(file: Path, remedy: str, what: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except UsageError as error:
+    except ShoalError as error:
+        if str(file) in str(error) or not isinstance(error, UsageError):
+            raise
         raise UsageError(f"In {file}: {error}") from error
-    except (*_BROKEN, BadZipFile, zlib.error) as error:
+    except Exception as error:  # Of libraries, about half a file, or one that holds something else.
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         reason = f"has no {reason}" if isinstance(error, KeyError) else reason
         raise UsageError(f"{what}{file} cannot be read ({reason:.300}): {remedy}.") from error
@@ -99,7 +98,9 @@ def parse_yaml(text: str | bytes) -> Any:  # noqa: ANN401
     try:
         _refuse_bombs(yaml.parse(text, Loader=_LOADER))
         value = yaml.load(text, Loader=_LOADER)  # noqa: S506  Both are safe.
-    except (yaml.YAMLError, *_BROKEN[2:]) as error:  # Of a value that its tag does not fit, too.
+    except ValueError:
+        raise
+    except Exception as error:  # Of a value that its tag does not fit, too.
         raise ValueError(f"it is no plain YAML: {' '.join(str(error).split())}") from error
     _refuse_unusual(leaves_of(value))
     return value
@@ -141,9 +142,8 @@ def checked(value: object, fields: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"it is no object, but {value!r:.60}")  # noqa: TRY004  All of them are of one kind.
     for name, kind in fields.items():
         found = value.get(name)
-        if not isinstance(found, kind) or (
-            kind is dict and not all(isinstance(each, int | float) for each in found.values())
-        ):
+        numbers = found.values() if isinstance(found, dict) and kind is dict else ()
+        if not isinstance(found, kind) or not all(isinstance(each, int | float) for each in numbers):
             shown = f"is {found!r:.60}" if name in value else "is missing"
             raise ValueError(f"{name} {shown}, but must be {getattr(kind, '__name__', kind)}")
     return cast("dict[str, Any]", value)

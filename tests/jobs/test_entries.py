@@ -115,7 +115,7 @@ def test_a_file_is_a_list_of_entries_or_has_one(name: str, text: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[", r"--jobs .*jobs.yaml is no plain YAML \(.*\): pass a file such as jobs.yaml"),
+        ("[", r"--jobs .*jobs.yaml cannot be read \(it is no plain YAML: .*\): pass a file such as jobs.yaml"),
         ("walk", r"--jobs .*jobs.yaml holds no list of entries"),
         ("[]", r"--jobs .*jobs.yaml holds no list of entries"),
         ("{job: []}", r"In .*jobs.yaml: the key 'job' is given, but .* Did you mean 'jobs'\?"),
@@ -303,7 +303,11 @@ def test_files_and_classes_are_absolute(log_root: Path, tmp_path: Path, monkeypa
     (tmp_path / "kites.py").write_text(TASK_FILE, encoding="utf-8")
     (tmp_path / "acting.py").write_text("raise RuntimeError\nclass Pilot: ...\n", encoding="utf-8")
     names = ["policy.onnx", "policy.pt2", "acting.py:Pilot"]
-    found = jobs_of(log_root, "kites.py:Kite", names, config={"a": [1]}, variations={"robot": "robot.xml"})
+    with pytest.raises(
+        UsageError, match=r"policy\.pt2 is a program of torch\.export, .*: pass the \.onnx or \.pt file"
+    ):
+        jobs_of(log_root, "kites.py:Kite", names)
+    found = jobs_of(tmp_path, "kites.py:Kite", names, config={"a": [1]}, variations={"robot": "robot.xml"})
     assert [job.policy for job in found] == [f"{tmp_path}/{name}" for name in names]
     assert [job.config for job in found] == [{}, {}, {"a": [1]}]
     assert found[0].task == f"{tmp_path}/kites.py:Kite"

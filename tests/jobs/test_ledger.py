@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.episode import EPISODE
 
 from shoal.jobs.ledger import (
     Claim,
@@ -43,7 +44,7 @@ def ledger(out: Path, rank: int = 0, *jobs: Job) -> Ledger:
 
 def write(claim: Claim, *indices: int) -> None:
     for index in indices or range(claim.part.first, claim.part.first + claim.part.count):
-        claim.write({"index": index})
+        claim.write(EPISODE | {"index": index})
 
 
 def indices_in(out: Path, job: Job = JOB) -> list[int]:
@@ -97,7 +98,7 @@ def test_static_assignment_is_the_job_number_modulo_ranks(out: Path) -> None:
 def hold_a_part(out: Path, ready: int) -> None:
     """Claim a part, write an episode and half of another, and wait to be killed."""
     claim = take(ledger(out, 1))
-    claim.write({"index": 2})
+    claim.write(EPISODE | {"index": 2})
     os.write(claim.descriptor, b'{"index": 1, "retu')
     os.write(ready, b"x")
     signal.pause()

@@ -100,7 +100,7 @@ def code(file: Path) -> None:
 @pytest.mark.parametrize("change", [truncate, spoil, empty, one_array, other_arrays, code])
 def test_what_is_no_such_file_is_refused(file: Path, change: Callable[[Path], None]) -> None:
     change(file)
-    with pytest.raises(UsageError, match=r"lost\.npz is no file that a training leaves .*, or not all of one \("):
+    with pytest.raises(UsageError, match=r"lost\.npz cannot be read \(.+\): pass <run>.*, or copy it once more\."):
         read_dump(file)
 
 
