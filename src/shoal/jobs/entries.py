@@ -30,7 +30,7 @@ from shoal.plan.job import Job
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir, refuse_bad_name
 from shoal.plan.saved_config import config_of_run
-from shoal.reading import read_plain_file
+from shoal.reading import read_bytes, read_plain_file
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
@@ -307,7 +307,7 @@ def _refuse_missing_class(reference: str) -> None:
         )
     if file.suffix == ".py":  # Nothing can be read of compiled modules.
         try:
-            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+            nodes = list(ast.walk(ast.parse(read_bytes(file))))
         except (SyntaxError, ValueError) as error:
             raise UsageError(f"{file} of the policy '{reference}' is no Python ({error}): mend it.") from error
         # Names of imports and variables too, each of which may be the class.

@@ -28,7 +28,7 @@ from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.plan.checkpoints import MANIFEST, MODEL, Checkpoint, rank_file
 from shoal.plan.rundir import RunDir
-from shoal.reading import leaves_of, read_tensors
+from shoal.reading import leaves_of, parse_json, read_bytes, read_tensors
 
 _POLL_S = 0.02
 RANK_FILE_TIMEOUT_S = 120.0
@@ -147,14 +147,14 @@ def _wait_for_sum(rank: int, unfinished: Path, final: Path) -> dict[str, Any]:
     deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = read_bytes(file) if file.exists() else b""
     if not text:
         raise TrainingFailedError(
             f"The checkpoint {final} was not finished: rank {rank} could not write its part, or not within "
             f"{RANK_FILE_TIMEOUT_S:.0f} s. Pass --resume to go on from the one before."
         )
     file.unlink()
-    return json.loads(text)
+    return parse_json(text)
 
 
 def read_checkpoint(model: Path) -> dict[str, Any]:
