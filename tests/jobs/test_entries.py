@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from support.bombs import YAML
 
 from shoal.config.jobs import JobEntry
 from shoal.config.plain import from_plain, to_plain
@@ -116,6 +117,10 @@ def test_a_file_is_a_list_of_entries_or_has_one(name: str, text: str, tmp_path: 
     ("text", "sentence"),
     [
         ("[", r"--jobs .*jobs.yaml cannot be read \(it is no plain YAML: .*\): pass a file such as jobs.yaml"),
+        *(
+            (text, r"--jobs .*jobs.yaml cannot be read \(.{8,}\): pass a file such as jobs.yaml")
+            for text in YAML.values()
+        ),
         ("walk", r"--jobs .*jobs.yaml holds no list of entries"),
         ("[]", r"--jobs .*jobs.yaml holds no list of entries"),
         ("{job: []}", r"In .*jobs.yaml: the key 'job' is given, but .* Did you mean 'jobs'\?"),
@@ -400,3 +405,28 @@ print(len(expand([entry], log_root={str(log_root)!r})), [name for name in {HEAVY
 """
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert printed.stdout == "4 []\n"
+
+
+# Limits
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_episodes": 10**12},
+        {"num_episodes": 10**6, "num_envs": 1},
+        {"num_steps": 10, "rebuilds": 10**12},
+        {"seed": list(range(20_000))},
+        {
+            "variations": {
+                "pole_mass": [1 + n / 1000 for n in range(200)],
+                "cart_mass": [1 + n / 1000 for n in range(200)],
+            }
+        },
+    ],
+    ids=lambda keys: ", ".join(keys),
+)
+def test_more_jobs_or_parts_than_can_be_planned_are_refused_at_once(keys: dict[str, Any], log_root: Path) -> None:
+    with pytest.raises(UsageError, match="here are more than 10,000 jobs, or parts of --num-envs episodes each: give"):
+        jobs_of(log_root, **keys)
