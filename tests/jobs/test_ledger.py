@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.episode import EPISODE
 
+from shoal.errors import UsageError
 from shoal.jobs.ledger import (
     Claim,
     Ledger,
@@ -147,3 +148,16 @@ def test_progress_counts_parts_of_all_jobs(out: Path) -> None:
     write(claim)
     queue.complete(claim, 1.0)
     assert queue.progress() == (1, 6)
+
+
+@pytest.mark.parametrize("line", ["word", "[]", "{}", '{"index": "one"}', '{"seconds": "long"}'])
+def test_lines_of_nonsense_are_refused_with_their_file(line: str, out: Path) -> None:
+    claim = take(ledger(out))
+    with claim.file.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    claim.release()
+    with pytest.raises(UsageError, match=r"000000\.part cannot be read \(line 1: .+\): remove it, and evaluate again"):
+        take(ledger(out))
+    (out / JOB.name / "timing.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"timing\.jsonl cannot be read \(line 1: .+\): remove it"):
+        seconds_of(out, JOB)

@@ -191,8 +191,8 @@ def read_checkpoint(model: Path) -> dict[str, Any]:
     return state
 
 
-def read_rank_file(path: Path) -> dict[str, Any]:
-    """Load a rank's file into host memory.
+def read_rank_file(path: Path, num_envs: int) -> dict[str, Any]:
+    """Load a rank's file, with `num_envs` environments, into host memory.
 
     Raises:
         UsageError: The file cannot be loaded as plain tensors.
@@ -205,8 +205,10 @@ def read_rank_file(path: Path) -> dict[str, Any]:
             "should be: it was written by another version. Pass --checkpoint to start a new run from its weights."
         ) from error
     rows = state.get("rows") if isinstance(state, dict) else None
-    if not isinstance(rows, dict) or not all(isinstance(row, torch.Tensor) and row.ndim for row in rows.values()):
-        message = f"The file {path} is no part of a checkpoint: it has no 'rows' of environments. Pass another one."
+    if not isinstance(rows, dict) or not all(
+        isinstance(row, torch.Tensor) and row.shape[:1] == (num_envs,) for row in rows.values()
+    ):
+        message = f"The file {path} is no part of a checkpoint: it has no 'rows' of its environments. Pass another one."
         raise UsageError(message)
     return state
 

@@ -115,7 +115,7 @@ def resume_environments(loop: TrainingLoop, checkpoint: Checkpoint) -> None:
         mismatch = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
     elif (ranks, each) == (loop.world.size, num_envs):
         file = checkpoint.path / rank_file(rank)
-        saved = read_rank_file(file)
+        saved = read_rank_file(file, each)
         with refusing(file, _REMEDY):
             mismatch = _restore_rows(loop, saved["rows"])
             if mismatch is None:
@@ -136,7 +136,7 @@ def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[
     """
     parts: list[dict[str, torch.Tensor]] = []
     for rank in range(first // each, -(-end // each)):
-        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank))["rows"]
+        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank), each)["rows"]
         begin = rank * each
         parts.append({name: row[max(first - begin, 0) : end - begin] for name, row in rows.items()})
     # Ranks of one job save the same names, except for memory that a recurrent network has not used yet.

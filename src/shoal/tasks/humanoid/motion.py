@@ -211,7 +211,7 @@ def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel)
     length = np.linalg.norm(turn, axis=1, keepdims=True)
     if not length.all():
         raise UsageError(f"The motion {file} has frames whose base has no orientation, but zeros: check the file.")
-    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64)
+    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64).reshape(len(base), model.nq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
