@@ -98,17 +98,13 @@ def parse_yaml(text: str | bytes) -> Any:  # noqa: ANN401
     try:
         _refuse_bombs(yaml.parse(text, Loader=_LOADER))
         value = yaml.load(text, Loader=_LOADER)  # noqa: S506  Both are safe.
-    except ValueError:
-        raise
     except Exception as error:  # Of a value that its tag does not fit, too.
         raise ValueError(f"it is no plain YAML: {' '.join(str(error).split())}") from error
     _refuse_unusual(leaves_of(value))
     return value
 
 
-def read_lines(
-    file: Path, fields: Mapping[str, Any], remedy: str, *, is_whole: bool = False
-) -> Iterator[dict[str, Any]]:
+def read_lines(file: Path, fields: Mapping[str, Any], remedy: str, *, is_whole: bool = False) -> Iterator[Any]:
     """Yield the JSON objects of a file, each with `fields` of these types; none if there is no file.
 
     A last line without its end is left out, unless the file `is_whole`: a process that was killed has left it, or
@@ -175,21 +171,15 @@ def _read_array(archive: ZipFile, member: Any) -> Any:  # noqa: ANN401
         shape, _, dtype = (npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0)(part)
         if dtype.hasobject:
             raise ValueError("Object arrays cannot be loaded, since they run code")
-        if (
-            not dtype.itemsize
-            or min(shape, default=0) < 0
-            or dtype.itemsize * math.prod(shape) != (member.file_size - part.tell())
-        ):
+        size = dtype.itemsize * math.prod(shape) if min(shape, default=0) >= 0 else -1
+        if not dtype.itemsize or size != member.file_size - part.tell():
             raise ValueError(f"{member.filename:.60} has another size than its header says")
     with archive.open(member) as part:
         return npy.read_array(part)
 
 
 def read_tensors(file: Path, *, weights_only: bool = True) -> Any:  # noqa: ANN401
-    """Load a file of `torch.save` into host memory. Code in it runs only without `weights_only`.
-
-    torch raises many kinds of errors for files that are none of its own.
-    """
+    """Load a file of `torch.save` into host memory. Code in it runs only without `weights_only`."""
     import torch
 
     with opened(file) as stream:

@@ -428,5 +428,7 @@ print(len(expand([entry], log_root={str(log_root)!r})), [name for name in {HEAVY
     ids=", ".join,
 )
 def test_more_jobs_or_parts_than_can_be_planned_are_refused_at_once(keys: dict[str, Any], log_root: Path) -> None:
-    with pytest.raises(UsageError, match="here are more than 10,000 jobs, or parts of --num-envs episodes each: give"):
+    with pytest.raises(
+        UsageError, match="The jobs are more than 10,000, or their parts of num_envs episodes more than 100,000: give"
+    ):
         jobs_of(log_root, **keys)

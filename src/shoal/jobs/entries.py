@@ -42,7 +42,8 @@ _OF_RUNS = ("latest", "best", "best-of-runs")
 _SUFFIXES = (".pt", ".onnx", ".pt2")
 _LONGEST_LABEL = 32
 """Most characters of a value in a job's name; a longer one is numbered."""
-_MOST_PARTS = 10_000
+_MOST_PARTS = 100_000
+"""Of all jobs. A job, or one of its rebuilds, counts as ten."""
 _SHARED = ("num_envs", "num_steps", "rebuilds", "timeout", "retries", "policy_device", "record", "video")
 """Fields that an entry and its jobs have in common."""
 
@@ -116,8 +117,8 @@ def expand(
         of_entry = _jobs_of(entry, log_root, training_of, f"In {source}, entry {entry.name!r}" if source else "")
         for job in of_entry:
             jobs += with_controls([job]) if entry.control else [job]
-            parts += job.rebuilds + (job.num_episodes or 0) // job.num_envs
-            _refuse_many(source, parts)
+            parts += 10 * job.rebuilds + (job.num_episodes or 0) // job.num_envs
+            _refuse_many(parts)
     with _locate(f"In {source}" if source else ""):
         for job in jobs:
             refuse_bad_name("The job's name", job.name)
@@ -201,7 +202,7 @@ def _run_of(policy: Path) -> RunDir | None:
 def _varied(env: BaseEnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield each variation of an environment: its part of the job's name, the plain configuration, what was changed."""
     grids = {name: _values(_annotation(env, name), value) for name, value in variations.items()}
-    _refuse_many(None, math.prod(map(len, grids.values())))
+    _refuse_many(10 * math.prod(map(len, grids.values())))
     labels = [_labels(name, values) for name, values in grids.items()]
     for values, words in zip(itertools.product(*grids.values()), itertools.product(*labels), strict=True):
         changes = nested(dict(zip(grids, values, strict=True)))
@@ -340,12 +341,12 @@ def _labels(prefix: str, values: Sequence[object]) -> list[str]:
     return [f"-{prefix}{word}" for word in words] if len(words) > 1 else [""]
 
 
-def _refuse_many(source: Path | None, parts: int) -> None:
-    """Refuse more jobs, or parts of `num_envs` episodes, than can be planned."""
+def _refuse_many(parts: int) -> None:
+    """Refuse more than can be planned."""
     if parts > _MOST_PARTS:
         raise UsageError(
-            f"{f'In {source}: t' if source else 'T'}here are more than {_MOST_PARTS:,} jobs, or parts of --num-envs "
-            "episodes each: give fewer values and episodes, or more environments."
+            f"The jobs are more than {_MOST_PARTS // 10:,}, or their parts of num_envs episodes more than {_MOST_PARTS:,}: "
+            "give fewer values and episodes, or more environments."
         )
 
 

@@ -30,14 +30,7 @@ from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError
 from shoal.files import write_whole
-from shoal.launch.exit_records import (
-    ExitRecord,
-    ended_at_once,
-    failure_of,
-    first_failure,
-    read_exit_record,
-    read_exit_records,
-)
+from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, read_exit_records
 from shoal.launch.reaper import MARK, reaped_scratch
 from shoal.launch.rendezvous import acknowledge
 from shoal.launch.signed_store import SignedStore
@@ -295,4 +288,4 @@ def final_failures() -> Iterator[None]:
 def final_failure(directory: Path | None) -> ExitRecord | None:
     """Return the failure that ends all attempts; None without one."""
     file = directory / "final" if directory is not None else None
-    return read_exit_record(file) if file is not None and file.exists() else None
+    return ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) if file is not None and file.exists() else None

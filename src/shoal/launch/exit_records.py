@@ -18,13 +18,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, UsageError, WorkerLostError
 from shoal.files import write_whole
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
-from shoal.reading import parse_json, read_bytes, refusing
+from shoal.reading import parse_json, read_bytes
 from shoal.signals import ERRORS
 from shoal.worker import WorkerReport
 
@@ -114,14 +113,8 @@ def read_exit_records(
 ) -> dict[int, ExitRecord]:
     """Return the records of `ranks`, by default of all, by rank."""
     files = [file for directory in (run.ranks_dir, spare) if directory for file in directory.glob("rank_*.json")]
-    records = [read_exit_record(file) for file in sorted(files)]
+    records = [ExitRecord(**parse_json(read_bytes(file))) for file in sorted(files)]
     return {record.rank: record for record in records if ranks is None or record.rank in ranks}
-
-
-def read_exit_record(file: Path) -> ExitRecord:
-    """Return the record in a file."""
-    with refusing(file, "look into the rank's log file"):
-        return from_plain(ExitRecord, parse_json(read_bytes(file)))
 
 
 def clear_exit_records(run: RunDir) -> None:

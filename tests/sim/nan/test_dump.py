@@ -159,7 +159,7 @@ def test_what_would_command_a_terminal_is_printed_escaped(
 def rewrite(file: Path, **changes: Any) -> None:
     """Change entries of the JSON in a file; None removes one."""
     with np.load(file) as held:
-        arrays = dict(held)
+        arrays: dict[str, Any] = dict(held)
     about = json.loads(str(arrays["about"])) | changes
     about = {name: value for name, value in about.items() if value is not None}
     np.savez(file.with_suffix(""), **arrays | {"about": np.array(json.dumps(about))})
