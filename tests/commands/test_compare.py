@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from support.episode import EPISODE
 from support.saved import write_checkpoint
 
 from shoal.cli import main
@@ -146,7 +147,7 @@ def write_results(
     jobs = json.loads(manifest.read_text(encoding="utf-8"))["jobs"] if manifest.exists() else []
     episodes = JobFiles(out / job["name"]).episodes
     episodes.parent.mkdir(parents=True)
-    lines = (json.dumps({"index": index, "seed": 1, "return": value}) for index, value in enumerate(returns))
+    lines = (json.dumps(EPISODE | {"index": index, "return": value}) for index, value in enumerate(returns))
     episodes.write_text("\n".join(lines) + "\n", encoding="utf-8")
     manifest.write_text(json.dumps({"jobs": [*jobs, job]}), encoding="utf-8")
     return out
@@ -189,7 +190,7 @@ def test_environments_that_differ_without_being_asked_to_are_named(tmp_path: Pat
 
 def test_a_directory_without_results_is_refused(tmp_path: Path) -> None:
     a = write_results(tmp_path / "a", "Ant", [1.0])
-    with pytest.raises(UsageError, match=r"has no jobs that can be read .* pass the output of an evaluation"):
+    with pytest.raises(UsageError, match=r"manifest\.json cannot be read .* pass the output of an evaluation"):
         compared_directories(a, tmp_path)
 
 

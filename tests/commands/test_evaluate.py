@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_refused(words: tuple[str, ...], sentence: str, t
 
 def test_a_directory_that_is_none_or_is_damaged_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"manifest\.json has no jobs that can be read"):
+    with pytest.raises(UsageError, match=r"manifest\.json cannot be read"):
         plan_of(tmp_path, TASK, "--agent", "zero", "--out", str(tmp_path))
     with pytest.raises(UsageError, match=r"--out asks for .*manifest\.json, but .* is no directory"):
         plan_of(tmp_path, TASK, "--agent", "zero", "--out", str(tmp_path / "manifest.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.bombs import YAML
 from support.refusals import HEAVY
 from support.stories import carry_out
 
@@ -156,6 +158,28 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs: list[RunDir],
 @pytest.mark.parametrize("text", ["[]", '{"launches": []}', '{"launches": [5]}', '{"launches": [{"ended": 5}]}'])
 def test_a_record_of_nonsense_ends_no_list(text: str, runs: list[RunDir], log_root: Path) -> None:
     runs[0].run_json.write_text(text, encoding="utf-8")
+    assert [each.state for each in listed(log_root).values()] == ["finished", "finished", "unreadable"]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", YAML)
+def test_a_configuration_that_multiplies_or_nests_ends_no_list(kind: str, runs: list[RunDir], log_root: Path) -> None:
+    runs[0].train_yaml.write_text(YAML[kind], encoding="utf-8")
+    assert [each.state for each in listed(log_root).values()] == ["finished", "finished", "unreadable"]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["run.json", "params/train.yaml", "metrics.jsonl"])
+def test_a_pipe_ends_no_list(name: str, runs: list[RunDir], log_root: Path) -> None:
+    (runs[0].path / name).unlink()
+    os.mkfifo(runs[0].path / name)
+    *_, last = listed(log_root).values()
+    assert (last.state, last.iteration) in {("unreadable", 0), ("finished", 0)}
+
+
+@pytest.mark.parametrize("text", ["word", "[]", "5", '{"iteration": "one"}'])
+def test_a_row_of_nonsense_ends_no_list(text: str, runs: list[RunDir], log_root: Path) -> None:
+    runs[0].metrics_jsonl.write_text(f"{text}\n", encoding="utf-8")
     assert [each.state for each in listed(log_root).values()] == ["finished", "finished", "unreadable"]
 
 

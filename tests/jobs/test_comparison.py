@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.episode import EPISODE
 
 from shoal.errors import ShoalError, UsageError
 from shoal.jobs.comparison import ConfidenceSequence, Verdict, pair
@@ -31,7 +32,7 @@ def write_jobs(out: Path, *jobs: tuple[dict[str, Any], Sequence[float]]) -> Path
     for job, (_, returns) in zip(made, jobs, strict=True):
         files = JobFiles(out / job.name)
         files.path.mkdir(parents=True)
-        episodes = ({"index": i, "seed": job.seed, "return": value} for i, value in enumerate(returns))
+        episodes = (EPISODE | {"index": i, "seed": job.seed, "return": value} for i, value in enumerate(returns))
         files.episodes.write_text("".join(json.dumps(episode) + "\n" for episode in episodes), encoding="utf-8")
     (out / "manifest.json").write_text(json.dumps({"jobs": [asdict(job) for job in made]}), encoding="utf-8")
     return out

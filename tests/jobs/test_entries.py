@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from support.bombs import YAML
 
 from shoal.config.jobs import JobEntry
 from shoal.config.plain import from_plain, to_plain
@@ -115,7 +116,11 @@ def test_a_file_is_a_list_of_entries_or_has_one(name: str, text: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[", r"--jobs .*jobs.yaml is no plain YAML \(.*\): pass a file such as jobs.yaml"),
+        ("[", r"--jobs .*jobs.yaml cannot be read \(it is no plain YAML: .*\): pass a file such as jobs.yaml"),
+        *(
+            (text, r"--jobs .*jobs.yaml cannot be read \(.{8,}\): pass a file such as jobs.yaml")
+            for text in YAML.values()
+        ),
         ("walk", r"--jobs .*jobs.yaml holds no list of entries"),
         ("[]", r"--jobs .*jobs.yaml holds no list of entries"),
         ("{job: []}", r"In .*jobs.yaml: the key 'job' is given, but .* Did you mean 'jobs'\?"),
@@ -303,7 +308,11 @@ def test_files_and_classes_are_absolute(log_root: Path, tmp_path: Path, monkeypa
     (tmp_path / "kites.py").write_text(TASK_FILE, encoding="utf-8")
     (tmp_path / "acting.py").write_text("raise RuntimeError\nclass Pilot: ...\n", encoding="utf-8")
     names = ["policy.onnx", "policy.pt2", "acting.py:Pilot"]
-    found = jobs_of(log_root, "kites.py:Kite", names, config={"a": [1]}, variations={"robot": "robot.xml"})
+    with pytest.raises(
+        UsageError, match=r"policy\.pt2 is a program of torch\.export, .*: pass the \.onnx or \.pt file"
+    ):
+        jobs_of(log_root, "kites.py:Kite", names)
+    found = jobs_of(tmp_path, "kites.py:Kite", names, config={"a": [1]}, variations={"robot": "robot.xml"})
     assert [job.policy for job in found] == [f"{tmp_path}/{name}" for name in names]
     assert [job.config for job in found] == [{}, {}, {"a": [1]}]
     assert found[0].task == f"{tmp_path}/kites.py:Kite"
@@ -396,3 +405,30 @@ print(len(expand([entry], log_root={str(log_root)!r})), [name for name in {HEAVY
 """
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert printed.stdout == "4 []\n"
+
+
+# Limits
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_episodes": 10**12},
+        {"num_episodes": 10**6, "num_envs": 1},
+        {"num_steps": 10, "rebuilds": 10**12},
+        {"seed": list(range(20_000))},
+        {
+            "variations": {
+                "pole_mass": [1 + n / 1000 for n in range(200)],
+                "cart_mass": [1 + n / 1000 for n in range(200)],
+            }
+        },
+    ],
+    ids=", ".join,
+)
+def test_more_jobs_or_parts_than_can_be_planned_are_refused_at_once(keys: dict[str, Any], log_root: Path) -> None:
+    with pytest.raises(
+        UsageError, match="The jobs are more than 10,000, or their parts of num_envs episodes more than 100,000: give"
+    ):
+        jobs_of(log_root, **keys)

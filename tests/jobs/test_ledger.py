@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from support.episode import EPISODE
 
+from shoal.errors import UsageError
 from shoal.files import UnsafePathError
 from shoal.jobs.ledger import (
     Claim,
@@ -46,7 +48,7 @@ def ledger(out: Path, rank: int = 0, *jobs: Job) -> Ledger:
 
 def write(claim: Claim, *indices: int) -> None:
     for index in indices or range(claim.part.first, claim.part.first + claim.part.count):
-        claim.write({"index": index})
+        claim.write(EPISODE | {"index": index})
 
 
 def indices_in(out: Path, job: Job = JOB) -> list[int]:
@@ -100,7 +102,7 @@ def test_static_assignment_is_the_job_number_modulo_ranks(out: Path) -> None:
 def hold_a_part(out: Path, ready: int) -> None:
     """Claim a part, write an episode and half of another, and wait to be killed."""
     claim = take(ledger(out, 1))
-    claim.write({"index": 2})
+    claim.write(EPISODE | {"index": 2})
     os.write(claim.opened.fileno(), b'{"index": 1, "retu')
     os.write(ready, b"x")
     signal.pause()
@@ -149,6 +151,19 @@ def test_progress_counts_parts_of_all_jobs(out: Path) -> None:
     write(claim)
     queue.complete(claim, 1.0)
     assert queue.progress() == (1, 6)
+
+
+@pytest.mark.parametrize("line", ["word", "[]", "{}", '{"index": "one"}', '{"seconds": "long"}'])
+def test_lines_of_nonsense_are_refused_with_their_file(line: str, out: Path) -> None:
+    claim = take(ledger(out))
+    with claim.file.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    claim.release()
+    with pytest.raises(UsageError, match=r"000000\.part cannot be read \(line 1: .+\): remove it, and evaluate again"):
+        take(ledger(out))
+    (out / JOB.name / "timing.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"timing\.jsonl cannot be read \(line 1: .+\): remove it"):
+        seconds_of(out, JOB)
 
 
 # An output directory that was unpacked from anywhere

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.hostile import Hostile
 from support.learners import ALONE, loop_on, tiny_agent, tiny_config, tiny_loop, train
 from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal.config import DistributionConfig, ModelConfig, RslRlConfig
+from shoal.config.jobs import JobEntry
 from shoal.config.plain import to_plain
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
+from shoal.jobs.entries import expand
 from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
 from shoal.learn.export import exportable_policy, write_policy
 from shoal.plan.job import Job
@@ -125,6 +131,28 @@ def played(job: Job, device: torch.device = CPU) -> torch.Tensor:
     """Run the episodes of a job."""
     env = cartpole()
     return episodes(env, open_policy(job, env, device))
+
+
+def test_a_program_of_torch_export_runs_code_so_that_one_from_elsewhere_is_refused(
+    trained: Trained, tmp_path: Path
+) -> None:
+    theirs, marker = tmp_path / "theirs" / "policy.pt2", tmp_path / "ran"
+    theirs.parent.mkdir()
+    pickled = io.BytesIO()
+    torch.save(Hostile(marker), pickled)
+    with zipfile.ZipFile(trained.files["pt2"]) as whole, zipfile.ZipFile(theirs, "w") as spoilt:
+        for name in whole.namelist():
+            spoilt.writestr(name, pickled.getvalue() if "sample_inputs" in name else whole.read(name))
+    entry = JobEntry(name="a", task=SPEC.name, policy=str(theirs))
+    with pytest.raises(
+        UsageError, match=r"policy\.pt2 is a program of torch\.export, which may run code .*--trust-run"
+    ):
+        expand([entry], log_root=str(tmp_path / "mine"))
+    assert not marker.exists()
+    (trusted,) = expand([entry], log_root=str(tmp_path / "mine"), trust_run=True)
+    with suppress(Exception):
+        open_policy(trusted, cartpole(), CPU)
+    assert marker.exists(), "torch does not unpickle it any more: the refusal may go"
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])

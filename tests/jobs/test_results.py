@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.episode import EPISODE
 
 from shoal.errors import UsageError
+from shoal.jobs.comparison import pair
+from shoal.jobs.ledger import state_of
 from shoal.jobs.results import is_control, iterate_episodes, read_jobs, write_results, write_summary
 from shoal.jobs.statistics import summarize
 from shoal.plan.job import Job, JobFiles
@@ -61,14 +65,14 @@ def test_jobs_come_back_from_the_manifest(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"manifest\.json has no jobs that can be read \(FileNotFoundError"):
+    with pytest.raises(UsageError, match=r"manifest\.json cannot be read \(No such file"):
         read_jobs(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"jobs": [{"name": "a", "colour": "red"}]}', '{"jobs": 3}'])
 def test_a_manifest_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"manifest\.json has no jobs"):
+    with pytest.raises(UsageError, match=r"manifest\.json"):
         read_jobs(tmp_path)
 
 
@@ -97,7 +101,43 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     finish(tmp_path, job, [1.0])
     with JobFiles(tmp_path / "a").episodes.open("a", encoding="utf-8") as file:
         file.write('{"index": 1, "ret')
-    with pytest.raises(UsageError, match=r"episodes\.jsonl, line 2, is no JSON"):
+    with pytest.raises(UsageError, match=r"episodes\.jsonl cannot be read \(line 2: "):
+        list(iterate_episodes(tmp_path, job))
+
+
+NONSENSE = ["word", "[]", "{}", "5", '{"index": "one"}', json.dumps(EPISODE | {"terms": {"a": "b"}})]
+
+
+@pytest.mark.parametrize("line", NONSENSE)
+def test_an_episode_of_nonsense_is_refused_by_all_that_read_it(tmp_path: Path, line: str) -> None:
+    job = make_job("a")
+    write_manifest(tmp_path, job)
+    finish(tmp_path, job, [1.0])
+    with JobFiles(tmp_path / "a").episodes.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    for read in (write_results, lambda out: write_summary(out, job), lambda out: pair(out, out)):
+        with pytest.raises(UsageError, match=r"episodes\.jsonl cannot be read \(line 2: .+\): remove it, and evaluate"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("line", [*NONSENSE[:4], '{"part": "one", "rank": 0, "error": ""}'])
+def test_a_failure_of_nonsense_is_refused_by_all_that_read_it(tmp_path: Path, line: str) -> None:
+    job = make_job("a")
+    write_manifest(tmp_path, job)
+    fail(tmp_path, job, "broken")
+    with JobFiles(tmp_path / "a").failures.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    for read in (write_results, lambda out: state_of(out, job)):
+        with pytest.raises(UsageError, match=r"failures\.jsonl cannot be read \(line 2: .+\): remove it"):
+            read(tmp_path)
+
+
+def test_a_pipe_in_place_of_results_is_refused(tmp_path: Path) -> None:
+    job = make_job("a")
+    write_manifest(tmp_path, job)
+    (tmp_path / "a").mkdir()
+    os.mkfifo(JobFiles(tmp_path / "a").episodes)
+    with pytest.raises(UsageError, match=r"episodes\.jsonl cannot be read \(it is no regular file\)"):
         list(iterate_episodes(tmp_path, job))
 
 

@@ -64,7 +64,7 @@ def test_what_is_saved_is_what_was_there_when_it_was_asked_for(run_dir: RunDir) 
     beside.wait()
     (checkpoint,) = list_checkpoints(run_dir)
     assert checkpoint.damage() is None
-    rows = read_rank_file(checkpoint.path / "rank_00000.pt")["rows"]
+    rows = read_rank_file(checkpoint.path / "rank_00000.pt", 2)["rows"]
     assert torch.equal(rows["state"], torch.full((2, 3), 10.0))
     assert names(run_dir) == ["000001"]
 

@@ -133,6 +133,33 @@ def test_another_kind_of_file_is_refused(state: Any, tmp_path: Path) -> None:
         read_checkpoint(model)
 
 
+@pytest.mark.parametrize("iteration", ["ten", -5, 10**30, 2**53, 2.5, True, None, torch.tensor(5)], ids=str)
+def test_an_iteration_that_is_no_count_is_refused(iteration: Any, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.save(STATE | {"iter": iteration}, model)
+    with pytest.raises(UsageError, match=r"model\.pt says that its 'iter' is .*: pass another one\."):
+        read_checkpoint(model)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_told_as_such(value: float, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.save(STATE | {"actor_state_dict": {"mlp.0.weight": torch.tensor([1.0, value])}}, model)
+    said = (
+        r"The weights of .*model\.pt are not finite \(actor_state_dict, mlp\.0\.weight\): pass an earlier checkpoint\."
+    )
+    with pytest.raises(UsageError, match=said):
+        read_checkpoint(model)
+
+
+@pytest.mark.parametrize("part", ["word", 5, [1], torch.zeros(2)], ids=str)
+def test_a_state_that_is_no_dictionary_is_refused(part: Any, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    torch.save(STATE | {"actor_state_dict": part}, model)
+    with pytest.raises(UsageError, match=r"has no weights in 'actor_state_dict', but .*: pass another one\."):
+        read_checkpoint(model)
+
+
 def test_a_file_of_an_older_rsl_rl_is_sent_to_convert(tmp_path: Path) -> None:
     model = tmp_path / "model_100.pt"
     torch.save({"model_state_dict": {}, "iter": 100}, model)

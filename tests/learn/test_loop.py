@@ -475,3 +475,25 @@ def test_a_time_out_adds_the_value_of_the_observation_before_the_last_step() -> 
     torch.testing.assert_close(
         loop.learner.alg.storage.rewards[0, :, 0], 1.0 + loop.learner.alg.gamma * values * cut_off
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("actor_state_dict", "word"),
+        ("critic_state_dict", [1]),
+        ("optimizer_state_dict", {"state": "word"}),
+        ("optimizer_state_dict", 5),
+        ("infos", {"totals": "word"}),
+        ("infos", {"totals": {"steps": "many"}}),
+        ("infos", {"totals": {}, "statistics": "word"}),
+        ("infos", {"totals": {}, "statistics": {"window": 5}}),
+        ("infos", {"totals": {}, "statistics": {"names": 5}}),
+        ("infos", {"totals": {}, "curriculum": 5}),
+        ("learner", 5),
+    ],
+)
+def test_a_state_of_something_else_is_refused_in_a_sentence(part: str, value: Any) -> None:
+    state = dict(train(tiny_loop()).saved[3]) | {part: value}
+    with pytest.raises((TrainingFailedError, UsageError), match=r"^The checkpoint "):
+        tiny_loop().restore(state)

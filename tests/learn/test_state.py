@@ -259,6 +259,29 @@ def test_a_file_of_a_rank_that_holds_no_rows_is_refused(content: Any, run_dir: R
     torch.save(content, file)
     vouch_for(file)
     with pytest.raises(
-        UsageError, match=r"rank_00000\.pt is no part of a checkpoint: it has no 'rows' of environments"
+        UsageError, match=r"rank_00000\.pt is no part of a checkpoint: it has no 'rows' of its environments"
     ):
         resume_environments(on_a_rank(0, 1, 2), checkpoint)
+
+
+@pytest.mark.parametrize("content", ["word", None, {}, {"torch": "word"}, {"torch": torch.zeros(3)}, 5], ids=str)
+def test_a_random_state_that_is_none_is_refused(content: Any, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    file = checkpoint.path / "rank_00000.pt"
+    torch.save(torch.load(file, weights_only=True) | {"random": content}, file)
+    vouch_for(file)
+    with pytest.raises(UsageError, match=r"rank_00000\.pt cannot be read \(.+\): pass --checkpoint to start a new run"):
+        resume_environments(on_a_rank(0, 1, 2), checkpoint)
+
+
+@pytest.mark.parametrize("each", [2, 1])
+@pytest.mark.parametrize("rows", [0, 5])
+def test_more_or_fewer_rows_than_environments_are_refused(rows: int, each: int, run_dir: RunDir) -> None:
+    checkpoint = saved(run_dir, [on_a_rank(0, 1, 2)])
+    file = checkpoint.path / "rank_00000.pt"
+    content = torch.load(file, weights_only=True)
+    content["rows"] = {name: row[:1].repeat(rows, *[1] * (row.ndim - 1)) for name, row in content["rows"].items()}
+    torch.save(content, file)
+    vouch_for(file)
+    with pytest.raises(UsageError, match=r"rank_00000\.pt is no part of a checkpoint"):
+        resume_environments(on_a_rank(0, 1, each), checkpoint)

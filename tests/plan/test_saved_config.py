@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_type_hints
 
 import pytest
 import yaml
+from support.bombs import YAML
 from support.fake_devices import seen
 
 from shoal.cli.parse import parse_train
@@ -53,6 +54,17 @@ def test_a_learner_of_another_s_run_is_not_imported_before_it_is_trusted(tmp_pat
     assert not file.with_suffix(".imported").exists()
     config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust=None)
     assert file.with_suffix(".imported").exists()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", YAML)
+def test_a_configuration_that_multiplies_or_nests_is_refused(kind: str, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "2026-01-01_00-00-00")
+    run.params_dir.mkdir(parents=True)
+    run.train_yaml.write_text(YAML[kind], encoding="utf-8")
+    for trust in (None, "--trust-run"):
+        with pytest.raises(UsageError, match=r"^--config .*train\.yaml (cannot be read \(|holds no named values)"):
+            config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust=trust)
 
 
 # Which files may supply which fields

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from support.bombs import YAML
 from support.fake_devices import seen
 
 from shoal.config import LaunchConfig
@@ -109,3 +110,28 @@ def test_a_trial_is_planned_on_the_gpu_of_its_worker(tmp_path: Path) -> None:
 def test_the_score_is_the_mean_reward_unless_the_file_names_a_metric(tmp_path: Path) -> None:
     assert metric_of(read(tmp_path)) == "Train/mean_reward"
     assert metric_of(read(tmp_path, metric="Loss/value")) == "Loss/value"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", YAML.values(), ids=YAML)
+def test_a_file_that_multiplies_or_nests_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"sweep\.yaml"):
+        read_sweep(tmp_path / "sweep.yaml")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {RATE: {"low": 0.0, "high": 1.0, "step": 1e-12}},
+        {"num_envs": {"low": 1, "high": 10**12}},
+        {"num_envs": {"low": 1, "high": 1000}, "seed": {"low": 1, "high": 1000}},
+        {RATE: {"low": float("-inf"), "high": 1.0, "step": 0.1}},
+        {RATE: {"low": 0.0, "high": float("inf"), "step": 0.1}},
+        {RATE: {"low": float("nan"), "high": 1.0, "step": 0.1}},
+    ],
+)
+def test_a_grid_without_an_end_is_refused_at_once(tmp_path: Path, parameters: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"sweep\.yaml"):
+        read(tmp_path, sampler="grid", parameters=parameters)

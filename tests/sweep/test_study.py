@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ import pytest
 
 from shoal.config.plain import from_plain
 from shoal.config.sweep import SweepFile
+from shoal.errors import UsageError
 from shoal.sweep.study import SweepStudy, Trial
 
 if TYPE_CHECKING:
@@ -146,3 +148,22 @@ def test_a_grid_repeats_no_value_that_a_killed_process_had_enqueued(folder: Path
     with ExitStack() as stack:
         assert [claimed(study, stack).parameters["num_envs"] for _ in range(3)] == [8, 16, 24]
         assert stack.enter_context(study.claim()) is None
+
+
+@pytest.mark.parametrize("line", ["word", "[]", "{}", '{"op_code": 99}', '{"op_code": 4, "worker_id": 5}'])
+def test_a_journal_of_nonsense_is_refused(folder: Path, line: str) -> None:
+    (folder / "study.journal").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"study\.journal cannot be read \(.+\): give the sweep another name\."):
+        SweepStudy(folder, sweep_of())
+
+
+def test_a_link_or_a_pipe_in_place_of_the_journal_is_refused(folder: Path, tmp_path: Path) -> None:
+    journal = folder / "study.journal"
+    os.mkfifo(journal)
+    with pytest.raises(UsageError, match=r"study\.journal cannot be read \(it is no regular file\)"):
+        SweepStudy(folder, sweep_of())
+    journal.unlink()
+    (tmp_path / "another").touch()
+    journal.symlink_to(tmp_path / "another")
+    with pytest.raises(UsageError, match=r"study\.journal cannot be read \(Too many levels of symbolic links\)"):
+        SweepStudy(folder, sweep_of())

@@ -14,6 +14,7 @@ from shoal.jobs.entries import Overrides, expand
 from shoal.jobs.results import is_control, iterate_episodes, read_jobs
 from shoal.plan.job import Job
 from shoal.plan.ranks import joined_rank
+from shoal.reading import refusing
 
 FIRST_ROUND = 64
 """Episodes of each policy after the first round. Each further round doubles them."""
@@ -129,12 +130,12 @@ def compare_policies(
         out = run_jobs(flags, jobs)
         flags = replace(flags, out=str(out), rerun_failed=False)
         a, b = ({episode["index"]: episode["return"] for episode in iterate_episodes(out, job)} for job in jobs)
-        for index in range(first, end):
-            difference = b[index] - a[index]
-            if math.isfinite(difference):
-                sequence.add(difference)
-            else:
-                diverged += 1
+        with refusing(out, "pass another --out"):
+            differences = [b[index] - a[index] for index in range(first, end)]
+        finite = [each for each in differences if math.isfinite(each)]
+        diverged += len(differences) - len(finite)
+        for difference in finite:
+            sequence.add(difference)
         verdict, first = sequence.verdict(), end
         on_round(verdict)
         if verdict.sure or end == config.num_episodes:

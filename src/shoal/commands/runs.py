@@ -1,6 +1,5 @@
 """`shoal runs`: list the runs of a task, or of all tasks. Of checkpoints, the manifests alone are read."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -10,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from shoal.config import RunsConfig
 from shoal.config.learners import LEARNERS
 from shoal.errors import InterruptedRunError, TerminatedRunError, UsageError
@@ -19,6 +16,7 @@ from shoal.launch.run_record import is_in_use
 from shoal.plan.changes import changed_fields, defaults_of, flag_words, flatten
 from shoal.plan.checkpoints import Checkpoint, best_first, best_of_runs, list_checkpoints
 from shoal.plan.rundir import RunDir, experiment_dir, list_all_runs, list_runs
+from shoal.reading import opened, parse_json, parse_object, parse_yaml, read_bytes
 from shoal.tasks import registry
 from shoal.user_code import absolute
 
@@ -35,8 +33,6 @@ _STATES: dict[int, State] = {
 """States by exit code; the others are failures."""
 _TAIL_BYTES = 65536
 """More than a line of metrics has."""
-_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-"""libyaml's, which is six times as fast."""
 _NOTHING = object()
 
 
@@ -154,10 +150,10 @@ def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) 
 
 
 def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
-    launches = _parsed(run.run_json, json.loads)["launches"]
+    launches = _parsed(run.run_json, parse_json)["launches"]
     held, row = is_in_use(run), _last_row(run)
     ended = None if held else launches[-1]["ended"]  # A launch that goes on is recorded once all ranks have restored.
-    plain = _parsed(run.train_yaml, lambda text: yaml.load(text, Loader=_LOADER))  # noqa: S506  Both are safe.
+    plain = _parsed(run.train_yaml, parse_yaml)
     fields, known = flatten(plain), defaults(plain["task"], plain["learner"])
     best = next((each for each in best_first(list_checkpoints(run)) if each.model.is_file()), None)
     return ListedRun(
@@ -176,12 +172,10 @@ def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) ->
     )
 
 
-def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401  Whatever the file holds.
-    if file.exists() and not file.is_file():  # Reading a pipe would block.
-        raise IsADirectoryError(file)
+def _parsed(file: Path, parse: Callable[[bytes], Any]) -> Any:  # noqa: ANN401  Whatever the file holds.
     try:
-        return parse(file.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
+        return parse(read_bytes(file))
+    except ValueError as error:
         error.add_note(f"in {file.name}")
         raise
 
@@ -190,10 +184,10 @@ def _last_row(run: RunDir) -> dict[str, Any]:
     """Return the last complete line of the metrics; empty without one."""
     if not run.metrics_jsonl.is_file():
         return {}
-    with run.metrics_jsonl.open("rb") as file:
+    with opened(run.metrics_jsonl) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         *lines, _incomplete = file.read().split(b"\n")
-    return json.loads(lines[-1]) if lines else {}
+    return parse_object(lines[-1], {}) if lines else {}
 
 
 def _with_changes(group: Sequence[ListedRun]) -> list[ListedRun]:

@@ -1,7 +1,6 @@
 """The `sweep` command: file, directory, workers until all trials have ended, results."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from shoal.plan.ranks import stale_rank_note, stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import SweepSpec
 from shoal.plan.training import plan_training
+from shoal.reading import parse_object, read_bytes, refusing
 from shoal.sweep.file import config_of, read_sweep, training_of
 from shoal.sweep.results import record_loss, write_results
 
@@ -139,7 +139,7 @@ def _open(plan: SweepPlan, stack: ExitStack) -> None:
         clear_exit_records(run)
         _refuse_changed(plan.folder, plan.sweep)
         write_manifest(run, sweep=to_plain(plan.sweep))
-        run.folder.write(plan.folder / f"sweep{plan.file.suffix}", plan.file.read_text(encoding="utf-8"))
+        run.folder.write(plan.folder / f"sweep{plan.file.suffix}", read_bytes(plan.file))
     except OSError as error:
         raise UsageError(
             f"The sweep cannot be written to {plan.folder} ({error.strerror}): pass --log-root with a directory that "
@@ -152,7 +152,8 @@ def _refuse_changed(folder: Path, sweep: SweepFile) -> None:
     manifest = RunDir(folder).manifest_json
     if not manifest.exists():
         return
-    before: Mapping[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))["sweep"]
+    with refusing(manifest, "give the sweep another name"):
+        before = parse_object(read_bytes(manifest), {"sweep": Mapping})["sweep"]
     plain = to_plain(sweep)
     changed = [name for name in plain if name not in _MAY_CHANGE and before.get(name) != plain[name]]
     if changed:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
-import yaml
-
 from shoal.errors import UsageError, did_you_mean
+from shoal.reading import parse_yaml, refusing
 
 
 def change_all(config: Any, changes: Mapping[str, str]) -> None:  # noqa: ANN401  Dataclasses and dictionaries.
@@ -26,7 +26,9 @@ def _change(config: Any, path: str, text: str) -> None:  # noqa: ANN401
     *parents, last = path.replace("-", "_").split(".")
     for name in parents:
         part = _get(part, name, path)
-    before, value = _get(part, last, path), yaml.safe_load(text)
+    before = _get(part, last, path)
+    with refusing(Path(path), "pass a plain value", "--env.set "):
+        value = parse_yaml(text)
     if isinstance(before, tuple) and isinstance(value, list):
         value = tuple(value)
     if isinstance(before, float) and isinstance(value, int):

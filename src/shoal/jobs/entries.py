@@ -7,7 +7,9 @@ import ast
 import importlib.util
 import itertools
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
@@ -27,7 +29,8 @@ from shoal.plan.checkpoints import MODEL, Checkpoint, checkpoint_at, list_checkp
 from shoal.plan.job import Job
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir, refuse_bad_name
-from shoal.plan.saved_config import config_of_run, read_plain_file
+from shoal.plan.saved_config import config_of_run
+from shoal.reading import read_bytes, read_plain_file
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
@@ -39,6 +42,8 @@ _OF_RUNS = ("latest", "best", "best-of-runs")
 _SUFFIXES = (".pt", ".onnx", ".pt2")
 _LONGEST_LABEL = 32
 """Most characters of a value in a job's name; a longer one is numbered."""
+_MOST_PARTS = 100_000
+"""Of all jobs. A job, or one of its rebuilds, counts as ten."""
 _SHARED = ("num_envs", "num_steps", "rebuilds", "timeout", "retries", "policy_device", "record", "video")
 """Fields that an entry and its jobs have in common."""
 
@@ -107,9 +112,13 @@ def expand(
     """
     training_of = partial(_training_of, log_root=log_root, trust_run=trust_run, overrides=overrides or Overrides())
     jobs: list[Job] = []
+    parts = 0
     for entry in entries:
-        made = list(_jobs_of(entry, log_root, training_of, f"In {source}, entry {entry.name!r}" if source else ""))
-        jobs += with_controls(made) if entry.control else made
+        of_entry = _jobs_of(entry, log_root, training_of, f"In {source}, entry {entry.name!r}" if source else "")
+        for job in of_entry:
+            jobs += with_controls([job]) if entry.control else [job]
+            parts += 10 * job.rebuilds + (job.num_episodes or 0) // job.num_envs
+            _refuse_many(parts)
     with _locate(f"In {source}" if source else ""):
         for job in jobs:
             refuse_bad_name("The job's name", job.name)
@@ -164,6 +173,12 @@ def _jobs_of(
 
 def _training_of(task: str, policy: Path | str, *, log_root: str, trust_run: bool, overrides: Overrides) -> TrainConfig:
     """Return the training of a policy, or else the task's defaults, with the environment of an evaluation."""
+    is_own = trust_run or Path(policy).resolve().is_relative_to(Path(log_root).resolve())
+    if isinstance(policy, Path) and policy.suffix == ".pt2" and not is_own:
+        raise UsageError(
+            f"The policy {policy} is a program of torch.export, which may run code when it is loaded, and is not below "
+            f"--log-root {log_root}: pass the .onnx or .pt file, or --trust-run if you trust the people it is from."
+        )
     learner = overrides.learner if _is_trained(policy) else None
     run = _run_of(policy) if isinstance(policy, Path) else None
     if run is not None:
@@ -187,6 +202,7 @@ def _run_of(policy: Path) -> RunDir | None:
 def _varied(env: BaseEnvConfig, variations: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield each variation of an environment: its part of the job's name, the plain configuration, what was changed."""
     grids = {name: _values(_annotation(env, name), value) for name, value in variations.items()}
+    _refuse_many(10 * math.prod(map(len, grids.values())))
     labels = [_labels(name, values) for name, values in grids.items()]
     for values, words in zip(itertools.product(*grids.values()), itertools.product(*labels), strict=True):
         changes = nested(dict(zip(grids, values, strict=True)))
@@ -292,7 +308,7 @@ def _refuse_missing_class(reference: str) -> None:
         )
     if file.suffix == ".py":  # Nothing can be read of compiled modules.
         try:
-            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+            nodes = list(ast.walk(ast.parse(read_bytes(file))))
         except (SyntaxError, ValueError) as error:
             raise UsageError(f"{file} of the policy '{reference}' is no Python ({error}): mend it.") from error
         # Names of imports and variables too, each of which may be the class.
@@ -325,8 +341,17 @@ def _labels(prefix: str, values: Sequence[object]) -> list[str]:
     return [f"-{prefix}{word}" for word in words] if len(words) > 1 else [""]
 
 
+def _refuse_many(parts: int) -> None:
+    """Refuse more than can be planned."""
+    if parts > _MOST_PARTS:
+        raise UsageError(
+            f"The jobs are more than {_MOST_PARTS // 10:,}, or their parts of num_envs episodes more than "
+            f"{_MOST_PARTS:,}: give fewer values and episodes, or more environments."
+        )
+
+
 def _refuse_equal_names(what: str, names: Sequence[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise UsageError(f"Two {what} have the name '{twice}': each has its own directory, so choose another name.")
 

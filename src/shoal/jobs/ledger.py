@@ -20,8 +20,14 @@ from shoal.files import Folder, write_all
 from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.rundir import RunDir
 from shoal.provenance import now
+from shoal.reading import parse_object, read_bytes, read_lines, refusing
 
 State = Literal["finished", "failed", "unfinished"]
+
+REMEDY = "remove it, and evaluate again"
+EPISODE: dict[str, Any] = dict.fromkeys(("return", "length"), int | float) | {"index": int, "seed": int, "ended": str}
+EPISODE |= {"success": bool | None, "met_at_reset": bool, "terms": dict, "metrics": dict}
+"""Types of the fields of an episode."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +128,7 @@ class Ledger:
             with suppress(BlockingIOError):
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not finished.exists():  # Another worker may have finished it between the two calls above.
-                    claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(opened.fileno()))
+                    claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(file, opened.fileno()))
                     stack.pop_all()
                     return claim
         return None
@@ -182,7 +188,8 @@ def state_of(out: Path, job: Job) -> State:
 
 def read_failures(out: Path, job: Job) -> list[dict[str, Any]]:
     """Return the attempts of a job that failed, oldest first."""
-    return _lines(JobFiles(out / job.name).failures)
+    kinds = {"part": int, "rank": int, "error": str}
+    return list(read_lines(JobFiles(out / job.name).failures, kinds, "remove it, and the job is tried again"))
 
 
 def record_failure(  # noqa: PLR0913  By name.
@@ -204,7 +211,8 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
     for file in RunDir(out).ranks_dir.glob("rank_*.part"):
         number = int(file.stem.removeprefix("rank_"))
         if rank in (None, number):
-            ran = json.loads(file.read_text(encoding="utf-8"))
+            with refusing(file, "remove it"):
+                ran = parse_object(read_bytes(file), {"job": str, "part": int})
             record_failure(out, ran["job"], part=ran["part"], rank=number, error=error)
             recorded += 1
         Folder(out).remove(file)
@@ -213,7 +221,7 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
 
 def seconds_of(out: Path, job: Job) -> float | None:
     """Return the time that the parts of a job of this name took, altogether [s]; None if it is unknown."""
-    times = [each["seconds"] for each in _lines(_timing(out, job))]
+    times = [each["seconds"] for each in read_lines(_timing(out, job), {"seconds": int | float}, "remove it")]
     return sum(times) if times else None
 
 
@@ -234,7 +242,7 @@ def merge(out: Path, job: Job) -> None:
         unmerged = files.episodes.with_suffix(".unmerged")
         with folder.open(unmerged, "w+") as merged:
             for part in finished:
-                episodes = sorted(_lines(part), key=lambda each: each["index"])
+                episodes = sorted(read_lines(part, EPISODE, REMEDY), key=lambda each: each["index"])
                 write_all(merged, "".join(json.dumps(episode) + "\n" for episode in episodes))
         if job.record:
             _merge_recordings(folder, files, job)
@@ -269,19 +277,9 @@ def _present(out: Path, rank: int) -> Path:
     return RunDir(out).ranks_dir / f"rank_{rank:05d}.part"
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects of a file, without a line that a killed process has left incomplete."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def _mend(descriptor: int) -> set[int]:
+def _mend(file: Path, descriptor: int) -> set[int]:
     """Cut off an incomplete last line, and return the indices of the episodes in the file."""
+    indices = {episode["index"] for episode in read_lines(file, EPISODE, REMEDY)}
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.ftruncate(descriptor, len(whole))
-    return {json.loads(line)["index"] for line in whole.splitlines()}
+    os.ftruncate(descriptor, data.rfind(b"\n") + 1)
+    return indices

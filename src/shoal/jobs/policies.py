@@ -5,7 +5,6 @@ device of the environments, and actions go back there.
 """
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from shoal.learn.inference import concatenated
 from shoal.learn.learners import build_learner
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.job import Job
+from shoal.reading import parse_json, refusing
 from shoal.tasks import registry
 from shoal.user_code import load
 
@@ -245,15 +245,16 @@ def _open_program(file: Path, env: VecEnv, device: torch.device) -> _ExportedPol
         # A GRU returns None in the place of an LSTM's second state.
         return [each for each in outputs if each is not None] if isinstance(outputs, tuple) else [outputs]
 
-    groups = _observation_groups(file, json.loads(extra[METADATA]), env)
+    groups = _observation_groups(file, parse_json(extra[METADATA]), env)
     shapes = [(len(each), env.num_envs, each.shape[2]) for each in states]
     return _ExportedPolicy(network, groups, [torch.zeros(shape, device=device) for shape in shapes])
 
 
 def _observation_groups(file: Path, metadata: Mapping[str, str], env: VecEnv) -> list[str]:
     """Return the observation groups of an exported policy, in the order in which it takes them."""
-    groups, columns = (json.loads(metadata.get(f"observation_{part}", "[]")) for part in ("groups", "columns"))
-    needed = dict(zip(groups, columns, strict=True))
+    with refusing(file, "pass a policy that `shoal export` wrote", "The metadata of "):
+        groups, columns = (parse_json(metadata.get(f"observation_{part}", "[]")) for part in ("groups", "columns"))
+        needed: dict[str, int] = dict(zip(groups, columns, strict=True))
     given = {name: group.shape[-1] for name, group in env.get_observations().items()}
     if not needed or not needed.items() <= given.items():
         raise UsageError(

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.files import Folder
-from shoal.jobs.ledger import read_failures, state_of
+from shoal.jobs.ledger import EPISODE, REMEDY, read_failures, state_of
 from shoal.jobs.statistics import CONFIDENCE, Pool, summarize
 from shoal.plan.job import Job, JobFiles
+from shoal.reading import parse_object, read_bytes, read_lines, refusing
 
 
 def is_control(job: Job) -> bool:
@@ -21,16 +23,11 @@ def is_control(job: Job) -> bool:
 
 def _read_manifest(out: Path) -> tuple[dict[str, Any], list[Job]]:
     path = out / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        jobs = [Job(**plain) for plain in manifest["jobs"]]
-        # Results are written below these names.
-        outside = [job.name for job in jobs if Path(job.name).name != job.name or job.name in {"", ".."}]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"{path} has no jobs that can be read ({reason}): pass the output of an evaluation."
-        ) from error
+    with refusing(path, "pass the output of an evaluation"):
+        manifest = parse_object(read_bytes(path), {"jobs": list, "command": list | None})
+        jobs = [from_plain(Job, plain, f"jobs[{number}]") for number, plain in enumerate(manifest["jobs"])]
+    # Results are written below these names.
+    outside = [job.name for job in jobs if Path(job.name).name != job.name or job.name in {"", ".."}]
     if outside:
         raise UsageError(f"{path} has a job named {outside[0]!a:.60}, which is no name of a directory: rename it.")
     return manifest, jobs
@@ -46,20 +43,12 @@ def read_jobs(out: Path) -> list[Job]:
 
 
 def iterate_episodes(out: Path, job: Job) -> Iterator[dict[str, Any]]:
-    """Yield the episodes of a job by index, and none of a job that has not finished.
+    """Return the episodes of a job by index, and none of a job that has not finished.
 
     Raises:
         UsageError: The file is damaged.
     """
-    path = JobFiles(out / job.name).episodes
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise UsageError(f"{path}, line {number}, is no JSON: remove the file, and evaluate again.") from error
+    return read_lines(JobFiles(out / job.name).episodes, EPISODE, REMEDY, is_whole=True)
 
 
 def write_summary(out: Path, job: Job) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from shoal.files import Folder
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
+from shoal.reading import parse_json, read_bytes
 from shoal.signals import ERRORS
 from shoal.worker import WorkerReport
 
@@ -112,7 +113,7 @@ def read_exit_records(
 ) -> dict[int, ExitRecord]:
     """Return the records of `ranks`, by default of all, by rank."""
     files = [file for directory in (run.ranks_dir, spare) if directory for file in directory.glob("rank_*.json")]
-    records = [ExitRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in sorted(files)]
+    records = [ExitRecord(**parse_json(read_bytes(file))) for file in sorted(files)]
     return {record.rank: record for record in records if ranks is None or record.rank in ranks}
 
 

@@ -1,10 +1,11 @@
 """Reading files that another process is appending to, a whole line at a time."""
 
-import json
 import os
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from shoal.reading import opened, parse_object
 
 
 class Tail:
@@ -26,7 +27,7 @@ class Tail:
         """Return new lines before the offset `limit`, with `unfinished` also a last one that lacks its newline."""
         if not self._path.exists():
             return []
-        with self._path.open("rb") as file:
+        with opened(self._path) as file:
             if self._inode not in (None, os.fstat(file.fileno()).st_ino):  # A resume has replaced it by its beginning.
                 kept = takewhile(lambda old: old == file.readline(), self._before)
                 self._offset, self._inode = sum(map(len, kept)), None
@@ -39,4 +40,4 @@ class Tail:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return new lines of JSON, read."""
-        return [json.loads(line) for line in self.lines()]
+        return [parse_object(line, {}) for line in self.lines()]

@@ -19,6 +19,7 @@ from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
 from shoal.plan.checkpoints import MODEL, sha256
 from shoal.plan.rundir import RunDir
+from shoal.reading import opened
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 
@@ -99,7 +100,7 @@ def _broadcast_file(source: Path, target: Path | None, world: World) -> None:
     dist.broadcast(size, src=0)
     left = int(size.item())
     with ExitStack() as stack:
-        read = stack.enter_context(source.open("rb")) if world.is_first else None
+        read = stack.enter_context(opened(source)) if world.is_first else None
         write = stack.enter_context(target.open("wb")) if target is not None else None
         while left:
             chunk = torch.empty(min(left, _CHUNK_BYTES), dtype=torch.uint8)

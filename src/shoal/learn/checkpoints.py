@@ -28,6 +28,7 @@ from shoal.files import Folder, write_all
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.plan.checkpoints import MANIFEST, MODEL, Checkpoint, rank_file
 from shoal.plan.rundir import RunDir
+from shoal.reading import leaves_of, parse_json, read_bytes, read_tensors
 
 _POLL_S = 0.02
 RANK_FILE_TIMEOUT_S = 120.0
@@ -145,14 +146,14 @@ def _wait_for_sum(rank: int, run: RunDir, iteration: int) -> dict[str, Any]:
     deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = read_bytes(file) if file.exists() else b""
     if not text:
         raise TrainingFailedError(
             f"The checkpoint {run.checkpoint_dir(iteration)} was not finished: rank {rank} could not write its part, "
             f"or not within {RANK_FILE_TIMEOUT_S:.0f} s. Pass --resume to go on from the one before."
         )
     run.folder.remove(file)
-    return json.loads(text)
+    return parse_json(text)
 
 
 def read_checkpoint(model: Path) -> dict[str, Any]:
@@ -164,12 +165,12 @@ def read_checkpoint(model: Path) -> dict[str, Any]:
         UsageError: The file holds other things, or is no checkpoint.
     """
     try:
-        state = torch.load(model, map_location="cpu", weights_only=True)
+        state = read_tensors(model)
     except MemoryError:
         raise
     except Exception as error:  # torch raises many kinds for a file that is none of its own.
         raise UsageError(
-            f"The checkpoint {model} cannot be loaded as plain tensors ({type(error).__name__}): "
+            f"The checkpoint {model} cannot be loaded as plain tensors ({_reason(error)}): "
             "it is damaged, or was pickled with code in it, which Shoal does not run. Pass another one, or make it "
             f"plain with `shoal convert {model} --trust` if you trust the people it is from."
         ) from error
@@ -177,27 +178,43 @@ def read_checkpoint(model: Path) -> dict[str, Any]:
         raise UsageError(f"The file {model} is a checkpoint of an older rsl_rl: run `shoal convert {model}`.")
     if not isinstance(state, dict) or not {"iter", "actor_state_dict"} & state.keys():
         raise UsageError(f"The file {model} is no checkpoint of a learner: it has no 'iter'. Pass another one.")
+    iteration = state.get("iter", 0)
+    if type(iteration) is not int or not -1 <= iteration < 2**53:
+        raise UsageError(f"The checkpoint {model} says that its 'iter' is {iteration!r:.60}: pass another one.")
+    for name, part in state.items():
+        if str(name).endswith("_state_dict") and not isinstance(part, dict | None):
+            raise UsageError(f"The checkpoint {model} has no weights in '{name}', but {part!r:.60}: pass another one.")
+        for path, value in leaves_of(part if name != "infos" else {}):  # Which is free for users.
+            if isinstance(value, torch.Tensor) and not value.isfinite().all():
+                raise UsageError(f"The weights of {model} are not finite ({name}, {path}): pass an earlier checkpoint.")
     return state
 
 
-def read_rank_file(path: Path) -> dict[str, Any]:
-    """Load a rank's file into host memory.
+def read_rank_file(path: Path, num_envs: int) -> dict[str, Any]:
+    """Load a rank's file, with `num_envs` environments, into host memory.
 
     Raises:
         UsageError: The file cannot be loaded as plain tensors.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_tensors(path)
     except Exception as error:  # As above.
         raise UsageError(
-            f"The file {path} cannot be loaded as plain tensors ({type(error).__name__}), although its sum is as it "
+            f"The file {path} cannot be loaded as plain tensors ({_reason(error)}), although its sum is as it "
             "should be: it was written by another version. Pass --checkpoint to start a new run from its weights."
         ) from error
     rows = state.get("rows") if isinstance(state, dict) else None
-    if not isinstance(rows, dict) or not all(isinstance(row, torch.Tensor) for row in rows.values()):
-        message = f"The file {path} is no part of a checkpoint: it has no 'rows' of environments. Pass another one."
+    if not isinstance(rows, dict) or not all(
+        isinstance(row, torch.Tensor) and row.shape[:1] == (num_envs,) for row in rows.values()
+    ):
+        message = f"The file {path} is no part of a checkpoint: it has no 'rows' of its environments. Pass another one."
         raise UsageError(message)
     return state
+
+
+def _reason(error: Exception) -> str:
+    """Return the limit that a file exceeds, or the name of torch's error."""
+    return str(error) if type(error) is ValueError else type(error).__name__
 
 
 def _serialized(state: Mapping[str, Any]) -> memoryview:

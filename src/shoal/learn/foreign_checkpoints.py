@@ -22,6 +22,7 @@ import torch
 
 from shoal.errors import ShoalError, UsageError
 from shoal.files import folder_of
+from shoal.reading import read_tensors
 
 _TRUST_HELP = "--trust unpickles it and runs whatever code is in it: pass it only for files from people you trust."
 _NOT_PLAIN = object()
@@ -101,7 +102,7 @@ def load_foreign_checkpoint(file: Path, *, trust: bool) -> object:
 def _load(file: Path, *, weights_only: bool) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, about files that `torch.save` has not written.
-        return torch.load(file, map_location="cpu", weights_only=weights_only)
+        return read_tensors(file, weights_only=weights_only)
 
 
 def rename_to_current_layout(saved: object, file: Path) -> RenamedCheckpoint:

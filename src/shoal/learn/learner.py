@@ -168,7 +168,7 @@ def does_not_fit(modules: Mapping[str, torch.nn.Module], state: Mapping[str, Any
         yield
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
         for name, module in modules.items():
             saved = state.get(f"{name}_state_dict", state.get(name))
             if isinstance(saved, Mapping):

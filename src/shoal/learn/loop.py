@@ -15,13 +15,14 @@ import torch
 from rsl_rl.env import VecEnv
 
 from shoal.config import MujocoConfig, TrainConfig
+from shoal.config.plain import from_plain
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import TrainingFailedError
+from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged
-from shoal.learn.learner import Learner
+from shoal.learn.learner import Learner, does_not_fit
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
@@ -244,16 +245,15 @@ class TrainingLoop:
         self.learner.restore(state, weights_only=weights_only)
         if weights_only:
             return
-        try:
-            self.iteration = int(state["iter"]) + 1
-        except (KeyError, ValueError, TypeError) as error:
-            raise TrainingFailedError(
-                f"The checkpoint does not say after which iteration it was saved ({error!r})."
-            ) from error
         infos = state.get("infos")  # Free for users of rsl_rl.
         ours = infos if isinstance(infos, dict) and "totals" in infos else {}
-        self.totals = Totals(**ours.get("totals", {}))
-        self.statistics.restore_history(ours.get("statistics", {}))
+        try:
+            self.iteration = int(state["iter"]) + 1
+            self.totals = from_plain(Totals, ours.get("totals", {}))
+            self.statistics.restore_history(ours.get("statistics", {}))
+        except (LookupError, ValueError, TypeError, AttributeError, UsageError) as error:
+            raise TrainingFailedError(f"The checkpoint does not say how far its training was ({error!r}).") from error
         # Or new environments would be copies of the run's first, which go on elsewhere.
         self.capabilities.restart(self.seed)
-        restore_curriculum(self.capabilities, ours.get("curriculum", {}))
+        with does_not_fit({}, state):
+            restore_curriculum(self.capabilities, ours.get("curriculum", {}))

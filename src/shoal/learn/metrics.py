@@ -18,6 +18,7 @@ from shoal.config.plain import to_plain
 from shoal.files import write_all
 from shoal.plan.changes import changes_of, flag_words
 from shoal.plan.rundir import RunDir
+from shoal.reading import read_bytes, read_lines, refusing
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,9 @@ class JsonLinesWriter:
 
     def __init__(self, run: RunDir, iteration: float = math.inf) -> None:
         """Drop the rows after `iteration`, which are repeated, and half a line that a killed process may have left."""
-        written = run.metrics_jsonl.read_bytes() if run.metrics_jsonl.is_file() else b""
-        rows = [line for line in written.splitlines(keepends=True) if line.endswith(b"\n")]
-        kept = b"".join(row for row in rows if json.loads(row)["iteration"] <= iteration)
-        if kept != written:
+        rows = read_lines(run.metrics_jsonl, {"iteration": int | float}, "remove it, or start a new run")
+        kept = "".join(json.dumps(row) + "\n" for row in rows if row["iteration"] <= iteration).encode()
+        if run.metrics_jsonl.exists() and run.metrics_jsonl.stat().st_size != len(kept):
             run.folder.write(run.metrics_jsonl, kept)
         # Unbuffered: what a full disk refused must not be written later, in the middle of another line.
         self._file = run.folder.open(run.metrics_jsonl, "a")
@@ -122,7 +122,8 @@ class WandbWriter:
 
     def _start(self, run: RunDir, config: TrainConfig, mode: str | None = None) -> Any:  # noqa: ANN401  wandb.Run.
         """Start a W&B run, or resume the one of an earlier launch."""
-        run_id = run.wandb_run_id.read_text(encoding="utf-8").strip() if run.wandb_run_id.exists() else ""
+        with refusing(run.wandb_run_id, "remove it"):
+            run_id = read_bytes(run.wandb_run_id, 1000).decode().strip() if run.wandb_run_id.exists() else ""
         started = self._wandb.init(
             project=config.wandb_project,
             id=run_id or None,

@@ -17,9 +17,10 @@ from shoal import __version__
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.plan.rundir import MODEL_FILE, RunDir
 from shoal.provenance import now
+from shoal.reading import parse_object, read_bytes, refusing
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,8 @@ def write_launch(run: RunDir, config: TrainConfig, launch: Mapping[str, Any]) ->
         _write_params(run, config)
         _keep_models(run, config)
         _remove_unfinished(run)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        message = f"The run {run.path} cannot be written ({reason}): mend it, or pass another --log-root."
+    except OSError as error:
+        message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
         raise UsageError(message) from error
 
 
@@ -56,12 +56,13 @@ def record_end(
         if {**launches[-1], "ended": None} == json.loads(json.dumps(launch)):
             launches[-1]["ended"] = ended
             _write_launches(run, launches)
-    except (OSError, ValueError) as error:
+    except (OSError, ShoalError) as error:
         logger.warning("%s does not tell how this launch ended (%s).", run.run_json, error)
 
 
 def _launches(run: RunDir) -> list[dict[str, Any]]:
-    return json.loads(run.run_json.read_text(encoding="utf-8"))["launches"]
+    with refusing(run.run_json, "restore it, or start a new run"):
+        return parse_object(read_bytes(run.run_json), {"launches": list})["launches"]
 
 
 def _write_launches(run: RunDir, launches: list[Any]) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from shoal.learn.checkpoints import read_rank_file
 from shoal.plan.checkpoints import Checkpoint, rank_file
+from shoal.reading import refusing
 
 if TYPE_CHECKING:
     from shoal.learn.loop import TrainingLoop
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _NUMPY_GENERATOR = "MT19937"
 """The generator behind NumPy's global state."""
+_REMEDY = "pass --checkpoint to start a new run from its weights"
 
 
 def collect_rows(loop: TrainingLoop) -> dict[str, torch.Tensor]:
@@ -112,14 +114,17 @@ def resume_environments(loop: TrainingLoop, checkpoint: Checkpoint) -> None:
     if ranks is None or each is None or not checkpoint.has_rank_files:
         mismatch = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
     elif (ranks, each) == (loop.world.size, num_envs):
-        saved = read_rank_file(checkpoint.path / rank_file(rank))
-        mismatch = _restore_rows(loop, saved["rows"])
-        if mismatch is None:
-            set_random_state(loop.world.device, saved["random"])
+        file = checkpoint.path / rank_file(rank)
+        saved = read_rank_file(file, each)
+        with refusing(file, _REMEDY):
+            mismatch = _restore_rows(loop, saved["rows"])
+            if mismatch is None:
+                set_random_state(loop.world.device, saved["random"])
     else:
         first = rank * num_envs
-        rows = _read_rows(checkpoint, first, min(first + num_envs, ranks * each), each)
-        mismatch = _restore_rows(loop, rows) if rows else None
+        with refusing(checkpoint.path, _REMEDY):
+            rows = _read_rows(checkpoint, first, min(first + num_envs, ranks * each), each)
+            mismatch = _restore_rows(loop, rows) if rows else None
     if mismatch is not None and loop.world.is_first:
         logger.warning("All environments begin new episodes: %s.", mismatch)
 
@@ -131,7 +136,7 @@ def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[
     """
     parts: list[dict[str, torch.Tensor]] = []
     for rank in range(first // each, -(-end // each)):
-        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank))["rows"]
+        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank), each)["rows"]
         begin = rank * each
         parts.append({name: row[max(first - begin, 0) : end - begin] for name, row in rows.items()})
     # Ranks of one job save the same names, except for memory that a recurrent network has not used yet.

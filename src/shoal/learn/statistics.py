@@ -106,8 +106,8 @@ class Statistics:
 
     def restore_history(self, history: Mapping[str, Any]) -> None:
         """Restore what `history` has returned; entries with other terms are dropped."""
-        self._window = deque(episode for episode in history.get("window", ()) if len(episode) == self._size)
-        self._names = list(history.get("names", ()))
+        self._window = deque([*map(float, each)] for each in history.get("window", ()) if len(each) == self._size)
+        self._names = [*map(str, history.get("names", ()))]
 
     def set_ages(self, ages: torch.Tensor) -> None:
         """Set the ages of the running episodes, (num_envs,). One whose age `running` does not have is not whole."""

@@ -1,7 +1,6 @@
 """Finding checkpoints, and validating them by their manifests, without torch. Writing is `shoal.learn.checkpoints`."""
 
 import hashlib
-import json
 import math
 import re
 import sys
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
+from shoal.reading import opened, parse_json, read_bytes
 
 MODEL = "model.pt"
 MANIFEST = "manifest.json"
@@ -46,7 +46,7 @@ class Checkpoint:
         """Return the manifest; empty where it cannot be read, which `damage` reports."""
         try:
             manifest = _read(self.path / MANIFEST)
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError):
             return {}
         return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
 
@@ -82,7 +82,7 @@ class Checkpoint:
             manifest: dict[str, Any] = _read(self.path / MANIFEST)
             files: dict[str, dict[str, Any]] = manifest["files"]
             sums = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
         error = _manifest_error(manifest, sums)
         if error is not None:
@@ -95,9 +95,7 @@ class Checkpoint:
 
 
 def _read(manifest: Path) -> Any:  # noqa: ANN401  Whatever JSON holds.
-    if manifest.exists() and not manifest.is_file():  # Reading a pipe would block.
-        raise IsADirectoryError(manifest)
-    return json.loads(manifest.read_text(encoding="utf-8"))
+    return parse_json(read_bytes(manifest))
 
 
 def _is_count(value: object) -> bool:
@@ -141,7 +139,7 @@ def _damage_of(file: Path, size: int, checksum: str) -> str | None:
 
 def sha256(file: Path) -> str:
     """Return the SHA-256 sum of a file, in hexadecimal."""
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -1,19 +1,17 @@
 """Saved configurations: that of a run, and files such as `<run>/params/train.yaml`, over the defaults of a task."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import yaml
-
 from shoal.config import BaseEnvConfig, TrainConfig
 from shoal.config.checks import Source, foreign_code, sources_of
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
+from shoal.reading import read_plain_file
 from shoal.tasks import registry
 
 EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
@@ -107,21 +105,3 @@ def _read_layer(file: Path, *, of_run: bool) -> dict[str, Any]:
         flag = typed.replace("_", "-")
         raise UsageError(f"In {file}: {typed} is given, but no file supplies it: pass --{flag}, and remove it there.")
     return {name: value for name, value in layer.items() if not of_run or sources.get(name) in (None, Source.RUN)}
-
-
-def read_plain_file(flag: str, file: Path, *, example: str) -> object:
-    """Return what a YAML or JSON file holds; `flag`, which names it, and `example` are for errors.
-
-    Raises:
-        UsageError: It cannot be read, or is neither.
-    """
-    try:
-        text = file.read_text(encoding="utf-8")
-        return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)  # YAML refuses JSON with tabs.
-    except OSError as error:
-        message = f"{flag} {file} cannot be read ({error.strerror}): pass a file such as {example}."
-        raise UsageError(message) from error
-    except (yaml.YAMLError, ValueError) as error:
-        where = " ".join(str(error).split())  # PyYAML's message has several lines.
-        kind = "JSON" if file.suffix == ".json" else "plain YAML"
-        raise UsageError(f"{flag} {file} is no {kind} ({where}): pass a file such as {example}.") from error

@@ -12,8 +12,8 @@ from shoal.errors import UsageError
 from shoal.plan.changes import flag_words, flatten
 from shoal.plan.checkpoints import Checkpoint, run_of
 from shoal.plan.resume import find_model
-from shoal.plan.saved_config import read_plain_file
 from shoal.plan.spec import Start
+from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
 
 _COMPARED = ("robot", "actions", "physics_dt", "decimation")
@@ -51,7 +51,8 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
     run = run_of(model)
     if run is not None:
         saved = read_plain_file("--teacher", run.train_yaml, example="<run>/params/train.yaml")
-        config = replace(config, agent=_like_teacher(config, agent, model, saved))
+        with refusing(run.train_yaml, "pass another --teacher", "--teacher "):
+            config = replace(config, agent=_like_teacher(config, agent, model, saved))
     return config, Start(model=str(model.absolute()), mode="teacher")
 
 

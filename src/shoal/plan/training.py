@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from shoal.config import AgentConfig, TrainConfig
 from shoal.config.env import MujocoConfig
 from shoal.config.learners import resolve_learner
@@ -25,6 +23,7 @@ from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.plan.spec import Start, TrainSpec
 from shoal.plan.teacher import with_teacher
+from shoal.reading import parse_yaml, read_bytes, refusing
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
@@ -196,18 +195,15 @@ def _refuse_unwritable_directories(plan: TrainPlan, environ: Mapping[str, str]) 
 
 def _with_text(agent: AgentConfig) -> AgentConfig:
     """Return the configuration with the text of rl_games' file in place of its path, which holds on one machine."""
-    if not isinstance(agent, RlGamesConfig) or agent.yaml is None or "\n" in agent.yaml:
+    if not isinstance(agent, RlGamesConfig) or agent.yaml is None:
         return agent
-    try:
-        text = Path(agent.yaml).read_text(encoding="utf-8")
-        algorithm = yaml.safe_load(text)["params"]["algo"]["name"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"--agent.yaml {agent.yaml} is no configuration of rl_games ({type(error).__name__}: {error}): pass a "
-            "file with `params` at its top."
-        ) from error
+    is_text = "\n" in agent.yaml
+    file = Path("of the run" if is_text else agent.yaml)
+    with refusing(file, "pass a configuration of rl_games, with `params` at its top", "--agent.yaml "):
+        text = agent.yaml if is_text else read_bytes(file).decode()
+        algorithm = parse_yaml(text)["params"]["algo"]["name"]
     if algorithm != "a2c_continuous":
         raise UsageError(
-            f"--agent.yaml {agent.yaml} asks for {algorithm}, but Shoal runs a2c_continuous alone: pass such a file."
+            f"--agent.yaml {file} asks for {algorithm}, but Shoal runs a2c_continuous alone: pass such a file."
         )
     return replace(agent, yaml=text)

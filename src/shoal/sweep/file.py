@@ -1,6 +1,7 @@
 """The file of a sweep: reading, refusing what no trial could be trained with, and the configuration of a trial."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from shoal.config.sweep import Parameter, SweepFile
 from shoal.errors import UsageError, did_you_mean
 from shoal.plan.changes import nested
 from shoal.plan.rundir import refuse_bad_name
-from shoal.plan.saved_config import read_plain_file
+from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
 from shoal.user_code import absolute
 
@@ -21,6 +22,7 @@ _OF_THE_SWEEP = {each.name for each in fields(MachinesConfig)} - {"num_envs"}
 _OF_THE_SWEEP |= {"resume", "run_name", "max_restarts", "min_workers", "dry_run"}
 """Flags of `train` that no trial has for itself."""
 _CPU = "cpu"
+_MOST_TRIALS = 10_000
 
 
 def read_sweep(file: Path) -> SweepFile:
@@ -30,11 +32,9 @@ def read_sweep(file: Path) -> SweepFile:
         UsageError: It cannot be read, or has an unknown key, an unknown flag or a value out of range.
     """
     data: Any = read_plain_file("The sweep", file, example="sweep.yaml")
-    try:
+    with refusing(file, "give other numbers"):
         sweep = _read(data)
         _check(sweep)
-    except UsageError as error:
-        raise UsageError(f"In {file}: {error}") from error
     return sweep
 
 
@@ -116,6 +116,8 @@ def grid_of(sweep: SweepFile) -> list[dict[str, Any]]:
         UsageError: A range has no step.
     """
     values = [list(_grid_values(sweep, name, parameter)) for name, parameter in sweep.parameters.items()]
+    if math.prod(map(len, values)) > _MOST_TRIALS:
+        raise UsageError(f"the grid has more than {_MOST_TRIALS:,} trials: give longer steps, or fewer values.")
     return [dict(zip(sweep.parameters, each, strict=True)) for each in itertools.product(*values)]
 
 
@@ -125,9 +127,9 @@ def _grid_values(sweep: SweepFile, name: str, parameter: Parameter) -> Iterator[
         return
     if parameter.log or (parameter.step is None and not is_whole(sweep, name)):
         raise UsageError(f"'{name}' has a range without steps, but the sampler is grid: give it a step, or choices.")
-    for number in range(round(parameter.steps) + 1):
-        value = (parameter.low or 0.0) + number * (parameter.step or 1.0)
-        yield cast_to(sweep, name, round(value, 12))
+    kind = int if is_whole(sweep, name) else float
+    for number in range(min(round(parameter.steps), _MOST_TRIALS) + 1):
+        yield kind(round((parameter.low or 0.0) + number * (parameter.step or 1.0), 12))
 
 
 def number_of_trials(sweep: SweepFile) -> int:

@@ -15,6 +15,7 @@ from shoal.config.sweep import SweepFile
 from shoal.files import Folder
 from shoal.jobs.report import page, table
 from shoal.plan.rundir import RunDir
+from shoal.reading import parse_object, read_bytes, refusing
 from shoal.sweep.file import metric_of
 
 _COLUMNS = ("trial", "state", "score", "iterations")
@@ -47,8 +48,9 @@ def record_loss(folder: Path, rank: int | None, error: str, since: int) -> bool:
     `since` is the size of the metrics when the launch began [bytes].
     """
     metrics = RunDir(folder).metrics_jsonl
-    lines = metrics.read_bytes()[since:].splitlines() if metrics.exists() else []
-    rows = [row for row in map(json.loads, lines) if row["rank"] == rank]
+    with refusing(metrics, "remove it"):
+        lines = read_bytes(metrics)[since:].splitlines() if metrics.exists() else []
+        rows = [row for row in (parse_object(line, {"rank": int}) for line in lines) if row["rank"] == rank]
     if rows and rows[-1]["state"] == "running":
         run = RunDir(folder / "trials" / f"{rows[-1]['trial']:04d}")
         Folder(folder).append(losses_of(run), error.replace("\n", " "))

@@ -21,6 +21,7 @@ from shoal.config.sweep import SweepFile
 from shoal.files import Folder
 from shoal.launch.run_record import is_in_use, lock_run
 from shoal.plan.rundir import RunDir
+from shoal.reading import read_lines, refusing
 from shoal.sweep.file import config_of, grid_of, is_whole, number_of_trials
 
 End = Literal["finished", "pruned", "failed"]
@@ -91,13 +92,17 @@ class SweepStudy:
             "asha": optuna.pruners.SuccessiveHalvingPruner(min_resource=warmup),
             "none": optuna.pruners.NopPruner(),
         }
-        self._study = optuna.create_study(
-            storage=JournalStorage(backend),
-            study_name=sweep.name,
-            direction=sweep.direction,
-            pruner=pruners[sweep.pruner],
-            load_if_exists=True,
-        )
+        remedy = "give the sweep another name"
+        with refusing(journal, remedy):
+            for _ in read_lines(journal, {"op_code": int}, remedy):
+                pass
+            self._study = optuna.create_study(
+                storage=JournalStorage(backend),
+                study_name=sweep.name,
+                direction=sweep.direction,
+                pruner=pruners[sweep.pruner],
+                load_if_exists=True,
+            )
 
     @contextmanager
     def claim(self) -> Iterator[Trial | None]:

@@ -31,6 +31,7 @@ from shoal.plan.ranks import RANK_VARIABLES, Rank, usable_threads
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import SweepSpec, TrainSpec
 from shoal.plan.training import TrainPlan, plan_training
+from shoal.reading import read_bytes
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sweep.file import metric_of, training_of
@@ -206,6 +207,6 @@ class _Worker:
 def _refuse_lost(run: RunDir) -> None:
     """Refuse a trial whose worker was lost again and again."""
     file = losses_of(run)
-    losses = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    losses = read_bytes(file).decode().splitlines() if file.exists() else []
     if len(losses) >= _MOST_LOSSES:
         raise TrainingFailedError(f"Its worker was lost {len(losses)} times: {losses[-1]}")

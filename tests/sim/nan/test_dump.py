@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.bombs import ARRAYS
 from support.limits import files_of_at_most
 from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 
@@ -100,7 +102,7 @@ def code(file: Path) -> None:
 @pytest.mark.parametrize("change", [truncate, spoil, empty, one_array, other_arrays, code])
 def test_what_is_no_such_file_is_refused(file: Path, change: Callable[[Path], None]) -> None:
     change(file)
-    with pytest.raises(UsageError, match=r"lost\.npz is no file that a training leaves .*, or not all of one \("):
+    with pytest.raises(UsageError, match=r"lost\.npz cannot be read \(.+\): pass <run>.*, or copy it once more\."):
         read_dump(file)
 
 
@@ -152,3 +154,45 @@ def test_what_would_command_a_terminal_is_printed_escaped(
     printed = capsys.readouterr().out
     assert r"\x1b]0;owned\x07\u202eRobot, simulated by" in printed
     assert "\x1b" not in printed
+
+
+def rewrite(file: Path, **changes: Any) -> None:
+    """Change entries of the JSON in a file; None removes one."""
+    with np.load(file) as held:
+        arrays: dict[str, Any] = dict(held)
+    about = json.loads(str(arrays["about"])) | changes
+    about = {name: value for name, value in about.items() if value is not None}
+    np.savez(file.with_suffix(""), **arrays | {"about": np.array(json.dumps(about))})
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"envs": []}, "it has 0 environments"),
+        ({"envs": None}, "envs is missing, but must be list"),
+        ({"envs": ["one"]}, "string indices must be integers"),
+        ({"envs": [{"env": "1", "step": 1}]}, "env is '1', but must be int"),
+        ({"envs": [{"env": 1, "step": 10**30}]}, "more than 64 bits"),
+        ({"versions": {}}, "has no 'mujoco'"),
+        ({"versions": None}, "missing"),
+        ({"versions": "word"}, "versions is 'word', but must be a mapping"),
+        ({"task": None}, "task"),
+        ({"decimation": 10**12}, "1000000000000 physics steps in a step"),
+        ({"decimation": "many"}, "decimation is 'many', but must be a whole number"),
+        ({"seed": json.loads("[" * 150 + "]" * 150)}, "nested more than 100 deep"),
+    ],
+)
+def test_a_file_whose_description_does_not_fit_is_refused(file: Path, changes: dict[str, Any], said: str) -> None:
+    rewrite(file, **changes)
+    with pytest.raises(UsageError, match=said) as refusal:
+        read_dump(file)
+    assert str(file) in str(refusal.value)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_that_are_not_what_they_say_are_refused(kind: str, file: Path) -> None:
+    ARRAYS[kind](file)
+    with pytest.raises(UsageError, match=r"lost\.npz cannot be read \(.{8,}\): pass <run>"):
+        read_dump(file)

@@ -8,6 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+from support.bombs import ARRAYS
 
 from shoal.errors import UsageError
 from shoal.mdp.robots import build_on_a_plane
@@ -102,3 +103,52 @@ def test_a_motion_that_does_not_fit_is_refused(
         np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(UsageError, match=said):
         read_motion(tmp_path / "a.npz", model)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_that_are_not_what_they_say_are_refused(model: mujoco.MjModel, tmp_path: Path, kind: str) -> None:
+    ARRAYS[kind](tmp_path / "a.npz")
+    with pytest.raises(UsageError, match=r"^The motion .*a\.npz cannot be read \(.{8,}\): pass an \.npz file"):
+        read_motion(tmp_path / "a.npz", model)
+
+
+WHOLE: dict[str, Any] = {"fps": 50, "joint_pos": np.ones((3, 21))}
+WHOLE |= {"body_pos_w": np.ones((3, 2, 3)), "body_quat_w": np.ones((3, 2, 4))}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fps": np.zeros(0)},
+        {"fps": "fast"},
+        {"fps": np.nan},
+        {"fps": np.inf},
+        {"fps": -50},
+        {"fps": 1e-9},
+        {"joint_pos": np.ones(3)},
+        {"joint_pos": np.ones((3, 21, 2))},
+        {"joint_pos": np.ones((9, 21))},
+        {"body_pos_w": np.ones((3, 2))},
+        {"body_pos_w": np.full((3, 2, 3), "one")},
+        {"body_quat_w": np.full((3, 2, 4), "one")},
+        {"body_quat_w": np.ones((3, 2, 2))},
+        {"qpos": np.full((3, 28), "one")},
+        {"qpos": np.ones(3)},
+        {"joint_names": np.array(5)},
+        {"joint_names": np.zeros((2, 0))},
+    ],
+    ids=str,
+)
+def test_a_motion_that_lies_is_refused(model: mujoco.MjModel, tmp_path: Path, changes: dict[str, Any]) -> None:
+    np.savez(tmp_path / "a.npz", **WHOLE | changes)
+    with pytest.raises(UsageError, match=r"^The motion .*a\.npz "):
+        read_motion(tmp_path / "a.npz", model, fps=50.0)
+
+
+@pytest.mark.parametrize("text", ["", "word", "1,2,3", "1,2\n3", "1;2;3;4;5;6;7;8"])
+def test_a_table_that_is_no_motion_is_refused(model: mujoco.MjModel, tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"^The motion .*a\.csv "):
+        read_motion(tmp_path / "a.csv", model)

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-import yaml
 from rl_games.algos_torch.a2c_continuous import A2CAgent
 from rl_games.common.algo_observer import AlgoObserver
 from rl_games.common.tr_helpers import DefaultRewardsShaper
@@ -22,6 +21,7 @@ from shoal.learn.groups import World
 from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
 from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
+from shoal.reading import parse_yaml
 
 
 class RlGamesLearner(TorchLearner):
@@ -152,7 +152,7 @@ class RlGamesLearner(TorchLearner):
 
 def _params(config: RlGamesConfig) -> dict[str, Any]:
     """Return the settings of the file, which the plan has read and checked, or those of the configuration."""
-    return config.to_params() if config.yaml is None else yaml.safe_load(config.yaml)["params"]
+    return config.to_params() if config.yaml is None else parse_yaml(config.yaml)["params"]
 
 
 def _box(size: int) -> gymnasium.spaces.Box:

@@ -5,8 +5,6 @@ Numbers and text only: reading one runs no code. Only the version of MuJoCo that
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -15,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.files import Folder, folder_of
+from shoal.reading import checked, parse_object, read_arrays, refusing
 
-_BROKEN = (OSError, ValueError, EOFError, LookupError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
-"""Errors of reading half a file, or one that holds something else."""
+_MOST_DECIMATION = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +109,10 @@ def read_dump(file: Path) -> Dump:
     Raises:
         UsageError: It is no such file, not all of it, or another MuJoCo's.
     """
-    try:
-        with np.load(file, allow_pickle=False) as held:
-            dump = _parse({name: held[name] for name in held.files})
-    except _BROKEN as error:
-        raise UsageError(
-            f"{file} is no file that a training leaves when it loses environments, or not all of one "
-            f"({type(error).__name__}): pass <run>/ranks/rank_00000.lost.npz, or copy it once more."
-        ) from error
+    with refusing(file, "pass <run>/ranks/rank_00000.lost.npz, or copy it once more"):
+        dump = _parse(read_arrays(file))
+        theirs = dump.info.versions["mujoco"]
     here = version("mujoco")
-    theirs = dump.info.versions["mujoco"]
     if theirs != here:
         raise UsageError(
             f"{file} holds a model of MuJoCo {theirs}, which MuJoCo {here} cannot read: "
@@ -130,11 +123,17 @@ def read_dump(file: Path) -> Dump:
 
 def _parse(arrays: dict[str, np.ndarray]) -> Dump:
     """Return the dump of a file's arrays."""
-    info = json.loads(str(arrays["about"]))
+    info = parse_object(str(arrays["about"]), {"envs": list})
     envs: list[DivergedEnv] = []
     for entry in info.pop("envs"):
         prefix = f"{entry['env']}/"
         own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
-        envs.append(DivergedEnv(**entry, states=own.pop("states"), begins=own.pop("begins"), parameters=own))
+        states, begins, about = own.pop("states"), own.pop("begins"), checked(entry, {"env": int, "step": int})
+        if states.ndim != 2 or states.dtype != np.float64 or begins.shape != states.shape[:1] or not states.size:  # noqa: PLR2004
+            raise ValueError(f"the states of environment {entry['env']} have the shape {states.shape}")
+        envs.append(DivergedEnv(**about, states=states, begins=begins, parameters=own))
+    about = from_plain(DumpInfo, info, "about")
+    if not envs or not 0 < about.decimation <= _MOST_DECIMATION:
+        raise ValueError(f"it has {len(envs)} environments, and {about.decimation} physics steps in a step")
     model = arrays["model"]
-    return Dump(info=DumpInfo(**info), model=model, scene=arrays.get("scene", model), envs=tuple(envs))
+    return Dump(info=about, model=model, scene=arrays.get("scene", model), envs=tuple(envs))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError, did_you_mean
 from shoal.files import folder_of
 from shoal.mdp.robots import height_above_ground
+from shoal.reading import read_arrays, read_table, refusing
 
 CSV_FPS = 30.0
 """Rate of a CSV file, which does not tell it [frames/s]."""
@@ -28,8 +29,9 @@ _BASE = 7
 """Columns of the base in ``qpos``."""
 _WITHIN = 1e-3
 """A joint may be this far beyond its range [rad]."""
-_FEWEST = 2
-"""Frames that a motion needs."""
+_FEWEST, _MOST = 2, 200_000
+"""Frames that a motion needs, and may have, also at another rate."""
+_REMEDY = "pass an .npz file with fps and qpos, or with fps, joint_pos, body_pos_w and body_quat_w, or a .csv file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +79,17 @@ def read_motion(
     Raises:
         UsageError: The file cannot be read, or is of another robot.
     """
-    poses, own_fps = _poses(file, model)
+    if not file.is_file():
+        near = did_you_mean(file.name, (each.name for each in file.parent.glob("*")))
+        raise UsageError(f"There is no motion {file}.{near} Pass an .npz or .csv file.")
+    with refusing(file, _REMEDY, "The motion "):
+        poses, own_fps = _poses(file, model)
     own_fps = file_fps or own_fps
-    if len(poses) < _FEWEST or own_fps <= 0 or not np.isfinite(poses).all():
+    is_finite = np.isfinite(poses).all() and 0 < own_fps < np.inf
+    if not is_finite or not _FEWEST <= len(poses) <= len(poses) * max((fps or own_fps) / own_fps, 1) <= _MOST:
         raise UsageError(
             f"The motion {file} has {len(poses)} frames, {own_fps:g} a second, and is "
-            f"{'finite' if np.isfinite(poses).all() else 'not finite'}: two finite frames are needed at least."
+            f"{'finite' if is_finite else 'not finite'}: two finite frames are needed at least, and at most {_MOST:,}."
         )
     return of_poses(poses if fps is None else resample(model, poses, own_fps, fps), model, fps or own_fps)
 
@@ -176,29 +183,18 @@ def _joints(model: mujoco.MjModel) -> list[str]:
 
 def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], float]:
     """Return ``qpos`` of each frame, (frames, nq), and the rate [frames/s]."""
-    if not file.is_file():
-        near = did_you_mean(file.name, (each.name for each in file.parent.glob("*")))
-        raise UsageError(f"There is no motion {file}.{near} Pass an .npz or .csv file.")
-    try:
-        if file.suffix == ".csv":
-            table = np.atleast_2d(np.loadtxt(file, delimiter=",", dtype=np.float64))
-            return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
-        with np.load(file, allow_pickle=False) as content:
-            arrays: dict[str, Any] = dict(content)
-        fps = float(np.ravel(arrays["fps"])[0])
-        if "qpos" in arrays:
-            qpos = np.asarray(arrays["qpos"], dtype=np.float64)
-            base, turn, joints = qpos[:, :3], qpos[:, 3:_BASE], qpos[:, _BASE:]
-        else:
-            base, turn = arrays["body_pos_w"][:, 0], arrays["body_quat_w"][:, 0]
-            joints = arrays["joint_pos"]
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UsageError(
-            f"The motion {file} cannot be read ({what}): pass an .npz file with fps and qpos, or fps, joint_pos, "
-            "body_pos_w and body_quat_w, or a .csv file without a header."
-        ) from error
-    names = [str(name) for name in arrays.get("joint_names", _joints(model))]
+    if file.suffix == ".csv":
+        table = read_table(file)
+        return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
+    arrays = read_arrays(file, 2**28)
+    fps = float(np.ravel(arrays["fps"])[0])
+    if "qpos" in arrays:
+        qpos = np.asarray(arrays["qpos"], dtype=np.float64)
+        base, turn, joints = qpos[:, :3], qpos[:, 3:_BASE], qpos[:, _BASE:]
+    else:
+        base, turn = arrays["body_pos_w"][:, 0], arrays["body_quat_w"][:, 0]
+        joints = arrays["joint_pos"]
+    names = [str(name) for name in np.ravel(arrays.get("joint_names", _joints(model)))[:_MOST]]
     if sorted(names) != sorted(_joints(model)):
         missing = sorted(set(_joints(model)) - set(names)) or ["none"]
         raise UsageError(
@@ -219,7 +215,7 @@ def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel)
     length = np.linalg.norm(turn, axis=1, keepdims=True)
     if not length.all():
         raise UsageError(f"The motion {file} has frames whose base has no orientation, but zeros: check the file.")
-    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64)
+    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64).reshape(len(base), model.nq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
