@@ -22,11 +22,15 @@ def print_runs(found: RunList, *, as_json: bool) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if found.omitted:
+        number = len(found.runs) + found.omitted
+        print_line(f"These are {len(found.runs)} of {number:,} runs: pass --limit {number} to list all.")
     for experiment, changed in found.common.items():
         if changed:
-            print_line(f"All runs of {experiment}: {flag_words(changed)}")
+            print_line(f"{'These' if found.omitted else 'All'} runs of {experiment}: {flag_words(changed)}")
     if found.best is not None:
-        print_line(f"Best checkpoint by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
+        which = "Best checkpoint of these runs" if found.omitted else "Best checkpoint"
+        print_line(f"{which} by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
 
 
 def _row(each: ListedRun, found: RunList, now: datetime) -> tuple[str, ...]:
