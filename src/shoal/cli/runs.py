@@ -4,6 +4,7 @@ import json
 import sys
 from datetime import datetime, timedelta
 
+from shoal.cli.output import printable
 from shoal.cli.report import print_line
 from shoal.commands.runs import ListedRun, RunList
 from shoal.plan.changes import flag_words
@@ -18,7 +19,7 @@ def print_runs(found: RunList, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(found.to_plain(), indent=2) + "\n")
         return
     now = datetime.now().astimezone()
-    rows = [_TITLES, *(_row(each, found, now) for each in found.runs)]
+    rows = [_TITLES, *(tuple(map(printable, _row(each, found, now))) for each in found.runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

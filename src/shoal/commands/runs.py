@@ -159,7 +159,9 @@ def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) 
     try:
         return _read(run, defaults)
     except Exception as error:  # noqa: BLE001  A damaged file holds anything.
-        reason = " ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *getattr(error, "__notes__", [])])
+        # Python would print the path as a string of Python, which no shell takes.
+        what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+        reason = " ".join([f"{type(error).__name__}: {what}".partition("\n")[0], *getattr(error, "__notes__", [])])
         return ListedRun(run=run, state="unreadable", reason=reason)
 
 
