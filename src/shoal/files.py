@@ -63,8 +63,9 @@ class Folder:
                     raise UnsafePathError(path, "is a link" if error.errno == errno.ELOOP else "is no file") from None
                 raise
         try:
-            self._refuse_others(path, os.fstat(descriptor))
-            if mode == "w+":
+            found = os.fstat(descriptor)
+            self._refuse_others(path, found)
+            if mode == "w+" and found.st_size:
                 os.ftruncate(descriptor, 0)
             return os.fdopen(descriptor, {"w+": "r+", "x": "w"}.get(mode, mode) + "b", buffering=0)
         except BaseException:
@@ -135,8 +136,8 @@ class Folder:
         descriptor = os.open(self.path, flags)
         try:
             for number, name in enumerate(directories, 1):
-                if make:
-                    with suppress(FileExistsError):
+                if make and not os.access(name, os.F_OK, dir_fd=descriptor, follow_symlinks=False):
+                    with suppress(FileExistsError):  # Another process has made it just now.
                         os.mkdir(name, dir_fd=descriptor)
                 try:
                     inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
@@ -179,8 +180,3 @@ def make_first_free(parent: Path, names: Iterable[str]) -> Path:
             (parent / name).mkdir()
             return parent / name
     raise AssertionError  # pragma: no cover  The names do not end.
-
-
-def write_whole(path: Path, data: bytes | memoryview | str) -> None:
-    """Replace a file."""
-    Folder(path.parent).write(path, data)

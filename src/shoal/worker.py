@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import ShoalError, UsageError
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
-from shoal.plan.checkpoints import Checkpoint, Keep, best_good
+from shoal.plan.checkpoints import Checkpoint, Keep, best_good, model_sums
 from shoal.plan.ranks import Rank, usable_threads
 from shoal.plan.spec import EvaluateSpec, SweepSpec, TrainSpec, WorkerSpec
 from shoal.provenance import git_state, now, versions
@@ -208,7 +208,7 @@ def _learn(  # noqa: PLR0913  All by name.
     transfer = CheckpointTransfer(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
     keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
     checkpoints = CheckpointWriter(job.run, world, keep, transfer)
-    code = {"versions": versions(), "git": git_state()} if world.is_first else {}
+    about = _about(job, env) if world.is_first else {}
     writers = open_writers(job.run, job.config, loop.iteration) if world.is_first else []
     last_row: Row = {}
 
@@ -224,7 +224,7 @@ def _learn(  # noqa: PLR0913  All by name.
 
     def save(snapshot: Snapshot) -> None:
         world.beat.enter("checkpoint")
-        checkpoints.save(replace(snapshot, metadata={**snapshot.metadata, "time": now(), **code}))
+        checkpoints.save(replace(snapshot, metadata={**snapshot.metadata, "time": now(), **about}))
 
     try:
         stopped_by = loop.train(
@@ -263,9 +263,11 @@ def _learn(  # noqa: PLR0913  All by name.
 
 
 def _begin(job: TrainSpec, loop: TrainingLoop) -> None:
-    """Synchronise all replicas, with the state of the checkpoint to start from, if any."""
+    """Synchronise all replicas, with the state of the checkpoint to start from, if any; then record the launch."""
     from shoal.learn.checkpoint_transfer import local_copy
     from shoal.learn.checkpoints import read_checkpoint
+    from shoal.learn.interface import refuse_other_terms
+    from shoal.learn.run_json import write_launch
     from shoal.learn.state import resume_environments
 
     start, world = job.start, loop.world
@@ -277,11 +279,23 @@ def _begin(job: TrainSpec, loop: TrainingLoop) -> None:
         if start.mode == "teacher":
             loop.learner.restore(read_checkpoint(model), weights_only=True)
         else:
+            refuse_other_terms(job.config, start, model, loop.env)
             loop.restore(read_checkpoint(model), weights_only=start.mode == "weights")
         loop.synchronize()
         _seed_everything(loop.seed)
         if start.mode == "continue":
             resume_environments(loop, Checkpoint(model.parent))
+            world.gather_strings([])  # A collective: every rank has restored.
+            if job.launch and world.is_first:
+                write_launch(job.run, job.config, job.launch)
+
+
+def _about(job: TrainSpec, env: VecEnv) -> dict[str, Any]:
+    """Return what the manifest of each checkpoint says about code, terms and models."""
+    from shoal.learn.interface import interface_of
+
+    code = {"versions": versions(), "git": git_state()}
+    return code | {"interface": interface_of(env), "models": model_sums(job.run)}
 
 
 def _keep_lost(job: TrainSpec, world: World, env: VecEnv, iteration: int) -> str | None:

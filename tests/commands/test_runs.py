@@ -112,6 +112,16 @@ def test_a_run_without_an_end_is_running_while_its_lock_is_held_and_lost_afterwa
     assert listed(log_root)[runs[0].name].state == "unknown"
 
 
+def test_a_run_that_is_being_resumed_is_running(runs: list[RunDir], log_root: Path) -> None:
+    """Its launch is not in run.json before all ranks have restored."""
+    set_launch(runs[0], ended={"exit_code": 130})
+    with ExitStack() as stack:
+        lock_run(runs[0], stack)
+        run = listed(log_root)[runs[0].name]
+        assert (run.state, run.exit_code) == ("running", None)
+    assert listed(log_root)[runs[0].name].state == "interrupted"
+
+
 def test_progress_is_that_of_the_last_complete_line(runs: list[RunDir], log_root: Path) -> None:
     long = [
         json.dumps({"iteration": number, "Train/total_steps": number * 10, "a": "x" * 500}) for number in range(500)

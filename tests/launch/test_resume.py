@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import arm_task
 from support.commands import TRAIN, Ended, rows_of, run
+from support.equal_runs import assert_same, everything_in, told
 from support.hostile import vouch_for, write_hostile
 
 from shoal.plan.checkpoints import newest_good
@@ -56,43 +57,6 @@ def trained(where: Path, case: str, *flags: str) -> Ended:
     return ended
 
 
-def everything_in(ended: Ended, iteration: int) -> dict[str, Any]:
-    """All that a checkpoint holds, by file and name; without the time that it took."""
-    found: dict[str, Any] = {}
-
-    def walk(name: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, each in value.items():
-                walk(f"{name}/{key}", each)
-        elif isinstance(value, list | tuple):
-            for index, each in enumerate(value):
-                walk(f"{name}/{index}", each)
-        else:
-            found[name] = value
-
-    for file in sorted((ended.run / "checkpoints" / f"{iteration:06}").glob("*.pt")):
-        walk(file.name, torch.load(file, weights_only=True))
-    found.pop("model.pt/infos/totals/seconds")
-    return found
-
-
-def told(ended: Ended) -> list[dict[str, float]]:
-    """All metrics, but for times and what follows from them."""
-    others = ("Train/total_time", "max_iterations")
-    return [
-        {name: value for name, value in row.items() if not name.startswith("Perf/") and name not in others}
-        for row in ended.rows
-    ]
-
-
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """See that two checkpoints hold the same bits."""
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        same = torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
-        assert same, name
-
-
 # What a learner remembers is saved by each rank alike, and two workers share normalisers besides: they alone are tried.
 @pytest.mark.parametrize(
     ("case", "workers"),
@@ -118,10 +82,10 @@ def test_a_resumed_training_is_the_one_that_never_stopped(case: str, workers: st
     straight = trained(tmp_path / "straight", case, *flags, "--max-iterations", "6")
     trained(tmp_path / "resumed", case, *flags, "--max-iterations", "3")
     resumed = trained(tmp_path / "resumed", case, *flags, "--max-iterations", "6", "--resume")
-    assert told(resumed) == told(straight)
-    assert len(told(straight)) == 6
-    assert_same(everything_in(straight, 6), everything_in(resumed, 6))
-    ranks = [name for name in everything_in(straight, 6) if name.endswith("/rows/task/rng")]
+    assert told(resumed.run) == told(straight.run)
+    assert len(told(straight.run)) == 6
+    assert_same(everything_in(straight.run, 6), everything_in(resumed.run, 6))
+    ranks = [name for name in everything_in(straight.run, 6) if name.endswith("/rows/task/rng")]
     assert len(ranks) == int(workers)
 
 

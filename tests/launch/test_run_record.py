@@ -15,7 +15,8 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_play, parse_train
 from shoal.errors import UsageError
-from shoal.launch.run_record import make_log_dir, make_run_dir, record_end, record_launch
+from shoal.launch.run_record import make_log_dir, make_run_dir, record_launch
+from shoal.learn.run_json import record_end, write_launch
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED
 from shoal.plan.rundir import RunDir
@@ -118,11 +119,27 @@ def test_a_launch_that_has_not_ended_says_so(log_root: Path) -> None:
 def test_the_record_is_replaced_whole(log_root: Path) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
-    record_launch(run, plan)
+    launch = record_launch(run, plan)
     first = run.run_json.stat().st_ino
-    record_end(run, 0, "finished", {0: "0123456789abcdef"})
+    record_end(run, launch, 0, "finished", {0: "0123456789abcdef"})
     assert run.run_json.stat().st_ino != first
     assert not list(run.path.glob("*.unfinished"))
+
+
+def test_the_end_of_a_launch_that_was_never_written_is_not_that_of_the_one_before(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    first = record_launch(run, plan)
+    write_checkpoint(run, 5, {}, 1)
+    before = run.run_json.read_bytes()
+    resumed = plan_of(log_root, TASK, "--resume")
+    second = record_launch(run, resumed)
+    assert second != first
+    record_end(run, second, 2, "It does not fit.")
+    assert run.run_json.read_bytes() == before
+    write_launch(run, resumed.config, second)
+    record_end(run, json.loads(json.dumps(second)), 0, "finished")  # As a rank has received it.
+    assert [launch["ended"] is not None for launch in launches_in(run.path)] == [False, True]
 
 
 def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> None:
@@ -134,8 +151,7 @@ def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> N
     names = ("run.unfinished", f"run.{os.getpid()}", "params/env.yaml", f"params/env.{os.getpid()}")
     for name in names:
         (run.path / name).symlink_to(victim)
-    record_launch(run, plan)
-    record_end(run, 0, "finished")
+    record_end(run, record_launch(run, plan), 0, "finished")
     assert victim.read_text(encoding="utf-8") == "mine"
     assert run.env_yaml.is_file()
     assert not run.env_yaml.is_symlink()
@@ -172,10 +188,10 @@ def test_why_it_ended_is_not_hidden_by_a_record_that_cannot_be_written(
 ) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)
-    record_launch(run, plan)
+    launch = record_launch(run, plan)
     run.run_json.unlink()
     run.run_json.mkdir()  # What a rename cannot replace.
-    record_end(run, 1, "Rank 0 failed.")
+    record_end(run, launch, 1, "Rank 0 failed.")
     assert "does not tell how this launch ended" in caplog.text
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shoal.files import folder_of
 from shoal.launch.tail import Tail
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ def test_what_was_there_before_can_be_passed_over(file: Path) -> None:
     tail = Tail(file, from_end=True)
     append(file, b"two\n")
     assert tail.lines() == ["two"]
+
+
+def test_what_replaces_a_file_by_its_beginning_is_read_from_where_that_ends(file: Path) -> None:
+    append(file, b'{"a": 1}\n{"a": 2}\n{"a": 3}\n{"a"')
+    tail = Tail(file, from_end=True)
+    assert tail.rows() == []
+    folder_of(file).write(file, b'{"a": 1}\n')
+    assert tail.rows() == []
+    append(file, b'{"a": 2.5}\n{"a": 3.5}\n{"a": 4}\n')  # Longer than it was before.
+    assert tail.rows() == [{"a": 2.5}, {"a": 3.5}, {"a": 4}]
+    append(file, b'{"a": 5}\n')
+    assert tail.rows() == [{"a": 5}]
 
 
 def test_bytes_that_are_no_text_are_shown_as_such(file: Path) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from shoal.commands.checkpoints import verify
 from shoal.config import CheckpointsConfig
 from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.learn.checkpoints import write_snapshot
+from shoal.learn.run_json import write_launch
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 from shoal.plan.rundir import RunDir
 
@@ -90,9 +92,9 @@ def test_every_phase_of_the_write_was_struck(first: Crashes, second: Crashes) ->
         *("rename 000001", "empty it", "rmdir .dropped-000001"),
         *("rename 000002", "empty it", "rmdir .dropped-000002"),
     ]
-    assert second.trail == [
+    assert [re.sub(r"\.[0-9]+$", ".<pid>", step) for step in second.trail] == [
         *("open rank_00001.pt", "half of rank_00001.pt", "flush rank_00001.pt"),
-        *("open rank_00001.tmp", "rename rank_00001.tmp"),
+        *("remove rank_00001.<pid>", "open rank_00001.<pid>", "half of rank_00001.<pid>", "rename rank_00001.<pid>"),
     ]
     assert [each.name for each in first.run("whole").checkpoints_dir.iterdir()] == ["000003"]
     assert [each.name for each in second.run("whole").checkpoints_dir.iterdir()] == ["000003"]
@@ -126,7 +128,7 @@ def test_a_resume_goes_on_from_it_and_its_launch_sweeps_what_was_left(first: Cra
         plan = plan_of(log_root, TASK, "--resume")
         assert plan.continued == run, done
         assert plan.start_iteration == first.newest(done), done
-        record_launch(run, plan)
+        write_launch(run, plan.config, record_launch(run, plan))
         assert [name for name in (path.name for path in run.checkpoints_dir.iterdir()) if not name.isdigit()] == []
         run.unfinished_dir(NEW + 1).mkdir()
         for rank in (1, 0):

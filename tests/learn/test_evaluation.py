@@ -12,7 +12,7 @@ from support.tiny_env import TinyEnv
 
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.errors import TrainingFailedError
+from shoal.errors import UsageError
 from shoal.learn import evaluation
 from shoal.learn.evaluation import open_policy, run_episodes
 from shoal.tasks import registry
@@ -120,7 +120,7 @@ def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
     spec = registry.resolve("Cartpole-Balance")
     model = write_checkpoint(run_dir, 1, tiny_loop().state(), world_size=1) / "model.pt"
     config = PlayConfig(task=spec.name, episodes=1, env=spec.env, agent=spec.agent)
-    with pytest.raises(TrainingFailedError, match="does not fit the networks"):
+    with pytest.raises(UsageError, match=r"does not fit the network 'actor' of this training: its 'mlp\.0\.weight' is"):
         run_episodes(config, spec, model, "cpu")
 
 

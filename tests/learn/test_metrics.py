@@ -64,6 +64,14 @@ def test_half_a_line_of_a_killed_process_is_dropped(run_dir: RunDir) -> None:
     assert lines(run_dir) == [{"iteration": 1}, {"iteration": 2}]
 
 
+def test_rows_that_are_repeated_from_an_older_checkpoint_are_dropped(run_dir: RunDir) -> None:
+    write_rows(run_dir, 1, 2, 3)
+    for writer in open_writers(run_dir, TrainConfig(task="tiny", logger="none"), 2):
+        writer.write({"iteration": 3, "again": 1})
+        writer.close()
+    assert lines(run_dir) == [{"iteration": 1}, {"iteration": 2}, {"iteration": 3, "again": 1}]
+
+
 def test_a_full_disk_costs_rows_and_leaves_whole_lines(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     writer = SafeWriter(JsonLinesWriter(run_dir))
     line = len(json.dumps(ROW)) + 1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from shoal.files import Folder
 from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import Snapshot, write_snapshot
@@ -151,18 +152,17 @@ class _Steps:
     def begin(self) -> None:
         """Look at everything from now on."""
         sys.addaudithook(self._look)
-        flush, opened = os.fsync, Path.open
+        flush, opened = os.fsync, Folder.open
 
         def flush_counted(descriptor: int) -> None:
             self._step("flush", _DESCRIPTORS / str(descriptor))
             flush(descriptor)
 
-        def open_in_halves(path: Path, *arguments: Any, **named: Any) -> Any:
-            file = opened(path, *arguments, **named)
-            return _InHalves(file, lambda: self._step("half of", path)) if "b" in file.mode else file
+        def open_in_halves(folder: Folder, path: Path, mode: str) -> Any:
+            return _InHalves(opened(folder, path, mode), lambda: self._step("half of", path))
 
         os.fsync = flush_counted
-        Path.open = open_in_halves  # pyright: ignore[reportAttributeAccessIssue]
+        Folder.open = open_in_halves  # pyright: ignore[reportAttributeAccessIssue]
 
     def end(self) -> None:
         """Look no more, and keep the names."""
@@ -170,6 +170,8 @@ class _Steps:
         self._file.write_text("\n".join(self._names), encoding="utf-8")
 
     def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if arguments and isinstance(arguments[0], int):  # A descriptor of what was opened by its name.
+            return
         if event in _CHANGES:
             self._step(event.removeprefix("os."), arguments[0])
         elif event == "open" and arguments[2] & _WRITES:
@@ -197,13 +199,12 @@ class _InHalves:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, data: Any) -> None:
-        """Write a half, let the disk have it, and write the other one."""
+    def write(self, data: Any) -> int:
+        """Write a half, which the disk has at once, and write the other one."""
         half = len(data) // 2
         self._file.write(data[:half])
-        self._file.flush()
         self._between()
-        self._file.write(data[half:])
+        return half + self._file.write(data[half:])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

@@ -47,7 +47,7 @@ from shoal.errors import UsageError, counted
 from shoal.jobs.entries import Overrides, resolve_policies
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
-from shoal.plan.resume import find_model, run_to_continue
+from shoal.plan.resume import find_model, refuse_other_networks, run_to_continue
 from shoal.plan.rundir import RunDir
 from shoal.plan.saved_config import config_of_files, config_of_run
 from shoal.tasks import registry
@@ -237,6 +237,7 @@ def _parse_policy(kind: type[PolicyT], arguments: Sequence[str], *, program: str
         env = env.undisturbed()
     default = replace(default, env=env, learner=trained.learner, agent=trained.agent)
     config = parse_flags(default, words, program=f"{program} {task}", about=about)
+    refuse_other_networks(run, config.agent)
     # By its path from here on: a training may write a better checkpoint, of another configuration, at any time.
     return config if model is None else replace(config, checkpoint=str(model))  # pyright: ignore[reportArgumentType, reportReturnType]
 

@@ -98,7 +98,7 @@ def evaluate(
             while True:
                 base = plan.log_base(run, os.environ)
                 try:
-                    mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
+                    mode.run(plan.worker_spec(run, make_log_dir(run, base) if base else None), view, stop)
                     break
                 except WorkerLostError as lost:
                     if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":

@@ -167,13 +167,14 @@ def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) 
 
 def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
     launches = _parsed(run.run_json, json.loads)["launches"]
-    ended, row = launches[-1]["ended"], _last_row(run)
+    held, row = is_in_use(run), _last_row(run)
+    ended = None if held else launches[-1]["ended"]  # A launch that goes on is recorded once all ranks have restored.
     plain = _parsed(run.train_yaml, lambda text: yaml.load(text, Loader=_LOADER))  # noqa: S506  Both are safe.
     fields, known = flatten(plain), defaults(plain["task"], plain["learner"])
     best = _best(run)
     return ListedRun(
         run=run,
-        state=_STATES.get(ended["exit_code"], "failed") if ended else _WITHOUT_END[is_in_use(run)],
+        state=_STATES.get(ended["exit_code"], "failed") if ended else _WITHOUT_END[held],
         exit_code=ended["exit_code"] if ended else None,
         started=datetime.fromisoformat(launches[0]["started"]),
         iteration=int(row.get("iteration", 0)),

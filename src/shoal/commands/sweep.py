@@ -93,7 +93,7 @@ def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError],
             while True:
                 base, since = launch.log_base(run, os.environ), _size(run.metrics_jsonl)
                 spec = SweepSpec(
-                    **launch.node_fields(run, make_log_dir(base) if base else None),
+                    **launch.node_fields(run, make_log_dir(run, base) if base else None),
                     config=launch.config,
                     sweep=plan.sweep,
                 )

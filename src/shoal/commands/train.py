@@ -1,11 +1,12 @@
 """The `train` command: plan, run directory, launch mode, restarts, run record."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from shoal.checks.preflight import preflight
 from shoal.config import TrainConfig
@@ -20,10 +21,11 @@ from shoal.launch.run_record import (
     lock_run,
     make_log_dir,
     make_run_dir,
-    record_end,
     record_launch,
+    refuse_other_models,
     remove_unlearned,
 )
+from shoal.learn.run_json import record_end
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.ranks import stale_rank_variables
@@ -57,6 +59,7 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
         plan = plan_training(
             config, os.environ, gpus, partial(probe_hosts, os.environ, config, (config.task,)) if config.hosts else None
         )
+        refuse_other_models(plan)
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except UsageError as error:
         if not config.dry_run:
@@ -78,17 +81,18 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         ShoalError: With the exit code of how it ended.
     """
     recorded: RunDir | None = None  # In the process that keeps the record.
+    launch: dict[str, Any] = {}
 
     def record_and_abort(error: ShoalError) -> None:
         if recorded is not None:
-            record_end(recorded, error.exit_code, str(error))
+            record_end(recorded, launch, error.exit_code, str(error))
         abort(error)
 
     def begin() -> Path:
-        nonlocal recorded
+        nonlocal recorded, launch
         run = plan.continued or make_run_dir(plan)
         lock_run(run, stack)
-        record_launch(run, plan)
+        launch = record_launch(run, plan)
         recorded = run
         view.on_line(f"Run directory: {run.path}")
         view.on_phase("startup")
@@ -102,22 +106,24 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
             while True:
                 try:
-                    with _recorded(recorded, plan, view):
+                    with _recorded(recorded, plan, launch, view):
                         restarts.pause(run, stop)
                         base = plan.log_base(run, os.environ)
-                        reports = mode.run(plan.worker_spec(run, make_log_dir(base) if base else None), view, stop)
+                        spec = plan.worker_spec(run, make_log_dir(run, base) if base else None, launch)
+                        reports = mode.run(spec, view, stop)
                     break
                 except WorkerLostError as lost:
-                    with _recorded(recorded, plan, view):  # The error of the last loss says why it was the last.
+                    # The error of the last loss says why it was the last.
+                    with _recorded(recorded, plan, launch, view):
                         plan = restarts.after(lost, run, view, stop)
-                    record_launch(run, plan)
+                    launch = record_launch(run, plan)
             if recorded is not None:
-                record_end(recorded, 0, "finished", {report.rank: report.digest for report in reports})
+                record_end(recorded, launch, 0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)
 
 
 @contextmanager
-def _recorded(run: RunDir | None, plan: TrainPlan, view: ProgressReporter) -> Iterator[None]:
+def _recorded(run: RunDir | None, plan: TrainPlan, launch: Mapping[str, Any], view: ProgressReporter) -> Iterator[None]:
     """Record the end of a launch that fails, in the process that has the record.
 
     A new run of what cannot be done is removed, unless ranks of other launchers may still write into it.
@@ -129,5 +135,5 @@ def _recorded(run: RunDir | None, plan: TrainPlan, view: ProgressReporter) -> It
         if run is not None and is_new and isinstance(error, UsageError) and remove_unlearned(run):
             view.on_line(f"{run.path} was removed: nothing was learned.")
         elif run is not None:
-            record_end(run, error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
+            record_end(run, launch, error.exit_code if isinstance(error, ShoalError) else 1, str(error) or repr(error))
         raise

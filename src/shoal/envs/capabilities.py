@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
@@ -24,6 +25,8 @@ class Capabilities:
     """Names of the columns of ``extras["episode_sums"]``."""
     terminations: tuple[str, ...] = ()
     """Names of the columns of ``extras["done_terms"]``."""
+    observation_terms: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    """Columns of each observation term by group, in their order. Empty where unknown."""
     metrics: tuple[str, ...] = ()
     """Names of the tensors of shape (num_envs,) in ``extras["log"]``, where ``Metrics/`` stands before them."""
     best_metric: str | None = None

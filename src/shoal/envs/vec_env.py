@@ -52,6 +52,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         """Simulated time between two actions [s]; rsl_rl's RND scales its reward with it."""
         self.episode_terms = task.reward_terms
         self.terminations = task.terminations
+        self.observation_terms = task.observation_terms
         self.metrics = task.metrics
         """Names of the metrics in ``extras["log"]``, where ``Metrics/`` stands before them."""
         self.best_metric = f"Metrics/{task.best_metric}" if task.best_metric else None

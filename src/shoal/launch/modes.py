@@ -8,13 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
@@ -23,10 +23,10 @@ from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of
 from shoal.launch.hang_detector import is_that_process, machine_lost
 from shoal.launch.rank import ProgressReporter, run_rank
 from shoal.launch.rendezvous import Rendezvous, acknowledge, find_network, shake_hands
-from shoal.launch.run_record import record_end
 from shoal.launch.signed_store import SignedStore
 from shoal.launch.status_store import StatusStore, TcpStatusStore
 from shoal.launch.supervisor import run_spawned
+from shoal.learn.run_json import record_end
 from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of, state_dir
 from shoal.plan.ranks import Rank
@@ -138,7 +138,7 @@ def _joined(plan: LaunchPlan, rank: Rank, abort: Callable[[ShoalError], None]) -
                 progress=progress,
                 network=network,
                 gather=partial(_gather, store, rank),
-                cause_of=partial(_first_cause, statuses),
+                cause_of=partial(_first_cause, statuses, spec.launch),
             )
             if several:  # Rank 0, whose process may hold the store, stays until the exit records of all are in it.
                 acknowledge(store, rank, "end", STATUS_REFRESH_S)
@@ -201,7 +201,7 @@ def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[Worker
     return [WorkerReport(**json.loads(store.get(key))) for key in keys]
 
 
-def _first_cause(statuses: StatusStore, record: ExitRecord) -> ShoalError:
+def _first_cause(statuses: StatusStore, launch: Mapping[str, Any], record: ExitRecord) -> ShoalError:
     """Return the error of the rank that failed first, if this rank's own failure is secondary."""
     if not record.is_secondary:
         return failure_of(record)
@@ -210,7 +210,7 @@ def _first_cause(statuses: StatusStore, record: ExitRecord) -> ShoalError:
         statuses.refresh()
         first = statuses.first_failure()
         # The traceback is printed by the rank that failed.
-        return failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses)
+        return failure_of(replace(first, traceback="")) if first is not None else _lost_rank(statuses, launch)
 
     cause = wait_for(look, CAUSE_S if statuses.watches else 2 * CAUSE_S) or WorkerLostError(
         f"Another rank was lost: killed or crashed without a word. Look at {_launcher()}'s output for which."
@@ -223,7 +223,7 @@ def _first_cause(statuses: StatusStore, record: ExitRecord) -> ShoalError:
     return cause
 
 
-def _lost_rank(statuses: StatusStore) -> WorkerLostError | None:
+def _lost_rank(statuses: StatusStore, launch: Mapping[str, Any]) -> WorkerLostError | None:
     """Return the error of the rank that ended without an exit record, once its heartbeat has stopped."""
     rank, run = statuses.rank, statuses.run
     if statuses.silent > PEER_FAILURE_S and rank.rank != 0:
@@ -239,7 +239,7 @@ def _lost_rank(statuses: StatusStore) -> WorkerLostError | None:
     )
     error = WorkerLostError(message, rank=lost.rank)
     if (lost.rank, rank.rank) == (0, 1) and run.run_json.exists():
-        record_end(run, error.exit_code, message)  # For rank 0, which keeps the record and was lost.
+        record_end(run, launch, error.exit_code, message)  # For rank 0, which keeps the record and was lost.
     return error
 
 

@@ -1,6 +1,8 @@
 """Reading files that another process is appending to, a whole line at a time."""
 
 import json
+import os
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,12 @@ class Tail:
     """Returns the lines that were appended to a file since the last look. The file need not exist yet."""
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
-        """Begin at the start of the file, or behind what is already in it."""
+        """Begin at the start of the file, or behind what is already in it, also after its end was dropped."""
         self._path = path
-        self._offset = self.size() if from_end else 0
+        before = path.read_bytes() if from_end and path.is_file() else b""
+        self._before = before[: before.rfind(b"\n") + 1].splitlines(keepends=True)
+        self._inode = path.stat().st_ino if self._before else None
+        self._offset = sum(map(len, self._before))
 
     def size(self) -> int:
         """Return how many bytes the file has now."""
@@ -22,6 +27,9 @@ class Tail:
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:
+            if self._inode not in (None, os.fstat(file.fileno()).st_ino):  # A resume has replaced it by its beginning.
+                kept = takewhile(lambda old: old == file.readline(), self._before)
+                self._offset, self._inode = sum(map(len, kept)), None
             file.seek(self._offset)
             fresh = file.read() if limit is None else file.read(max(0, limit - self._offset))
         if not unfinished:

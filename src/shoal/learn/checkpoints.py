@@ -215,5 +215,5 @@ def _write(folder: Folder, path: Path, data: bytes | memoryview) -> dict[str, An
     """Write a file, flush it to the disk, and return its size and sum."""
     with folder.open(path, "w+") as file:
         write_all(file, data)
-        os.fsync(file)
+        os.fsync(file.fileno())
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

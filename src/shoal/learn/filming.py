@@ -53,12 +53,12 @@ def filming(
     if reel is None:
         yield None
         return
-    for left in run.videos_dir.glob(unfinished(Path("*.mp4")).name):  # By a run that was killed with its renderer.
-        run.folder.remove(left)
     recorder = _Recorder(reel, run, config.video_interval, choose_gl(world.device, os.environ))
     try:
         yield recorder.on_step
         recorder.finish(world.beat.mark, hurry)
+        for left in run.videos_dir.glob(unfinished(Path("*.mp4")).name):  # By a run that was killed with its renderer.
+            run.folder.remove(left)
     finally:
         recorder.end()
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 
-from shoal.errors import TrainingFailedError
+from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
 
@@ -78,6 +78,7 @@ class Learner(ABC):
         """Restore a saved state: everything, or with `weights_only` only networks and normalisers.
 
         Raises:
+            UsageError: Its networks have other shapes.
             TrainingFailedError: It does not fit this learner.
         """
 
@@ -149,7 +150,7 @@ class TorchLearner(Learner):
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore modules, and unless `weights_only` optimizers."""
         parts: dict[str, Any] = {**self.modules} if weights_only else {**self.modules, **self.optimizers}
-        with does_not_fit():
+        with does_not_fit(self.modules, state):
             for name, part in parts.items():
                 part.load_state_dict(state[name])
 
@@ -161,17 +162,39 @@ class TorchLearner(Learner):
 
 
 @contextmanager
-def does_not_fit() -> Iterator[None]:
-    """Turn errors of loading a state into the sentence that it does not fit."""
+def does_not_fit(modules: Mapping[str, torch.nn.Module], state: Mapping[str, Any]) -> Iterator[None]:
+    """Turn errors of loading a state into the sentence that it does not fit, with the first shape that differs."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, KeyError, ValueError) as error:
+        for name, module in modules.items():
+            saved = state.get(f"{name}_state_dict", state.get(name))
+            if isinstance(saved, Mapping):
+                refuse_other_shapes(name, module.state_dict(), saved)
         raise TrainingFailedError(
             f"The checkpoint does not fit the networks of this training ({error}). "
             "Pass the observation groups and hidden sizes that it was trained with."
         ) from error
+
+
+def refuse_other_shapes(name: str, here: Mapping[Any, Any], saved: Mapping[Any, Any]) -> None:
+    """Refuse a network whose tensors, by name, have other shapes than the saved ones.
+
+    Raises:
+        UsageError: It names the first one, with both shapes.
+    """
+    for key in (*here, *saved):
+        shapes = [
+            "x".join(map(str, getattr(each[key], "shape", "?"))) or "one number" if key in each else "missing"
+            for each in (here, saved)
+        ]
+        if shapes[0] != shapes[1]:
+            raise UsageError(
+                f"The checkpoint does not fit the network '{name}' of this training: its '{key}' is {shapes[0]}, and "
+                f"in the checkpoint {shapes[1]}. Pass the settings of its run, or train a new run without it."
+            )
 
 
 @contextmanager

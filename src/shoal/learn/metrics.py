@@ -44,12 +44,16 @@ class MetricsWriter(Protocol):
 class JsonLinesWriter:
     """Appends each row to `metrics.jsonl` as one line of JSON. No crash leaves a partial line."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, iteration: float = math.inf) -> None:
+        """Drop the rows after `iteration`, which are repeated, and half a line that a killed process may have left."""
+        written = run.metrics_jsonl.read_bytes() if run.metrics_jsonl.is_file() else b""
+        rows = [line for line in written.splitlines(keepends=True) if line.endswith(b"\n")]
+        kept = b"".join(row for row in rows if json.loads(row)["iteration"] <= iteration)
+        if kept != written:
+            run.folder.write(run.metrics_jsonl, kept)
         # Unbuffered: what a full disk refused must not be written later, in the middle of another line.
-        self._file = run.folder.open(run.metrics_jsonl, "a+")
-        self._file.seek(0)
-        self._valid_bytes = self._file.read().rfind(b"\n") + 1
-        self._file.truncate(self._valid_bytes)  # A process that was killed may have left half a line.
+        self._file = run.folder.open(run.metrics_jsonl, "a")
+        self._valid_bytes = len(kept)
 
     def write(self, row: Mapping[str, float]) -> None:
         """Append one line. NaN and infinity, which JSON does not have, become null."""
@@ -214,7 +218,7 @@ class SafeWriter:
 
 def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[MetricsWriter]:
     """Open `metrics.jsonl` and the writer that `--logger` names."""
-    writers: list[MetricsWriter] = [JsonLinesWriter(run)]
+    writers: list[MetricsWriter] = [JsonLinesWriter(run, iteration)]
     if config.logger == "tensorboard":
         writers.append(TensorBoardWriter(run, config, iteration))
     elif config.logger == "wandb":

@@ -136,15 +136,15 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 for group, terms in self.config.terms("observations").items()
             },
         )
-        sizes = {
-            group: sum(
-                len(bound.columns) * getattr(getattr(self.config.observations, group), name).history
+        self.observation_terms = {
+            group: {
+                name: len(bound.columns) * getattr(getattr(self.config.observations, group), name).history
                 for name, bound in terms.items()
-            )
+            }
             for group, terms in self.bound.observations.items()
         }
         self.declare(
-            observations=sizes,
+            observations={group: sum(terms.values()) for group, terms in self.observation_terms.items()},
             num_actions=sum(len(bound.columns) for bound in self.bound.actions.values()),
             reward_terms=tuple(self.bound.rewards),
             metrics=tuple(self.bound.metrics),

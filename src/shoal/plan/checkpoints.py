@@ -145,6 +145,12 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def model_sums(run: RunDir) -> dict[str, str]:
+    """Return the SHA-256 sums of a run's copies of MJCF and other files, by their paths in `models/`."""
+    files = filter(Path.is_file, sorted(run.models_dir.rglob("*")))
+    return {str(file.relative_to(run.models_dir)): sha256(file) for file in files}
+
+
 def list_checkpoints(run: RunDir) -> list[Checkpoint]:
     """Return the checkpoints of a run, oldest first, damaged ones included."""
     if not run.checkpoints_dir.is_dir():

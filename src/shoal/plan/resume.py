@@ -1,11 +1,16 @@
 """Resume resolution: the run that `--resume` continues, and the checkpoint that a training starts from."""
 
 import logging
+import shlex
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
-from shoal.config import TrainConfig
+from shoal.config import AgentConfig, TrainConfig
+from shoal.config.plain import to_plain
 from shoal.errors import UsageError, counted
+from shoal.plan.changes import flag_words, flatten
 from shoal.plan.checkpoints import (
     Checkpoint,
     best_good,
@@ -13,12 +18,23 @@ from shoal.plan.checkpoints import (
     check_learner,
     checkpoint_at,
     newest_good,
+    run_of,
 )
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
+from shoal.plan.saved_config import read_plain_file
 from shoal.plan.spec import Start
 from shoal.tasks.registry import TaskSpec
 
 logger = logging.getLogger(__name__)
+
+_OF_NETWORKS = {
+    *("class_name", "activation", "separate", "std_type", "num_atoms", "num_outputs"),
+    *("hidden_dims", "actor_hidden_dims", "critic_hidden_dims", "predictor_hidden_dims", "target_hidden_dims"),
+    *("rnn_type", "rnn_hidden_dim", "rnn_num_layers"),
+    *("obs_normalization", "state_normalization", "reward_normalization"),
+    *("normalize_observations", "normalize_values", "normalize_input", "normalize_value"),
+}
+"""Fields of learners that networks and normalisers follow from, besides observation groups."""
 
 
 def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
@@ -35,6 +51,7 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
                 f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
                 f"Pass --max-iterations {checkpoint.iteration * 2} to train it further."
             )
+        refuse_other_networks(run, config.agent)
         start = Start(model=str(checkpoint.model.absolute()), mode="continue")
         return run, start, checkpoint.iteration, [*damaged, *passed_over]
     if config.checkpoint is not None:
@@ -42,8 +59,56 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
         manifest = Checkpoint(model.parent).manifest()
         if "learner" in manifest:
             check_learner(manifest, config.learner)
+        refuse_other_networks(run_of(model), config.agent)
         return None, Start(model=str(model.absolute()), mode="weights"), 0, []
     return None, None, 0, []
+
+
+def saved_section(run: RunDir, name: str) -> Mapping[str, Any]:
+    """Return a section of a run's configuration as plain values, without making it; empty where there is none."""
+    if not run.train_yaml.is_file():
+        return {}
+    plain = read_plain_file("--resume", run.train_yaml, example="<run>/params/train.yaml")
+    section = cast("dict[str, object]", plain).get(name) if isinstance(plain, dict) else None
+    return cast("dict[str, Any]", section) if isinstance(section, dict) else {}
+
+
+def refuse_other_networks(run: RunDir | None, agent: AgentConfig) -> None:
+    """Refuse networks that the weights of a run do not fit, as far as its configuration and this one tell."""
+    then = _networks(saved_section(run, "agent") if run else {})
+    now = {name: value for name, value in _networks(to_plain(agent)).items() if not _fits(value, then.get(name))}
+    if run and now:
+        raise UsageError(
+            f"{flag_words(now)} was asked for, but the networks of the run {run.path} were trained with "
+            f"{flag_words({name: then[name] for name in now})}, and their weights fit no others: leave it out, or "
+            "train other networks in a new run, without the checkpoint."
+        )
+
+
+def _networks(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a learner that its networks follow from, by dotted names."""
+    flat = flatten(agent, "agent.")
+    of_rnd = flat.get("agent.algorithm.rnd.enabled")
+    return {
+        name: value
+        for name, value in flat.items()
+        if name.startswith("agent.obs_groups.") or name.rpartition(".")[2] in _OF_NETWORKS
+        if not name.startswith("agent.algorithm.") or (of_rnd and ".rnd." in name)
+    }
+
+
+def _fits(value: object, then: object) -> bool:
+    """Whether two values may mean the same network: None is a default, and a class of one's own may have moved."""
+    if isinstance(value, str) and isinstance(then, str):
+        return Path(value).name == Path(then).name
+    return value is None or then is None or value == then
+
+
+def new_run_words(config: TrainConfig, model: str) -> str:
+    """Return the command that starts a new run from the weights of a run's checkpoint."""
+    checkpoint = Path(model).parent
+    file = RunDir(checkpoint.parent.parent).train_yaml
+    return shlex.join(["train", config.task, "--config", str(file), "--checkpoint", str(checkpoint)])
 
 
 def changes_since(config: TrainConfig, start: Start | None, world_size: int, num_envs: int) -> str | None:

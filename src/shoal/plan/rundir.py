@@ -109,7 +109,7 @@ def refuse_links(run: RunDir) -> None:
     """Refuse a run with a symbolic link where a training writes."""
     written = (run.params_dir, run.models_dir, run.checkpoints_dir, run.ranks_dir, run.exports_dir, run.torchrunx_dir)
     films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
-    for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, *films):
+    for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, run.lock, *films):
         if path.is_symlink():
             raise UsageError(
                 f"{path} is a link to {path.readlink()}, and what is written there would land elsewhere: put what it "

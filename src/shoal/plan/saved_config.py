@@ -1,6 +1,7 @@
 """Saved configurations: that of a run, and files such as `<run>/params/train.yaml`, over the defaults of a task."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,11 @@ def config_of_run(
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "
                 f"read that code, and pass {trust} if you trust it."
             )
-    config = config_of_files(task, None, [run.train_yaml], of_run=True)
+    try:
+        config = config_of_files(task, None, [run.train_yaml], of_run=True)
+    except UsageError as error:  # A term was removed, say.
+        new = shlex.join(["train", str(task), "--checkpoint", str(run.path)])
+        raise UsageError(f"{error} Undo what changed since, or start a new run from its weights: {new}") from error
     if learner not in (None, config.learner):
         raise UsageError(
             f"--learner {learner} was asked for, but the learner of the run {run.path} is {config.learner}: leave the "

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -70,7 +70,7 @@ class NodeSpec:
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Self:
         """Return the fields of this class from JSON values that may hold more."""
-        return from_plain(cls, {field.name: data[field.name] for field in fields(cls)})
+        return from_plain(cls, {each.name: data[each.name] for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,8 @@ class WorkerSpec(NodeSpec):
     config: LaunchConfig
     backend: str | None = None
     """`nccl` or `gloo`; None without a process group."""
+    launch: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Entry of `run.json`. Rank 0 writes it where a run goes on; empty where there is none, as in evaluations."""
 
     def to_json(self) -> str:
         """Return all fields as a string."""

@@ -49,14 +49,17 @@ class TrainPlan(LaunchPlan):
         """Whether rank 0 is one of this process's workers."""
         return not self.config.node_rank if self.rank is None else self.rank.rank == 0
 
-    def worker_spec(self, run: RunDir, log_dir: Path | None = None) -> TrainSpec:
-        """Return what the workers need to know. Rank files go to `log_dir`, if there is one."""
+    def worker_spec(
+        self, run: RunDir, log_dir: Path | None = None, launch: Mapping[str, Any] | None = None
+    ) -> TrainSpec:
+        """Return what the workers need to know. Rank files go to `log_dir`; `launch` is the entry of `run.json`."""
         return TrainSpec(
             **self.node_fields(run, log_dir),
             config=self.config,
             backend=self.backend,
             num_envs=self.num_envs,
             start=self.start,
+            launch=dict(launch or {}),
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -83,6 +83,8 @@ class KernelTask(ABC, Generic[ConfigT]):
     """The one of `metrics` that scores checkpoints. None: the mean return, or with a curriculum nothing."""
     commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
     """Names and ranges of the columns of `command_array`, in their order."""
+    observation_terms: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    """Columns of each observation term by group, in their order; empty without terms."""
     terminations: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of `done_terms`: the part of episodes that each ended is logged."""
     done_terms: wp.array

@@ -22,13 +22,14 @@ from shoal.errors import (
 )
 from shoal.heartbeat import Heartbeat
 from shoal.launch.modes import without
-from shoal.launch.run_record import record_end, record_launch
+from shoal.launch.run_record import record_launch
 from shoal.learn.metrics import Row
+from shoal.learn.run_json import record_end
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.ranks import RANK_VARIABLES, Rank, usable_threads
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import SweepSpec
+from shoal.plan.spec import SweepSpec, TrainSpec
 from shoal.plan.training import TrainPlan, plan_training
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
@@ -127,16 +128,16 @@ class _Worker:
         """Train a trial, from its newest checkpoint if it has one, and record its end."""
         plan, end = self._plan(trial), "finished"
         if plan is not None:
-            record_launch(trial.run, plan)
+            launch = record_launch(trial.run, plan)
             self._report("running", trial)
             try:
                 _refuse_lost(trial.run)
-                end = self._train(trial, plan)
+                end = self._train(trial, plan.worker_spec(trial.run, launch=launch))
             except BaseException as error:
                 code = error.exit_code if isinstance(error, ShoalError) else 1
-                record_end(trial.run, code, str(error) or repr(error))
+                record_end(trial.run, launch, code, str(error) or repr(error))
                 raise
-            record_end(trial.run, 0, end)
+            record_end(trial.run, launch, 0, end)
         if not trial.reported:
             near = did_you_mean(self._metric, self._row)
             raise TrainingFailedError(f"No iteration had a finite '{self._metric}', the score.{near}")
@@ -152,7 +153,7 @@ class _Worker:
             config = replace(config, resume=(str(trial.run.path),), checkpoint=None)
         return replace(plan_training(config, {}, visible_gpus()), continued=trial.run)
 
-    def _train(self, trial: Trial, plan: TrainPlan) -> End:
+    def _train(self, trial: Trial, spec: TrainSpec) -> End:
         stop = _TrialStop(self._stop)
 
         def take_row(row: Row) -> None:
@@ -162,7 +163,7 @@ class _Worker:
                 stop.prunes = True
 
         try:
-            _, export = run_worker(plan.worker_spec(trial.run), _ALONE, stop=stop, on_row=take_row, beat=self._beat)
+            _, export = run_worker(spec, _ALONE, stop=stop, on_row=take_row, beat=self._beat)
         except TerminatedRunError:
             if self._stop.first is not None:
                 raise

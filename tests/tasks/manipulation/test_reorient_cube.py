@@ -16,6 +16,7 @@ import pytest
 
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
+from shoal.files import Folder
 from shoal.mdp.robots import joint_gains
 from shoal.sim.engines.model_files import copy_model, find_robot
 from shoal.sim.render.marks import Ghost
@@ -194,7 +195,7 @@ def test_the_goal_is_drawn_as_a_cube_above_the_hand(task: ReorientCube) -> None:
 
 
 def test_a_run_keeps_a_copy_of_the_hand(hand: str, tmp_path: Path) -> None:
-    copy_model(Path(hand), tmp_path / "robot", "model.xml")
+    copy_model(Path(hand), Folder(tmp_path), tmp_path / "robot", "model.xml")
     config = from_plain(REORIENT_CUBE, {"robot": str(tmp_path / "robot" / "model.xml")})
     assert ReorientCube.build_model(config).nu == 2
 
@@ -207,7 +208,7 @@ def test_a_hand_that_is_not_installed_is_refused_with_the_package_to_install() -
 
 @pytest.mark.skipif(not IS_INSTALLED, reason="needs the files of gymnasium-robotics: pip install --no-deps")
 def test_the_cube_rests_on_the_palm_of_the_shadow_hand(tmp_path: Path) -> None:
-    copy_model(find_robot("manipulate_block"), tmp_path / "robot", "model.xml")
+    copy_model(find_robot("manipulate_block"), Folder(tmp_path), tmp_path / "robot", "model.xml")
     copied = next((tmp_path / "robot").rglob("model.xml"))
     for robot in ("manipulate_block", str(copied)):
         model = ReorientCube.build_model(from_plain(REORIENT_CUBE, {"robot": robot}))

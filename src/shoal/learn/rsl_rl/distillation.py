@@ -41,7 +41,7 @@ class DistillationLearner(RslRlLearner):
         parts = {"teacher": True}
         if "actor_state_dict" not in state:
             parts |= {"student": True, "optimizer": not weights_only}
-        with does_not_fit():
+        with does_not_fit(self.modules, state):
             self.alg.load(dict(state), parts, strict=True)
 
     def put_env_rows(self, rows: Mapping[str, torch.Tensor], num_envs: int) -> None:

