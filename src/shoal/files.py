@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from shoal.errors import UsageError
+from shoal.shell import TYPABLE
 
 _MODES = {
     "r": os.O_RDONLY,
@@ -166,7 +167,7 @@ def folder_of(file: Path) -> Folder:
 
 def write_all(file: IO[bytes], data: bytes | memoryview | str) -> None:
     """Write everything to a file without a buffer, which may take it in pieces."""
-    rest = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
+    rest = memoryview(data.encode(errors=TYPABLE) if isinstance(data, str) else data).cast("B")
     while rest:
         rest = rest[file.write(rest) :]
 

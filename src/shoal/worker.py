@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import platform
 import random
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,6 +22,7 @@ from shoal.plan.checkpoints import Checkpoint, Keep, best_good, model_sums
 from shoal.plan.ranks import Rank, usable_threads
 from shoal.plan.spec import EvaluateSpec, SweepSpec, TrainSpec, WorkerSpec
 from shoal.provenance import git_state, now, versions
+from shoal.shell import join_command
 from shoal.signals import ERRORS, StopRequests
 from shoal.tasks import registry
 from shoal.user_code import load
@@ -318,7 +318,7 @@ def _keep_lost(job: TrainSpec, world: World, env: VecEnv, iteration: int) -> str
         return None
     first = dump.envs[0]
     return (
-        f"`shoal replay {shlex.quote(str(file))}` shows how environment {first.env} of rank {world.rank} was lost "
+        f"`shoal replay {join_command([str(file)])}` shows how environment {first.env} of rank {world.rank} was lost "
         f"in step {first.step:,}"
     )
 

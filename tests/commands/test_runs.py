@@ -150,9 +150,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(runs: list[RunDir],
     assert found[runs[0].name].reason == (
         "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) in run.json"
     )
-    assert (
-        found[runs[1].name].reason == f"FileNotFoundError: [Errno 2] No such file or directory: '{runs[1].train_yaml}'"
-    )
+    assert found[runs[1].name].reason == f"FileNotFoundError: No such file or directory: {runs[1].train_yaml}"
 
 
 @pytest.mark.parametrize("text", ["[]", '{"launches": []}', '{"launches": [5]}', '{"launches": [{"ended": 5}]}'])
@@ -229,6 +227,82 @@ def test_without_any_run_it_says_where_it_looked(log_root: Path) -> None:
         with pytest.raises(UsageError) as refusal:
             listed(log_root, *words)
         assert str(refusal.value) == f"There are no runs in {place} yet: train first, or pass --log-root."
+
+
+# Many runs
+
+_COUNT_READING = """
+import json, sys
+from pathlib import Path
+
+def note(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(sys.argv[1]):
+        parts = Path(arguments[0]).relative_to(sys.argv[1]).parts
+        if len(parts) > 1:
+            read.setdefault(parts[1], []).append("/".join(parts[2:]))
+
+read = {}
+sys.addaudithook(note)
+from shoal.cli.main import _shoal
+_shoal(["runs", "--log-root", *sys.argv[1:]])
+print(json.dumps(read), file=sys.stderr)
+"""
+
+
+def reading(log_root: Path, *words: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the lines that `shoal runs` prints, and the files and directories that it reads of each run."""
+    program = [sys.executable, "-c", _COUNT_READING, str(log_root), *words]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines(), json.loads(done.stderr)
+
+
+@pytest.fixture
+def many(trained: RunDir, log_root: Path) -> list[str]:
+    """Three thousand runs, newest first, with the trained one's files; the highest score is that of the oldest run."""
+    first = datetime(2026, 1, 1)  # noqa: DTZ001  Run names hold local time.
+    names = [f"{first + timedelta(minutes=number):%Y-%m-%d_%H-%M-%S}" for number in range(3000)]
+    (log_root / TASK).mkdir(parents=True)
+    for name in names:
+        (log_root / TASK / name).mkdir()
+        for entry in trained.path.iterdir():
+            if entry.name != "checkpoints" or name != names[0]:
+                (log_root / TASK / name / entry.name).symlink_to(entry)
+    oldest = RunDir(log_root / TASK / names[0])
+    shutil.copytree(trained.checkpoints_dir, oldest.checkpoints_dir)
+    set_score(oldest, 900.0)
+    return names[::-1]
+
+
+def test_only_files_of_listed_runs_are_read(many: list[str], log_root: Path) -> None:
+    lines, read = reading(log_root, "--limit", "10")
+    assert [line.split()[0] for line in lines[1:11]] == many[:10]
+    assert set(read) == {*many[:10]}
+    assert sum(map(len, read.values())) < 200
+    assert lines[11] == "These are 10 of 3,000 runs: pass --limit 3000 to list all."
+    assert lines[12].startswith(f"These runs of {TASK}: --gpu-ids None")
+
+
+def test_without_a_limit_a_table_has_twenty_lines_and_json_all(many: list[str], log_root: Path) -> None:
+    lines, read = reading(log_root, TASK)
+    assert [line.split()[0] for line in lines[1:21]] == many[:20]
+    assert set(read) == {*many[:20]}
+    assert lines[21].startswith("These are 20 of 3,000 runs")
+    (log_root / TASK).rename(log_root / "All")
+    (log_root / TASK).mkdir()
+    for name in many[:21]:
+        (log_root / "All" / name).rename(log_root / TASK / name)
+    lines, _ = reading(log_root, TASK, "--json")
+    plain = json.loads("\n".join(lines))
+    assert (len(plain["runs"]), plain["omitted"]) == (21, 0)
+
+
+def test_by_score_the_manifests_of_all_runs_are_read_and_no_more(many: list[str], log_root: Path) -> None:
+    lines, read = reading(log_root, "--sort", "score", "--limit", "2")
+    assert [line.split()[0] for line in lines[1:3]] == [many[-1], many[0]]
+    assert set(read) == {*many}
+    others = {name for run in many[1:-1] for name in read[run]}
+    assert others == {"checkpoints", "checkpoints/000002/manifest.json"}
+    assert lines[-1].startswith("Best checkpoint of these runs by Train/mean_whole_reward, 900.00: ")
 
 
 # Flags

@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from typing import Any, TextIO, cast
 
+from shoal.shell import TYPABLE, typable
+
 FLUSH_TIMEOUT_S = 0.5
 """Longest time that a flush waits, unless an earlier one has timed out [s]."""
 LAST_TIMEOUT_S = 3.0
@@ -33,7 +35,7 @@ def mend_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=TYPABLE)
         setattr(sys, name, stream)
     columns = shutil.get_terminal_size().columns
     if columns < _LEAST_COLUMNS or "COLUMNS" in os.environ:  # rich prints nothing where that is 0.
@@ -111,7 +113,7 @@ class _Stream:
                 text = "".join([_LEFT_OUT] * self._is_incomplete + [*self._texts])
                 self._texts.clear()
                 self._is_busy, self._is_incomplete = True, False
-            self._write(text.encode(self._stream.encoding, "backslashreplace"))
+            self._write(text.encode(self._stream.encoding, TYPABLE))
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -134,7 +136,8 @@ class _Stream:
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters escaped, except for line ends and tabs."""
+    """Return `text` with control characters escaped, except for line ends and tabs, and with paths as `typable`."""
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in typable(text)
     )

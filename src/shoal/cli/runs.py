@@ -4,6 +4,7 @@ import json
 import sys
 from datetime import datetime, timedelta
 
+from shoal.cli.output import printable
 from shoal.cli.report import print_line
 from shoal.commands.runs import ListedRun, RunList
 from shoal.plan.changes import flag_words
@@ -18,15 +19,19 @@ def print_runs(found: RunList, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(found.to_plain(), indent=2) + "\n")
         return
     now = datetime.now().astimezone()
-    rows = [_TITLES, *(_row(each, found, now) for each in found.runs)]
+    rows = [_TITLES, *(tuple(map(printable, _row(each, found, now))) for each in found.runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if found.omitted:
+        number = len(found.runs) + found.omitted
+        print_line(f"These are {len(found.runs)} of {number:,} runs: pass --limit {number} to list all.")
     for experiment, changed in found.common.items():
         if changed:
-            print_line(f"All runs of {experiment}: {flag_words(changed)}")
+            print_line(f"{'These' if found.omitted else 'All'} runs of {experiment}: {flag_words(changed)}")
     if found.best is not None:
-        print_line(f"Best checkpoint by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
+        which = "Best checkpoint of these runs" if found.omitted else "Best checkpoint"
+        print_line(f"{which} by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
 
 
 def _row(each: ListedRun, found: RunList, now: datetime) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Output of `shoal sweep`."""
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from shoal.errors import counted
 from shoal.plan.changes import flag_words
 from shoal.plan.checkpoints import best_good
 from shoal.plan.rundir import RunDir
+from shoal.shell import join_command
 from shoal.sweep.file import metric_of, number_of_trials
 from shoal.sweep.results import cells_of, shown
 
@@ -70,7 +70,7 @@ def print_sweep(plan: SweepPlan, rows: list[dict[str, Any]]) -> None:
     if best is None or checkpoint is None:
         print_line("No trial has finished.")
         return
-    command = shlex.join(["play", sweep.task, "--checkpoint", str(checkpoint.path)])
+    command = join_command(["play", sweep.task, "--checkpoint", str(checkpoint.path)])
     print_line(
         f"Best: trial {best['trial']}, {metric_of(sweep)} {best['score']:.4g}, run "
         f"{checkpoint.path.parent.parent}. To play it: {command}"

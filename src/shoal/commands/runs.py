@@ -1,8 +1,12 @@
-"""`shoal runs`: list the runs of a task, or of all tasks. Of checkpoints, the manifests alone are read."""
+"""`shoal runs`: list the runs of a task, or of all tasks.
+
+Only files of the listed runs are read, and for `--sort score` all manifests of checkpoints.
+"""
 
 import math
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -31,6 +35,8 @@ _STATES: dict[int, State] = {
     TerminatedRunError.exit_code: "interrupted",
 }
 """States by exit code; the others are failures."""
+_TABLE_LENGTH = 20
+"""Number of runs that are listed without `--limit`, except as JSON."""
 _TAIL_BYTES = 65536
 """More than a line of metrics has."""
 _NOTHING = object()
@@ -93,13 +99,16 @@ class RunList:
 
     runs: tuple[ListedRun, ...]
     best: Checkpoint | None
-    """The best checkpoint of all runs, which is whole; None without a score, and for the runs of several tasks."""
+    """The best checkpoint of these runs, which is whole; None without a score, and for the runs of several tasks."""
     common: dict[str, dict[str, Any]]
-    """For each experiment the changed fields that are the same in all of its runs, if it has several."""
+    """For each experiment the changed fields that are the same in all of these runs, if it has several."""
+    omitted: int
+    """Number of further runs."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {"best": str(self.best.path) if self.best else None, "runs": [each.to_plain() for each in self.runs]}
+        runs = [each.to_plain() for each in self.runs]
+        return {"best": str(self.best.path) if self.best else None, "runs": runs, "omitted": self.omitted}
 
 
 def collect(config: RunsConfig) -> RunList:
@@ -124,20 +133,21 @@ def collect(config: RunsConfig) -> RunList:
     def defaults(task: str, learner: str) -> dict[str, Any] | None:
         return defaults_of(specs[task], learner) if task in specs and learner in LEARNERS else None
 
-    groups: dict[str, list[ListedRun]] = {}
-    for run in reversed(runs):
-        groups.setdefault(run.path.parent.name, []).append(_listed(run, defaults))
+    newest_first = runs[::-1]
+    limit = config.limit or (None if config.json else _TABLE_LENGTH)
+    shown = (_by_score(newest_first) if config.sort == "score" else newest_first)[:limit]
+    groups: dict[str, list[ListedRun]] = {run.path.parent.name: [] for run in newest_first}
+    for run in shown:
+        groups[run.path.parent.name].append(_listed(run, defaults))
     groups = {name: _with_changes(group) for name, group in groups.items()}
-    if config.sort == "score":
-        listed = [each for group in groups.values() for each in _by_score(group)]
-    else:
-        remaining = {name: iter(group) for name, group in groups.items()}
-        listed = [next(remaining[run.path.parent.name]) for run in reversed(runs)]
-    best = best_of_runs(runs) if len(groups) == 1 else None
+    remaining = {name: iter(group) for name, group in groups.items()}
+    listed = {*shown}
+    best = best_of_runs([run for run in runs if run in listed]) if len(groups) == 1 else None
     return RunList(
-        runs=tuple(listed[: config.limit]),
+        runs=tuple(next(remaining[run.path.parent.name]) for run in shown),
         best=best if best is not None and best.score is not None else None,
         common={name: _common(group) for name, group in groups.items()},
+        omitted=len(runs) - len(shown),
     )
 
 
@@ -145,7 +155,9 @@ def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) 
     try:
         return _read(run, defaults)
     except Exception as error:  # noqa: BLE001  A damaged file holds anything.
-        reason = " ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *getattr(error, "__notes__", [])])
+        # Python would print the path as a string of Python, which no shell takes.
+        what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+        reason = " ".join([f"{type(error).__name__}: {what}".partition("\n")[0], *getattr(error, "__notes__", [])])
         return ListedRun(run=run, state="unreadable", reason=reason)
 
 
@@ -155,7 +167,7 @@ def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) ->
     ended = None if held else launches[-1]["ended"]  # A launch that goes on is recorded once all ranks have restored.
     plain = _parsed(run.train_yaml, parse_yaml)
     fields, known = flatten(plain), defaults(plain["task"], plain["learner"])
-    best = next((each for each in best_first(list_checkpoints(run)) if each.model.is_file()), None)
+    best = _best(run)
     return ListedRun(
         run=run,
         state=_STATES.get(ended["exit_code"], "failed") if ended else _WITHOUT_END[held],
@@ -209,11 +221,27 @@ def _common(group: Sequence[ListedRun]) -> dict[str, Any]:
     return _part(first, same) if others else {}
 
 
-def _by_score(newest_first: Sequence[ListedRun]) -> list[ListedRun]:
-    """Return the best run first, and those without a score by the newest run's metric last."""
-    metric = next((each.metric for each in newest_first if each.metric is not None), None)
+def _best(run: RunDir) -> Checkpoint | None:
+    """Return a run's best checkpoint by the manifests."""
+    return next((each for each in best_first(list_checkpoints(run)) if each.model.is_file()), None)
 
-    def key(each: ListedRun) -> float:
-        return -each.score if each.score is not None and each.metric == metric else math.inf
+
+def _by_score(newest_first: Sequence[RunDir]) -> list[RunDir]:
+    """Return the best run of each experiment first, and those without a score by its newest run's metric last."""
+    metrics: dict[str, str | None] = {}
+    scores: dict[RunDir, tuple[str | None, float]] = {}
+    for run in newest_first:
+        best = None
+        with suppress(OSError):  # Its line gives the reason.
+            best = _best(run)
+        metric, score = (best.metric, best.score) if best else (None, None)
+        scores[run] = metric, math.inf if score is None else -score
+        metrics[run.path.parent.name] = metrics.get(run.path.parent.name) or metric
+    experiments = list(metrics)
+
+    def key(run: RunDir) -> tuple[int, float]:
+        metric, score = scores[run]
+        experiment = run.path.parent.name
+        return experiments.index(experiment), score if metric == metrics[experiment] else math.inf
 
     return sorted(newest_first, key=key)

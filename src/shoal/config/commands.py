@@ -155,7 +155,7 @@ class RunsConfig(Config):
     sort: Literal["age", "score"] = "age"
     """Order: `age` has the newest run first, `score` the best run of each task by the metric of its newest run."""
     limit: Annotated[int | None, at_least(1)] = None
-    """Largest number of runs that are listed. Default: all."""
+    """Largest number of runs that are listed. Default: 20, and with `--json` all."""
     json: bool = False
     """Print JSON instead of a table."""
 

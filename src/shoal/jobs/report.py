@@ -1,13 +1,14 @@
 """The report of an evaluation: one HTML page that needs neither network nor scripts."""
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from shoal.shell import join_command
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -40,7 +41,7 @@ def report_html(results: Mapping[str, Any], out: Path) -> str:
     states = ", ".join(f"{count} {state}" for state, count in Counter(job["state"] for job in jobs).items())
     about = f"{len(jobs)} jobs: {states}. Started: {results['started']}. Shoal {results['shoal']}."
     content = f"""<h1>Evaluation</h1><p>{escape(about)}</p>
-<p><code>{escape(shlex.join(map(str, results["command"] or ())))}</code></p>
+<p><code>{escape(join_command(map(str, results["command"] or ())))}</code></p>
 <p>Brackets hold {results["confidence"]:.0%} intervals: of a mean return, by the bootstrap (BCa), and of a success
 rate, by Wilson's score. Episodes of all seeds are pooled. Means leave out returns that are not finite; success rates
 leave out episodes whose success condition held at reset.</p>"""

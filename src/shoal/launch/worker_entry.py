@@ -20,6 +20,7 @@ from shoal.launch.status_store import StatusStore
 from shoal.logs import configure_logging
 from shoal.plan.ranks import Rank
 from shoal.plan.spec import NodeSpec, WorkerSpec
+from shoal.shell import TYPABLE
 from shoal.signals import STOPPING, stop_requests
 
 if TYPE_CHECKING:
@@ -91,4 +92,4 @@ def _write_output_to(file: Path) -> None:
         for descriptor, stream in enumerate((sys.stdout, sys.stderr), 1):
             stream.flush()
             os.dup2(output.fileno(), descriptor)
-    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stdout.reconfigure(line_buffering=True, errors=TYPABLE)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,6 +1,5 @@
 """What a training changes: the fields that differ from its task's defaults, and the flags that set them."""
 
-import shlex
 from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import Any, cast
@@ -9,6 +8,7 @@ from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
+from shoal.shell import join_command
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 
@@ -69,4 +69,4 @@ def _flag(name: str, value: object) -> str:
 
 def _word(value: object) -> str:
     """Return one value; of a text of several lines, such as rl_games' file, three dots."""
-    return "..." if "\n" in str(value) else shlex.quote(str(value))
+    return "..." if "\n" in str(value) else join_command([str(value)])

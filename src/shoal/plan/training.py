@@ -24,6 +24,7 @@ from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_li
 from shoal.plan.spec import Start, TrainSpec
 from shoal.plan.teacher import with_teacher
 from shoal.reading import parse_yaml, read_bytes, refusing
+from shoal.shell import typable
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 from shoal.user_code import absolute
@@ -185,6 +186,12 @@ def _envs_per_worker(config: TrainConfig, world_size: int) -> int:
 
 
 def _refuse_unwritable_directories(plan: TrainPlan, environ: Mapping[str, str]) -> None:
+    path = str((plan.continued.path if plan.continued else Path(plan.config.log_root)).absolute())
+    if typable(path) != path:
+        raise UsageError(
+            f"The run would be in {path}, which is not UTF-8, and TensorBoard and a run's configuration hold no such "
+            "names: pass another --log-root, or rename it."
+        )
     if plan.continued is None:
         refuse_unwritable("--log-root", experiment_dir(plan.config.log_root, plan.spec.experiment))
     else:
