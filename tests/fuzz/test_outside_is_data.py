@@ -55,9 +55,9 @@ FAULTY = {
     "starts": ("subprocess.Popen", "import subprocess; subprocess.run(['true'])"),
     "starts and leaves": ("processes left", "import os; os.fork() or __import__('signal').pause()"),
     "reaches": ("socket.connect", "import socket; socket.socket().connect_ex(('127.0.0.1', 1))"),
-    "raises": ("traceback", "1 / 0"),
+    "raises": ("traceback", "raise GeneratorExit"),
     "hangs": ("hangs", "import signal; signal.pause()"),
-    "grows": ("traceback", "bytes(3 << 30)"),
+    "grows": ("traceback", "try: bytes(3 << 30)\nexcept MemoryError: raise GeneratorExit"),
     "ends otherwise": ("exit code", "import os; os._exit(3)"),
 }
 """What a task of one's own does as it is imported, which is to be found, and as what."""

@@ -141,7 +141,8 @@ _LINK = """  <link name="{0}"><inertial><origin xyz="0 0 0"/><mass value="1"/>
 """
 _URDF = f"""<robot name="arm">
 {_LINK.format("base")}{_LINK.format("tip")}  <joint name="elbow" type="revolute">
-    <parent link="base"/><child link="tip"/><origin xyz="0 0 0.3"/><axis xyz="0 1 0"/><limit lower="-1" upper="1" effort="10" velocity="5"/></joint>
+    <parent link="base"/><child link="tip"/><origin xyz="0 0 0.3"/><axis xyz="0 1 0"/>
+    <limit lower="-1" upper="1" effort="10" velocity="5"/></joint>
 </robot>
 """
 

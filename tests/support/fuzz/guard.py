@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CODE = "code"
+"""The first word of what is told of code that runs."""
 _MOST_TOLD = 5
 """One violation is enough; a few show what follows from it."""
 
@@ -136,9 +138,9 @@ class Guard:
         elif event in _REACHING:
             yield f"{event} {arguments[1:]!r:.200}"
         elif event == "exec" and getattr(arguments[0], "co_filename", "").startswith(self._code):
-            yield f"code runs: {arguments[0].co_filename}"
+            yield f"{CODE} runs: {arguments[0].co_filename}"
         elif event == "ctypes.dlopen" and str(arguments[0]).startswith(self._code):
-            yield f"code runs: {arguments[0]}"
+            yield f"{CODE} runs: {arguments[0]}"
 
     def _changed(self, event: str, path: Any, directory: int | None, *, follows: bool) -> Iterator[str]:
         """Tell that a file is changed which is below none of the folders."""

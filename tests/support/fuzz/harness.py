@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from support.fuzz.guard import CODE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -158,7 +160,7 @@ def judge(  # noqa: PLR0917  A case.
         event, _, rest = violation.partition(" ")
         yield finding(event, re.sub(r"\d{4,}", "N", rest.replace(str(place.path), "")))
     after = place.state()
-    if before != after and not answer.told:
+    if before != after and all(each.startswith(CODE) for each in answer.told):  # Else what has changed it was told.
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         yield finding("changed outside", ", ".join(changed))
     if answer.code is None:
@@ -188,6 +190,7 @@ def distinct(findings: Iterable[Finding]) -> list[str]:
     for each in sorted(findings, key=lambda each: each.number):
         faults.setdefault((each.kind, each.where, each.command), []).append(each)
     return [
-        f"{kind}: {where}\n    case {each[0].number}, of {len(each)}: {command}: {each[0].change!a}\n    {each[0].output!a}"
+        f"{kind}: {where}\n    case {each[0].number}, of {len(each)}: {command}: {each[0].change!a}"
+        f"\n    {each[0].output!a}"
         for (kind, where, command), each in sorted(faults.items())
     ]
