@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -208,8 +209,7 @@ class Cases:
 
         def work(server: Server, place: Place) -> None:
             for index, name in names:
-                self._targets[index] = self._targets_of(name, server, place)
-                Random(seed).shuffle(self._targets[index])  # noqa: S311
+                self._targets[index] = _varied(self._targets_of(name, server, place), seed)
 
         side_by_side(corpus, servers, work)
 
@@ -241,6 +241,17 @@ class Cases:
             before = place.state()
             answer = server.run(place, command.in_place(place))
             return list(judge(number, target.command, f"{target.path} {what}", place, answer, before))
+
+
+def _varied(targets: list[Target], seed: int) -> list[Target]:
+    """Return targets in random order, each mutation on one path before any on a second one."""
+    Random(seed).shuffle(targets)  # noqa: S311
+    seen: Counter[str] = Counter()
+    rounds: list[tuple[int, int]] = []
+    for index, target in enumerate(targets):
+        rounds.append((seen[target.mutation], index))
+        seen[target.mutation] += 1
+    return [targets[index] for _, index in sorted(rounds)]
 
 
 def _is_vouched_for(path: Path) -> bool:
