@@ -36,7 +36,7 @@ def test_no_file_runs_hangs_or_writes_outside(tmp_path: Path, request: pytest.Fi
     numbers = range(count) if one is None else [int(one)]
     with ExitStack() as stack:
         servers = [stack.enter_context(Server(home, rehearsal(corpus))) for _ in range(SERVERS)]
-        found = run_cases(Cases(corpus, servers, seed), numbers, servers)
+        found = run_cases(Cases(corpus, servers, seed), numbers, servers, print)
     faults = distinct(found)
     print(f"{len(numbers)} cases with the seed {seed}, {len(found)} findings, {len(faults)} of them distinct.")  # noqa: T201
     assert not faults, "\n".join(["", *faults])

@@ -272,13 +272,17 @@ def side_by_side(corpus: Place, servers: Sequence[Server], work: Callable[[Serve
             each.result()
 
 
-def run_cases(cases: Cases, numbers: Iterable[int], servers: Sequence[Server]) -> list[Finding]:
-    """Run cases on several servers side by side. What took too long is tried once more, alone."""
+def run_cases(
+    cases: Cases, numbers: Iterable[int], servers: Sequence[Server], tell: Callable[[str], None]
+) -> list[Finding]:
+    """Run cases on several servers side by side, and tell each finding. What took too long is tried once more, alone."""
     left, found = iter(list(numbers)), list[Finding]()
 
     def work(server: Server, place: Place) -> None:
         for number in left:
-            found.extend(cases.run(number, server, place))
+            for each in cases.run(number, server, place):
+                found.append(each)
+                tell(str(each))
 
     side_by_side(cases.corpus, servers, work)
     slow = [each.number for each in found if each.kind == _SLOW]

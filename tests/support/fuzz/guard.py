@@ -51,6 +51,7 @@ _REACHING = {"socket.bind", "socket.connect", "socket.getaddrinfo", "socket.geth
 
 _CHILDREN = {
     ("-m", "shoal.sim.nan.replay"): "`shoal replay` steps a model in a process of its own, because it may crash",
+    ("git", "config"): "a run asks git for settings that would start programs, to turn them off",
     ("git", "rev-parse"): "a run records the commit of the working directory",
     ("uname", "-p"): "Python asks it for the processor",
     ("git", "status"): "a run records what is changed in the working directory",

@@ -145,6 +145,10 @@ class Finding:
     output: str
     """The last lines."""
 
+    def __str__(self) -> str:
+        """Return a line of ASCII: names may hold anything."""
+        return f"case {self.number}: {self.command}: {self.change!a}: {self.kind} {self.where!a}: {self.output!a}"
+
 
 def judge(  # noqa: PLR0917  A case.
     number: int, command: str, change: str, place: Place, answer: Answer, before: dict[str, Any]
@@ -189,8 +193,4 @@ def distinct(findings: Iterable[Finding]) -> list[str]:
     faults: dict[tuple[str, str, str], list[Finding]] = {}
     for each in sorted(findings, key=lambda each: each.number):
         faults.setdefault((each.kind, each.where, each.command), []).append(each)
-    return [
-        f"{kind}: {where}\n    case {each[0].number}, of {len(each)}: {command}: {each[0].change!a}"
-        f"\n    {each[0].output!a}"
-        for (kind, where, command), each in sorted(faults.items())
-    ]
+    return [f"{len(each)} times, {each[0]}" for _, each in sorted(faults.items())]
