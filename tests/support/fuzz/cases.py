@@ -275,7 +275,7 @@ def side_by_side(corpus: Place, servers: Sequence[Server], work: Callable[[Serve
 def run_cases(
     cases: Cases, numbers: Iterable[int], servers: Sequence[Server], tell: Callable[[str], None]
 ) -> list[Finding]:
-    """Run cases on several servers side by side, and tell each finding. What took too long is tried once more, alone."""
+    """Run cases on servers side by side, and tell each finding. What took too long is tried once more, alone."""
     left, found = iter(list(numbers)), list[Finding]()
 
     def work(server: Server, place: Place) -> None:
