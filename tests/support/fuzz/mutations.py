@@ -74,6 +74,14 @@ def hostile_value(rng: Random, outside: Path) -> Any:
     return rng.choice(kinds)()
 
 
+def shown(value: object) -> str:
+    """Return the beginning of a value's representation."""
+    try:
+        return repr(value)[:60]
+    except (RecursionError, ValueError):  # It is nested deeply, or a number of too many digits.
+        return f"a large {type(value).__name__}"
+
+
 def nested(depth: int, kind: str) -> Any:
     """Return lists or mappings in one another."""
     value: Any = 0
@@ -186,12 +194,12 @@ def change_tree(tree: Any, rng: Random, outside: Path) -> tuple[Any, str]:
     places = _places(tree)
     if not places or rng.random() < 0.05:
         value = hostile_value(rng, outside)
-        return value, f"is {value!r:.60}"
+        return value, f"is {shown(value)}"
     node, key = rng.choice(places)
     how = rng.choice(("value", "value", "value", "value", "delete", "rename", "add", "grow"))
     if how == "value":
         node[key] = hostile_value(rng, outside)
-        return tree, f"{key!r:.40} is {node[key]!r:.60}"
+        return tree, f"{key!r:.40} is {shown(node[key])}"
     if how == "delete":
         del node[key]
         return tree, f"{key!r:.40} is left out"
@@ -203,7 +211,7 @@ def change_tree(tree: Any, rng: Random, outside: Path) -> tuple[Any, str]:
         node[name] = node.pop(key) if how == "rename" else hostile_value(rng, outside)
         return tree, f"{key!r:.40} is named {name!r:.40}" if how == "rename" else f"{name!r:.40} is added"
     node.insert(key, hostile_value(rng, outside))
-    return tree, f"{node[key]!r:.60} is added at {key}"
+    return tree, f"{shown(node[key])} is added at {key}"
 
 
 def _json_text(tree: Any) -> str:
@@ -430,7 +438,7 @@ def _in_torch(path: Path, rng: Random, outside: Path) -> str:
     try:
         torch.save(tree, path)
     except RecursionError:
-        torch.save(nested(500, "list"), path)
+        torch.save(nested(100, "list"), path)
         what = "is nested deeply"
     return what
 
@@ -460,7 +468,7 @@ def _iteration(path: Path, rng: Random, outside: Path) -> str:
     name = rng.choice(sorted(tree))
     tree[name] = rng.choice(("word", -1, 10**30, 1.5, None, [], {}, float("nan"), True, torch.zeros(2)))
     torch.save(tree, path)
-    return f"{name} is {tree[name]!r}"
+    return f"{name} is {shown(tree[name])}"
 
 
 def _pickle(path: Path, _rng: Random, outside: Path) -> str:
@@ -530,7 +538,7 @@ def _in_onnx(path: Path, rng: Random, outside: Path) -> str:
     import onnx
 
     model = onnx.load(path)
-    values = [str(hostile_value(rng, outside)), _TEXTS["deep lists"], _TEXTS["brackets"], "[]", "{}", "NaN"]
+    values = [_json_text(hostile_value(rng, outside)), _TEXTS["deep lists"], _TEXTS["brackets"], "[]", "{}", "NaN"]
     how = rng.choice(("metadata", "metadata", "metadata", "external", "shape", "operator", "size", "graph"))
     if how == "metadata":
         entry = rng.choice(model.metadata_props)
