@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the same tests run on the CPU or on a GPU."""
     parser.addoption("--device", help="device of the tests that run on any: cpu or cuda:0")
     parser.addoption("--soak-kills", type=int, default=50, help="how many ranks the soak test kills")
-    parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak test")
+    parser.addoption("--soak-seed", type=int, default=1, help="seed of the soak tests")
+    parser.addoption("--soak-cases", type=int, default=3000, help="how many files the soak test changes")
+    parser.addoption("--soak-case", type=int, help="the only one of them to run")
     parser.addoption("--soak-archs", default="75,90", help="CUDA architectures that the soak test compiles for")
     parser.addoption("--soak-tasks", default="InvertedPendulum-v5", help="tasks that the soak test trains, or all")
 

@@ -94,7 +94,7 @@ def _answer(client: socket.socket) -> NoReturn:
     with client.makefile("rb") as asked:
         name, words, cwd, environ = json.loads(asked.read(int.from_bytes(head, "big")))
     if (command := os.fork()) == 0:
-        _run(name, words, cwd, environ, streams)
+        run(name, words, cwd, environ, streams)
     _, status = os.waitpid(command, 0)
     code = os.waitstatus_to_exitcode(status)
     with contextlib.suppress(OSError):
@@ -102,7 +102,8 @@ def _answer(client: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _run(name: str, words: list[str], cwd: str, environ: dict[str, str], streams: list[int]) -> NoReturn:
+def run(name: str, words: list[str], cwd: str, environ: dict[str, str], streams: list[int]) -> NoReturn:
+    """Run an installed command in this process, which is a fork, and end it with the command's exit code."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.chdir(cwd)
