@@ -68,7 +68,7 @@ def hostile_value(rng: Random, outside: Path) -> Any:
             (str(outside / "file"), str(outside / "folder"), str(outside / "new"), "/dev/zero", "/dev/stdin")
         ),
         lambda: nested(rng.choice((10, 200, _DEEP)), rng.choice(("list", "mapping"))),
-        lambda: [0] * 100_000,
+        lambda: [0] * 20_000,
         lambda: rng.choice((f"__import__('os').mkdir({str(outside / 'ran')!r})", "os:system", "shoal.nothing:Nothing")),
     )
     return rng.choice(kinds)()
