@@ -345,8 +345,8 @@ def _refuse_many(parts: int) -> None:
     """Refuse more than can be planned."""
     if parts > _MOST_PARTS:
         raise UsageError(
-            f"The jobs are more than {_MOST_PARTS // 10:,}, or their parts of num_envs episodes more than {_MOST_PARTS:,}: "
-            "give fewer values and episodes, or more environments."
+            f"The jobs are more than {_MOST_PARTS // 10:,}, or their parts of num_envs episodes more than "
+            f"{_MOST_PARTS:,}: give fewer values and episodes, or more environments."
         )
 
 
