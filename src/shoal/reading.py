@@ -189,7 +189,7 @@ def read_tensors(file: Path, *, weights_only: bool = True) -> Any:  # noqa: ANN4
                 _refuse_above(size, sum(member.file_size for member in archive.infolist()), "bytes when it is unpacked")
         stream.seek(0)
         state = torch.load(stream, map_location="cpu", weights_only=weights_only)
-    for path, value in leaves_of(state):
+    for path, value in leaves_of(state, _MAX_VALUES // 10):
         if isinstance(value, torch.Tensor) and (
             value.layout is not torch.strided or value.is_meta or value.numel() * value.element_size() > size
         ):
@@ -197,7 +197,7 @@ def read_tensors(file: Path, *, weights_only: bool = True) -> Any:  # noqa: ANN4
     return state
 
 
-def leaves_of(value: object) -> Iterator[tuple[str, object]]:
+def leaves_of(value: object, most: int = _MAX_VALUES) -> Iterator[tuple[str, object]]:
     """Yield what nested dicts, lists and tuples hold, by dotted names.
 
     Raises:
@@ -213,7 +213,7 @@ def leaves_of(value: object) -> Iterator[tuple[str, object]]:
             pairs = each.items() if isinstance(each, dict) else enumerate(each)
             prefix = "" if depth == 0 else f"{path}."
             left += [(f"{prefix}{str(key)[:40]}", inner, depth + 1) for key, inner in pairs]
-            _refuse_above(_MAX_VALUES, count + len(left), "values")
+            _refuse_above(most, count + len(left), "values")
         else:
             yield path, each
 

@@ -162,7 +162,8 @@ def rewrite(file: Path, **changes: Any) -> None:
         arrays: dict[str, Any] = dict(held)
     about = json.loads(str(arrays["about"])) | changes
     about = {name: value for name, value in about.items() if value is not None}
-    np.savez(file.with_suffix(""), **arrays | {"about": np.array(json.dumps(about))})
+    arrays["about"] = np.array(json.dumps(about))
+    np.savez(file.with_suffix(""), **arrays)
 
 
 @pytest.mark.timeout(60)
