@@ -129,7 +129,8 @@ def refuse_other_models(plan: TrainPlan) -> None:
         return
     from shoal.sim.engines.model_files import differing_file, find_robot
 
-    then, now = Checkpoint(Path(start.model).parent).manifest().get("models"), model_sums(run)
+    then = Checkpoint(Path(start.model).parent).manifest().get("models")
+    now = model_sums(run) if then else {}
     for name, checksum in then.items() if isinstance(then, dict) else ():
         if now.get(name) != checksum:
             raise UsageError(
