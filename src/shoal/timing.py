@@ -106,18 +106,6 @@ RUN_LOCK_S = 2.0
 FOREVER_S = 7 * 24 * 3600
 """Stands for no limit where torch requires one."""
 
-# Elastic mode --------------------------------------------------------------------------------------------------------
-ELASTIC_POLL_S = 2.0
-"""Time between two connections to node 0."""
-ELASTIC_MORE_NODES_S = 15
-"""How long the nodes of `--nnodes MIN:MAX` wait for more, once there are enough."""
-ELASTIC_STOP_S = 60
-"""How long workers may take to finish an iteration and a checkpoint after a signal."""
-ELASTIC_REFUSAL_S = 10.0
-"""How long a launcher whose node refuses waits for the others."""
-ELASTIC_MARGIN_S = 8.0
-"""How much longer than its workers a launcher waits for node 0."""
-
 
 def wait_for(look: Callable[[], T], timeout: float = math.inf, poll: float = POLL_S) -> T:
     """Call `look` until it returns something true, or for `timeout` seconds; return its last result."""

@@ -35,8 +35,6 @@ EXCEPTIONS = {
     "jobs/ledger.py os.open": LOCK,
     "jobs/policies.py onnxruntime.InferenceSession": "protobuf: onnxruntime runs no code of it",
     "jobs/policies.py torch.export.load": "it runs code: `shoal.jobs.entries` has refused programs of others",
-    "launch/elastic.py file.read_text": SCRATCH,
-    "launch/elastic.py json.loads": SCRATCH,
     "launch/modes.py json.loads": MESSAGE,
     "launch/modes.py rendezvous.open": "no file: the rendezvous store",
     "launch/reaper.py (entry / 'environ').read_bytes": KERNEL,

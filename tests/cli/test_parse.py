@@ -181,23 +181,13 @@ def test_one_worker_on_each_of_two_machines_needs_a_backend() -> None:
     assert plan_training(parse_train([TASK]), environ, part).backend == "gloo"
 
 
-def test_the_command_on_each_machine_plans_for_all_of_them() -> None:
-    nodes = ["--nnodes", "1:3", "--max-restarts", "1", "--master-addr", "192.0.2.1", "--node-rank"]
-    plan = plan_training(parse_train([TASK, "--num-envs-total", "24", *nodes, "2"]), {}, seen(2))
-    assert (plan.launch_mode, plan.devices, plan.world_size, plan.backend) == ("elastic", ("cuda:0",), 3, "nccl")
-    assert plan.num_envs == 8
-
-
-def test_one_node_is_one_machine() -> None:
-    plan = plan_training(parse_train([TASK, "--nnodes", "1"]), {}, seen(0))
-    assert (plan.launch_mode, plan.world_size) == ("in process", 1)
-
-
-def test_only_machine_0_looks_for_the_run_that_goes_on() -> None:
-    nodes = ["--nnodes", "2", "--master-addr", "192.0.2.1", "--node-rank"]
-    assert plan_training(parse_train([TASK, "--resume", *nodes, "1"]), {}, seen(0)).start is None
-    with pytest.raises(UsageError, match="no run with a checkpoint"):
-        parse_train([TASK, "--resume", *nodes, "0"])
+@pytest.mark.parametrize("words", [["--nnodes", "2"], ["--node_rank=0"], ["--master-addr", "a"], ["--master_port=1"]])
+def test_a_flag_of_torchrun_is_answered_with_the_line_to_type(words: list[str]) -> None:
+    flag = words[0].partition("=")[0]
+    with pytest.raises(
+        UsageError, match=rf"^{flag} is torchrun's: type `python -m torch\.distributed\.run --nnodes=2 "
+    ):
+        parse_train([TASK, *words])
 
 
 def test_variables_left_over_are_noted_and_do_not_make_a_rank() -> None:

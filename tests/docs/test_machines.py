@@ -28,12 +28,10 @@ COMMANDS = commands_of(TEXT, PAGE)
 ADDRESS = "10.0.0.2"
 """Machine 0's, on the page."""
 BY_SSH = [each for each in COMMANDS if "--hosts" in each.text]
-TYPED = [each for each in COMMANDS if "--node-rank 0" in each.text]
-TORCHRUN = Command(
-    page=PAGE,
-    line=0,
-    text=" ".join(re.findall(r"^torchrun (?:.*\\\n)*.*$", TEXT, re.MULTILINE)[0].replace("\\\n", " ").split()),
-)
+TORCHRUN = [
+    Command(page=PAGE, line=0, text=" ".join(found.replace("\\\n", " ").split()))
+    for found in re.findall(r"^python -m torch.distributed.run (?:.*\\\n)*.*$", TEXT, re.MULTILINE)
+]
 
 
 @dataclass
@@ -42,14 +40,12 @@ class Typist:
 
     made: Machines
 
-    def at(self, machine: Machine, command: Command, **said_otherwise: str) -> Ended:
-        return self.start(machine, command, **said_otherwise).end()
+    def at(self, machine: Machine, command: Command) -> Ended:
+        return self.start(machine, command).end()
 
-    def start(self, machine: Machine, command: Command, **said_otherwise: str):  # noqa: ANN201
+    def start(self, machine: Machine, command: Command):  # noqa: ANN201
         words = command.small.replace(ADDRESS, self.made["a"].address).replace("--gpu-ids all", "--gpu-ids None")
-        words = words.replace("--nproc-per-node=4", "--nproc-per-node=1")
-        for said, other in said_otherwise.items():
-            words = words.replace(said.replace("_", "-"), other)
+        words = words.replace("--nproc_per_node=4", "--nproc_per_node=1")
         path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         return machine.start(("bash", "-c", words), self.made.shared, path)
 
@@ -66,8 +62,10 @@ def last_digests(made: Machines) -> dict[str, str]:
 
 
 def test_the_page_has_commands_for_each_way() -> None:
-    assert [len(each) for each in (BY_SSH, TYPED)] >= [2, 2]
-    assert TORCHRUN.text.startswith("torchrun --nnodes=2 --node-rank=0 ")
+    assert len(BY_SSH) >= 2
+    assert [re.findall(r"--nnodes=2 --node_rank=\d", each.text) for each in TORCHRUN] == [
+        [f"--nnodes=2 --node_rank={number}"] for number in range(2)
+    ]
 
 
 def test_the_login_that_the_page_asks_for(typist: Typist) -> None:
@@ -86,19 +84,8 @@ def test_a_command_that_reaches_the_machines(command: Command, typist: Typist) -
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("command", TYPED, ids=str)
-def test_a_command_that_is_typed_on_each_machine(command: Command, typist: Typist) -> None:
-    first, second = typist.made.workers
-    running = [typist.start(first, command), typist.start(second, command, **{"--node-rank 0": "--node-rank 1"})]
-    for ended in [each.end() for each in running]:
-        assert ended.code == 0, ended.stdout + ended.stderr
-    assert len(last_digests(typist.made)) == 2
-
-
-@pytest.mark.soak
 def test_torchrun_that_is_typed_on_each_machine(typist: Typist) -> None:
-    first, second = typist.made.workers
-    running = [typist.start(first, TORCHRUN), typist.start(second, TORCHRUN, **{"--node-rank=0": "--node-rank=1"})]
+    running = [typist.start(*each) for each in zip(typist.made.workers, TORCHRUN, strict=True)]
     for ended in [each.end() for each in running]:
         assert ended.code == 0, ended.stdout + ended.stderr
     assert len(last_digests(typist.made)) == 2

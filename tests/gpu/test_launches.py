@@ -64,15 +64,10 @@ MODES: dict[str, tuple[tuple[str, ...], tuple[str, ...], list[int]]] = {
     "spawned": ((*TRAIN, TASK), ("--gpu-ids", "0", "1"), [0, 1]),
     "spawned, sharing a GPU": ((*TRAIN, TASK), ("--gpu-ids", "1", "--nproc-per-node", "2"), [1, 1]),
     "joined": ((*torchrun(2), TASK), (), [0, 1]),
-    "elastic": (
-        (*TRAIN, TASK),
-        ("--gpu-ids", "all", "--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1"),
-        [0, 1],
-    ),
 }
 """Words and flags of each launch mode, and the GPU of each rank."""
 
-RARE = ("spawned, sharing a GPU", "elastic")
+RARE = ("spawned, sharing a GPU",)
 """Those that differ from `spawned` by what decides on GPUs only."""
 
 

@@ -17,14 +17,7 @@ FLAGS = (ARM, "--gpu-ids", "None", "--num-envs", "16", "--max-iterations", "3", 
 
 def test_a_file_of_terms_trains_through_every_launch_mode(tmp_path: Path) -> None:
     with machines(tmp_path / "made", "a", "b") as made:
-        nodes = ("--nnodes", "2", "--master-addr", made.workers[0].address, "--node-rank")
-        typed = [
-            machine.start((*TRAIN, *FLAGS, *nodes, str(number)), made.shared / "elastic")
-            for number, machine in enumerate(made.workers)
-        ]
-        elastic, _ = [running.end() for running in typed]
         trained = {
-            "elastic": elastic,
             "in process": run((*TRAIN, *FLAGS), tmp_path / "one"),
             "spawned": run((*TRAIN, *FLAGS, "--nproc-per-node", "2"), tmp_path / "spawned"),
             "torchrun": run((*torchrun(2), *FLAGS), tmp_path / "torchrun"),

@@ -178,7 +178,6 @@ def test_each_wrong_variable_has_its_own_sentence(name: str, value: str, what_is
     ("words", "refusal"),
     [
         (["--hosts", "slurm"], "--hosts was passed, but srun started this process, and has decided on the machines"),
-        (["--nnodes", "2", "--node-rank", "0", "--master-addr", "a"], "--nnodes was passed, but srun started"),
         (["--nproc-per-node", "3"], "the launcher has started 2 workers on this machine"),
         (["--max-restarts", "1"], "--max-restarts 1 was asked for, but srun started this process, and cannot start"),
     ],

@@ -79,6 +79,16 @@ class Dies(_Faulty):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DiesOnce(Dies):
+    """Is killed in the fifth iteration of torchrun's first attempt alone."""
+
+    strike_at = 36
+
+    def strike(self) -> None:
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            super().strike()
+
+
 class Leaves(_Faulty):
     """Leaves its process without a word."""
 

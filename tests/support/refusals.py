@@ -123,20 +123,8 @@ WISHES = {
     "a machine twice": Wish("train Cartpole-Swingup --hosts a b a"),
     "a machine that is a flag of ssh": Wish("train Cartpole-Swingup --hosts=-oProxyCommand=true"),
     "an allocation and more": Wish("train Cartpole-Swingup --hosts slurm a"),
-    "hosts and nodes": Wish("train Cartpole-Swingup --hosts a b --nnodes 2"),
+    "a flag of torchrun": Wish("train Cartpole-Swingup --nnodes 2"),
     "a configuration of ssh without hosts": Wish("train Cartpole-Swingup --ssh-config broken.yaml"),
-    "no nodes": Wish("train Cartpole-Swingup --nnodes 0"),
-    "more nodes at least than at most": Wish("train Cartpole-Swingup --nnodes 3:2"),
-    "nodes without a number of this one": Wish("train Cartpole-Swingup --nnodes 2 --master-addr 127.0.0.1"),
-    "nodes without a place to meet": Wish("train Cartpole-Swingup --nnodes 2 --node-rank 1"),
-    "a node beyond the last": Wish("train Cartpole-Swingup --nnodes 2 --node-rank 2 --master-addr 127.0.0.1"),
-    "a node before the first": Wish("train Cartpole-Swingup --nnodes 2 --node-rank -1 --master-addr 127.0.0.1"),
-    "fewer nodes without restarts": Wish(
-        "train Cartpole-Swingup --nnodes 1:2 --node-rank 0 --master-addr 127.0.0.1"
-    ),
-    "a number of the machine without nodes": Wish("train Cartpole-Swingup --node-rank 0"),
-    "a place to meet without nodes": Wish("train Cartpole-Swingup --master-addr 127.0.0.1"),
-    "a port beyond the last": Wish("train Cartpole-Swingup --nnodes 2 --master-port 65536"),
     # Directories.
     "a kernel cache below a file": Wish(
         "train Cartpole-Swingup", environ={"WARP_CACHE_PATH": "broken.yaml/kernels"}

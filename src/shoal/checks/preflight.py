@@ -34,10 +34,9 @@ from shoal.plan.training import TrainPlan
 
 def preflight(plan: TrainPlan, environ: Mapping[str, str], gpus: VisibleGpus) -> tuple[str, ...]:
     """Check that the machine can carry out a plan; return notes. With `--dry-run` no process is started for it."""
-    leads = not plan.config.node_rank if plan.rank is None else plan.rank.rank == 0
     if plan.config.logger == "wandb":
-        refuse_no_wandb(environ, writes=leads and not plan.config.dry_run)
-    if plan.config.video and not plan.config.dry_run and not plan.is_remote and (plan.rank is None or leads):
+        refuse_no_wandb(environ, writes=plan.leads and not plan.config.dry_run)
+    if plan.config.video and not plan.config.dry_run and not plan.is_remote and plan.leads:
         refuse_no_film(plan.devices[0], environ)
     return notes_of(findings_of(plan, environ, gpus))
 

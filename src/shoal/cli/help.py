@@ -34,8 +34,8 @@ _SHOWN_FIRST = re.compile("--(logger|checkpoint|video|video-path|viewer)")
 _GROUPS = (
     (
         "machines",
-        "Several machines: over ssh, or one command on each.",
-        "--(hosts|ssh-config|nnodes|node-rank|master-addr|master-port|interface)",
+        "Several machines, over ssh.",
+        "--(hosts|ssh-config|interface)",
     ),
     ("logging", "Metrics writers, and log files of the ranks.", "--(logger|wandb-project|torchrunx-log-dir)"),
     ("checkpoints", "Checkpoints to keep, and the export at the end.", "--(checkpoint|keep-.*|export)"),

@@ -25,7 +25,7 @@ from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, Us
 from shoal.logs import configure_logging
 from shoal.plan.evaluation import EvaluatePlan
 from shoal.plan.job import Job
-from shoal.plan.launchers import launcher_of, state_dir
+from shoal.plan.launchers import launcher_of
 
 _Command = Callable[[Sequence[str]], None]
 
@@ -50,10 +50,8 @@ def _shoal(words: Sequence[str]) -> None:
 
 def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
-    from shoal.launch.elastic import final_failures
 
-    with final_failures():
-        _start(parse_train(words))
+    _start(parse_train(words))
 
 
 def _plan(words: Sequence[str]) -> None:
@@ -65,9 +63,8 @@ def _plan(words: Sequence[str]) -> None:
 def _start(config: TrainConfig) -> None:
     """Plan, print the plan or the progress, and train."""
     from shoal.commands.train import make_plan, train
-    from shoal.launch.elastic import run_elastic, saved_run
 
-    plan = make_plan(config, saved_run(state_dir()))
+    plan = make_plan(config)
     prints = plan.rank is None or plan.rank.rank == 0
     # Ranks that a launcher started share one terminal: only the first prints there, except for warnings.
     configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if prints else logging.WARNING)
@@ -76,9 +73,6 @@ def _start(config: TrainConfig) -> None:
             report.print_plan(plan, os.environ)
         return
     release_output()
-    if plan.launch_mode == "elastic":
-        run_elastic(plan, _abort)  # The worker with rank 0 prints.
-        return
     try:
         with report.training_view(plan, silent=not prints) as view:
 
@@ -340,8 +334,7 @@ def _run(command: _Command, words: Sequence[str]) -> NoReturn:
         command(words)
         sys.stdout.flush()
     except ShoalError as error:
-        # The elastic launcher of this node prints the last line itself.
-        _exit(error.exit_code, error if state_dir() is None else error.details)
+        _exit(error.exit_code, error)
     except _Ended as error:
         # torchrun ends all ranks when one has failed, and that one has printed the reason.
         is_printed = launcher_of(os.environ) == "torchrun"

@@ -78,6 +78,7 @@ _ABOUT = {
 
 _ALIASES = {"--save-interval": "--agent.save-interval", "--save_interval": "--agent.save-interval"}
 """Short names of flags: this one belongs beside `--keep-last`, but is a field of the learner."""
+_OF_TORCHRUN = re.compile("--(nnodes|node[-_]rank|master[-_]addr|master[-_]port)(=|$)")
 
 
 def parse_flags(default: T | type[T], arguments: Sequence[str], *, program: str, about: str) -> T:
@@ -129,6 +130,12 @@ def _is_task(word: str, *, first: bool) -> bool:
 
 def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
     """Parse the arguments of `train`."""
+    of_torchrun = next((word.partition("=")[0] for word in arguments if _OF_TORCHRUN.match(word)), None)
+    if of_torchrun is not None:
+        raise UsageError(
+            f"{of_torchrun} is torchrun's: type `python -m torch.distributed.run --nnodes=2 --node_rank=0 "
+            "--master_addr=HOST -m shoal train TASK` on each machine, or `--hosts a b` on one."
+        )
     task, words = split_task(arguments)
     files, words = _take("--config", words, example="--config <run>/params/train.yaml")
     learner, words = _take_learner(words)
@@ -138,7 +145,7 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     saved = [Path(file) for file in files]
     default = config_of_files(task, learner, saved)
     config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
-    if config.resume is not None and not saved and not _is_follower(config):
+    if config.resume is not None and not saved and not _is_follower():
         # A resumed run keeps its configuration, unless flags override it.
         run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
@@ -148,10 +155,10 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     return _only_one_number_of_envs(config, words)
 
 
-def _is_follower(config: TrainConfig) -> bool:
+def _is_follower() -> bool:
     """Whether the run directory may be out of this process's reach, so that rank 0 alone resolves `--resume`."""
     rank = joined_rank()
-    return bool(config.node_rank) if rank is None else rank.rank > 0 and rank.local_world_size < rank.world_size
+    return rank is not None and rank.rank > 0 and rank.local_world_size < rank.world_size
 
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:

@@ -11,7 +11,6 @@ from typing import Any
 from shoal.checks.preflight import preflight
 from shoal.config import TrainConfig
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.elastic import publish_elastic_refusal, save_run
 from shoal.launch.modes import launch_mode_of, without
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
@@ -24,6 +23,8 @@ from shoal.launch.run_record import (
     record_launch,
     refuse_other_models,
     remove_unlearned,
+    run_of_earlier_attempt,
+    save_for_next_attempt,
 )
 from shoal.learn.run_json import record_end
 from shoal.machine.gpus import visible_gpus
@@ -42,19 +43,17 @@ class Outcome:
     reports: list[WorkerReport]
 
 
-def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
-    """Plan a training on this machine. It continues the run of an `earlier` attempt of the elastic mode.
+def make_plan(config: TrainConfig) -> TrainPlan:
+    """Plan a training on this machine. It continues the run of an earlier attempt of torchrun.
 
     Raises:
         UsageError: It cannot be done, or this machine cannot do it now.
     """
-    gpus = visible_gpus()
-    if earlier is not None:
-        has_checkpoint = newest_good(earlier)[0] is not None
-        if has_checkpoint:
-            config = replace(config, resume=(str(earlier.path),), checkpoint=None, teacher=None)
-        else:
-            config = replace(config, resume=None)
+    gpus, earlier = visible_gpus(), run_of_earlier_attempt()
+    if earlier is not None and newest_good(earlier)[0] is not None:
+        config = replace(config, resume=(str(earlier.path),), checkpoint=None, teacher=None)
+    elif earlier is not None:
+        config = replace(config, resume=None)
     try:
         plan = plan_training(
             config, os.environ, gpus, partial(probe_hosts, os.environ, config, (config.task,)) if config.hosts else None
@@ -64,7 +63,6 @@ def make_plan(config: TrainConfig, earlier: RunDir | None = None) -> TrainPlan:
     except UsageError as error:
         if not config.dry_run:
             publish_refusal(config.log_root, error)
-            publish_elastic_refusal(config, error)
         raise
     return plan if earlier is None else replace(plan, continued=earlier)
 
@@ -73,7 +71,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     """Carry out a plan.
 
     Args:
-        plan: The plan of this process; not of the elastic mode, whose workers are joined ranks.
+        plan: The plan of this process.
         view: Shows the training.
         abort: Prints an error and ends this process from any thread; called when the main thread is stuck.
 
@@ -101,7 +99,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     mode = launch_mode_of(plan, record_and_abort)
     with ExitStack() as stack:
         run = RunDir(mode.agree_on_run_dir(begin))
-        save_run(run)
+        save_for_next_attempt(run)
         restarts = Restarts(plan)
         with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
             while True:

@@ -3,11 +3,10 @@
 Whether the machines exist, and are alike, is checked when they are reached.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
-from shoal.config.checks import HIGHEST_PORT, Config, Source, at_least
+from shoal.config.checks import Config, Source, at_least
 from shoal.errors import UsageError
 
 _SLURM = "slurm"
@@ -74,68 +73,6 @@ class LaunchConfig(Config):
             )
         if _SLURM in self.hosts and len(self.hosts) > 1:
             _refuse("--hosts slurm stands for all machines of the allocation", "pass it alone, or names alone")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachinesConfig(LaunchConfig):
-    """The machines of a training, which may also be started on each of them by hand."""
-
-    nnodes: Annotated[str | None, Source.FLAG] = None
-    """Number of machines, where this command is typed on each; or `MIN:MAX`: training goes on when a machine is lost,
-    and takes it back when it returns."""
-    node_rank: Annotated[int | None, at_least(0), Source.FLAG] = None
-    """With `--nnodes`: number of this machine, from 0. Machine 0 has rank 0."""
-    master_addr: Annotated[str | None, Source.FLAG] = None
-    """With `--nnodes`: address or name of machine 0 that all others reach."""
-    master_port: Annotated[int, Source.FLAG] = 29500
-    """With `--nnodes`: port of the rendezvous on machine 0."""
-
-    def check_machines(self) -> None:
-        """Refuse flags that contradict each other, or would do nothing."""
-        if not 1 <= self.master_port <= HIGHEST_PORT:
-            _refuse(
-                f"--master-port is {self.master_port}, but a port is a number from 1 to {HIGHEST_PORT}",
-                "pass --master-port 29500",
-            )
-        if self.hosts and self.nnodes is not None:
-            _refuse(
-                "--hosts and --nnodes exclude each other: with --hosts one command reaches all machines, with --nnodes "
-                "it is typed on each",
-                "pass one of them",
-            )
-        alone = "--node-rank" if self.node_rank is not None else "--master-addr" if self.master_addr else None
-        if self.nnodes is not None:
-            self._check_nodes(self.nnodes)
-        elif alone is not None:
-            _refuse(f"{alone} was passed without --nnodes, so there is one machine", "pass --nnodes 2, say, or neither")
-
-    def _check_nodes(self, nnodes: str) -> None:
-        _, most = number_of_nodes(nnodes)
-        if most == 1:
-            return
-        if self.node_rank is None or self.master_addr is None:
-            missing = "--node-rank" if self.node_rank is None else "--master-addr"
-            _refuse(
-                f"--nnodes {nnodes} was passed without {missing}",
-                "pass --node-rank with this machine's number, and --master-addr with an address of machine 0",
-            )
-        if self.node_rank >= most:
-            _refuse(
-                f"--node-rank is {self.node_rank}, but of {most} machines the last is number {most - 1}",
-                f"pass --node-rank 0 to {most - 1}, another one on each machine",
-            )
-
-
-def number_of_nodes(nnodes: str) -> tuple[int, int]:
-    """Return the least and the largest number of machines that `--nnodes` allows."""
-    match = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", nnodes.strip())
-    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= least <= most:
-        _refuse(
-            f"--nnodes is '{nnodes}', but must be a number of machines or the least and the largest one",
-            "pass --nnodes 2, or --nnodes 1:2",
-        )
-    return least, most
 
 
 def _refuse(fact: str, remedy: str) -> NoReturn:

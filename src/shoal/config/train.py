@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 from shoal.config.agent import AgentConfig
 from shoal.config.checks import FILM_SIZE, Source, at_least, sources_of
 from shoal.config.env import BaseEnvConfig
-from shoal.config.machines import MachinesConfig, number_of_nodes
+from shoal.config.machines import LaunchConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig(MachinesConfig):
+class TrainConfig(LaunchConfig):
     """One training."""
 
     task: Annotated[str, Source.RUN]
@@ -86,15 +86,7 @@ class TrainConfig(MachinesConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags that contradict each other."""
-        MachinesConfig.__post_init__(self)
-        self.check_machines()
-        if self.nnodes is not None and not self.max_restarts:
-            least, most = number_of_nodes(self.nnodes)
-            if least < most:
-                raise UsageError(
-                    f"--nnodes {self.nnodes} lets training go on when a machine is lost, but without restarts it "
-                    "cannot: pass --max-restarts 3, say."
-                )
+        LaunchConfig.__post_init__(self)
         if self.eval_interval and self.agent.save_interval % self.eval_interval:
             raise UsageError(
                 f"--eval-interval is {self.eval_interval}, but --save-interval is {self.agent.save_interval}, which is "

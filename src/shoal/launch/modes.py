@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from shoal import PARENT
 from shoal.errors import ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.files import folder_of
-from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint, write_exit_record
+from shoal.launch.exit_records import ExitRecord, clear_exit_records, failure_of, resume_hint
 from shoal.launch.hang_detector import is_that_process, machine_lost
 from shoal.launch.rank import ProgressReporter, run_rank
 from shoal.launch.rendezvous import Rendezvous, acknowledge, find_network, shake_hands
@@ -28,7 +28,7 @@ from shoal.launch.status_store import StatusStore, TcpStatusStore
 from shoal.launch.supervisor import run_spawned
 from shoal.learn.run_json import record_end
 from shoal.plan.launch import LaunchPlan
-from shoal.plan.launchers import launcher_of, state_dir
+from shoal.plan.launchers import launcher_of
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
@@ -218,8 +218,6 @@ def _first_cause(statuses: StatusStore, launch: Mapping[str, Any], record: ExitR
     found = ExitRecord.of_error(cause, statuses.rank)
     if statuses.watches and statuses.first_failure() is None:
         statuses.write_exit(found)  # Ranks that do not watch the others wait for it.
-    elif state_dir() is not None:  # The launcher of this node prints the last line.
-        write_exit_record(statuses.run, found)
     return cause
 
 

@@ -19,11 +19,16 @@ from shoal.launch.exit_records import clear_exit_records
 from shoal.learn.run_json import write_launch
 from shoal.plan.changes import flag_words
 from shoal.plan.checkpoints import Checkpoint, model_sums
+from shoal.plan.launchers import agent_dir
 from shoal.plan.resume import new_run_words, saved_section
 from shoal.plan.rundir import RunDir, experiment_dir, run_names
 from shoal.plan.training import TrainPlan
 from shoal.provenance import git_state, now, versions
+from shoal.reading import read_bytes
 from shoal.timing import POLL_S, RUN_LOCK_S, wait_for
+
+_ATTEMPTED = "shoal_run"
+"""File in the agent's directory, which only its user can enter, with the path of the run."""
 
 
 def make_run_dir(plan: TrainPlan) -> RunDir:
@@ -80,6 +85,20 @@ def is_in_use(run: RunDir) -> bool | None:
     except OSError:
         return None
     return False
+
+
+def save_for_next_attempt(run: RunDir) -> None:
+    """Let the attempts of torchrun's agent that follow go on with `run`."""
+    directory = agent_dir()
+    if directory is not None:
+        Folder(directory).write(directory / _ATTEMPTED, str(run.path))
+
+
+def run_of_earlier_attempt() -> RunDir | None:
+    """Return the run of earlier attempts of torchrun's agent; None in the first."""
+    directory = agent_dir()
+    file = directory / _ATTEMPTED if directory else None
+    return RunDir(Path(os.fsdecode(read_bytes(file)))) if file and file.exists() else None
 
 
 def write_manifest(run: RunDir, **asked: Any) -> None:  # noqa: ANN401  Plain values.

@@ -17,7 +17,7 @@ from shoal.plan.ranks import Rank, joined_rank
 from shoal.plan.rundir import RunDir
 from shoal.plan.slurm import has_own_gpus
 
-LaunchMode = Literal["in process", "spawned", "joined", "elastic"]
+LaunchMode = Literal["in process", "spawned", "joined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +97,23 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
     gpus: VisibleGpus,
     probe_hosts: Callable[[], Nodes] | None = None,
     *,
-    num_nodes: int = 1,
     spawns: bool = False,
 ) -> LaunchPlan:
     """Decide where the workers run.
 
-    `probe_hosts` probes and plans the nodes of `--hosts`. This command is typed on `num_nodes` machines; `spawns` is
-    whether a single worker gets a process of its own, too.
+    `probe_hosts` probes and plans the nodes of `--hosts`. `spawns` is whether a single worker gets a process of its
+    own, too.
     """
     rank, launcher = joined_rank(environ), launcher_of(environ)
     if rank is not None:
         _refuse_launchers_decisions(config, rank, launcher)
     found = probe_hosts() if probe_hosts else _plan_local(config, rank, requested_gpus(config), environ, gpus)
-    world_size = rank.world_size if rank else num_nodes * sum(len(node.devices) for node in found.nodes)
+    world_size = rank.world_size if rank else sum(len(node.devices) for node in found.nodes)
     spawned = world_size > 1 or spawns or config.hosts
     return LaunchPlan(
         config=config,
         tasks=tuple(tasks),
-        launch_mode="joined" if rank else "elastic" if num_nodes > 1 else "spawned" if spawned else "in process",
+        launch_mode="joined" if rank else "spawned" if spawned else "in process",
         nodes=found.nodes,
         rendezvous=found.rendezvous,
         world_size=world_size,
@@ -127,10 +126,9 @@ def _refuse_launchers_decisions(config: LaunchConfig, rank: Rank, launcher: Laun
     """Refuse flags about what the launcher of this process has decided, and an interface that is not here."""
     if config.interface is not None:
         through(config.interface)
-    flag = "--hosts" if config.hosts else "--nnodes" if getattr(config, "nnodes", None) else None
-    if flag:
+    if config.hosts:
         raise UsageError(
-            f"{flag} was passed, but {launcher} started this process, and has decided on the machines: pass {flag} "
+            f"--hosts was passed, but {launcher} started this process, and has decided on the machines: pass --hosts "
             f"without {launcher}, or leave it out."
         )
     if config.nproc_per_node not in (None, rank.local_world_size):

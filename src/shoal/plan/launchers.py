@@ -16,9 +16,6 @@ TORCHRUN_SIGN = "TORCHELASTIC_RUN_ID"
 SRUN_SIGN = "SLURM_STEP_ID"
 """Number of a SLURM step. A batch script has none; steps that srun did not start have a word, or ten digits."""
 
-STATE_DIR = "SHOAL_ATTEMPTS"
-"""Environment variable of the elastic mode's workers: a directory that lives as long as their node's launcher."""
-
 LARGEST = 999_999_999
 """Bound of numbers that have no other."""
 _COMMANDS: dict[Launcher, str] = {"torchrun": "python -m torch.distributed.run", "srun": "srun"}
@@ -39,9 +36,11 @@ def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
     return None if re.fullmatch(r"\+?0*1", tasks) else "srun"
 
 
-def state_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory of `STATE_DIR`; None in a process that no elastic launcher has started."""
-    return Path(environ[STATE_DIR]) if environ.get(STATE_DIR) else None
+def agent_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory that torchrun's agent on this node made for its attempts; None where there is none."""
+    error_file = Path(environ.get("TORCHELASTIC_ERROR_FILE", ""))  # <directory>/attempt_<n>/<local rank>/error.json
+    is_of_attempt = error_file.parent.parent.name.startswith("attempt_")
+    return error_file.parents[2] if is_of_attempt and launcher_of(environ) == "torchrun" else None
 
 
 def tasks_name(environ: Mapping[str, str]) -> str:

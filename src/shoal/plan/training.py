@@ -11,14 +11,13 @@ from typing import Any
 from shoal.config import AgentConfig, TrainConfig
 from shoal.config.env import MujocoConfig
 from shoal.config.learners import resolve_learner
-from shoal.config.machines import number_of_nodes
 from shoal.config.rl_games import RlGamesConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
 from shoal.plan.launchers import Launcher, launcher_of
 from shoal.plan.nodes import Nodes
-from shoal.plan.ranks import joined_rank, stale_rank_note
+from shoal.plan.ranks import stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.plan.spec import Start, TrainSpec
@@ -42,11 +41,6 @@ class TrainPlan(LaunchPlan):
     """The run that is continued; None for a new one."""
     start: Start | None
     start_iteration: int
-
-    @property
-    def leads(self) -> bool:
-        """Whether rank 0 is one of this process's workers."""
-        return not self.config.node_rank if self.rank is None else self.rank.rank == 0
 
     def worker_spec(
         self, run: RunDir, log_dir: Path | None = None, launch: Mapping[str, Any] | None = None
@@ -103,11 +97,7 @@ def plan_training(
     """Decide everything about one training. With `--hosts`, `probe_hosts` probes and plans the nodes."""
     spec = registry.resolve(config.task)
     refuse_bad_name("--run-name", config.run_name)
-    rank = joined_rank(environ)
-    num_nodes = number_of_nodes(config.nnodes)[1] if config.nnodes and rank is None else 1
-    launch = plan_launch(
-        config, (config.task,), environ, gpus, probe_hosts, num_nodes=num_nodes, spawns=bool(config.max_restarts)
-    )
+    launch = plan_launch(config, (config.task,), environ, gpus, probe_hosts, spawns=bool(config.max_restarts))
     world_size = launch.world_size
     _refuse_useless_restarts(config, launcher_of(environ), world_size)
     num_envs = _envs_per_worker(config, world_size)
@@ -116,9 +106,8 @@ def plan_training(
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(launch.nodes[0].devices[0])
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
-    leads = not config.node_rank if rank is None else rank.rank == 0
-    continued, start, iteration, passed_over = find_start(config, spec) if leads else (None, None, 0, [])
-    if leads and start is None:
+    continued, start, iteration, passed_over = find_start(config, spec) if launch.leads else (None, None, 0, [])
+    if launch.leads and start is None:
         config, start = with_teacher(config)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)

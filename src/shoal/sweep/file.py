@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config import LaunchConfig, TrainConfig
-from shoal.config.machines import MachinesConfig
 from shoal.config.plain import from_plain
 from shoal.config.sweep import Parameter, SweepFile
 from shoal.errors import UsageError, did_you_mean
@@ -18,7 +17,7 @@ from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
 from shoal.user_code import absolute
 
-_OF_THE_SWEEP = {each.name for each in fields(MachinesConfig)} - {"num_envs"}
+_OF_THE_SWEEP = {each.name for each in fields(LaunchConfig)} - {"num_envs"}
 _OF_THE_SWEEP |= {"resume", "run_name", "max_restarts", "min_workers", "dry_run"}
 """Flags of `train` that no trial has for itself."""
 _CPU = "cpu"

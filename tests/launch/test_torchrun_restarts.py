@@ -1,0 +1,31 @@
+"""torchrun starts its workers again: they go on with the run of the attempt before."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from support.commands import FAULTY, SMALL, run, torchrun
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.spawn
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("interval", [2, pytest.param(100, marks=pytest.mark.soak)])
+def test_the_next_attempt_goes_on_from_the_newest_checkpoint(tmp_path: Path, rank: int, interval: int) -> None:
+    command = [*torchrun(2), f"{FAULTY}:DiesOnce", *SMALL, "--logger", "none", "--max-iterations", "8"]
+    command.insert(command.index("-m", 2), "--max-restarts=1")
+    ended = run((*command, "--save-interval", str(interval)), tmp_path, {"SHOAL_TEST_FAULTY_RANK": str(rank)})
+    assert ended.code == 0, ended.stdout + ended.stderr
+    launches = json.loads((ended.run / "run.json").read_text(encoding="utf-8"))["launches"]
+    assert len(launches) == 2
+    # Rank 0 may still have been writing its newest checkpoint when the other rank was killed.
+    assert launches[1]["plan"]["start_iteration"] in ((2, 4) if interval == 2 else (0,))
+    assert launches[-1]["ended"]["exit_code"] == 0
+    assert [row["iteration"] for row in ended.rows] == list(range(1, 9))
+    assert [row["Train/total_steps"] for row in ended.rows] == [16 * 8 * 2 * count for count in range(1, 9)]
+    assert (ended.left_processes, ended.left_files) == ([], [])
