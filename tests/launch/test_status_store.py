@@ -230,7 +230,7 @@ def test_ranks_that_do_not_watch_the_others_report_what_those_find_that_do(tmp_p
         with ThreadPoolExecutor(3) as pool:
 
             def beating(rank: int) -> str:
-                return str(modes._first_cause(statuses[rank], secondary[rank]))
+                return str(modes._first_cause(statuses[rank], {}, secondary[rank]))
 
             found = [pool.submit(beating, rank) for rank in range(3)]
             number = itertools.count(10)

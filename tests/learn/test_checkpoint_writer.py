@@ -208,7 +208,7 @@ def test_a_checkpoint_that_loses_its_rank_files_while_it_is_verified_is_whole(
     look = plan_checkpoints._damage_of
 
     def look_late(*arguments: Any) -> str | None:
-        remove_rank_files(checkpoint)
+        remove_rank_files(run_dir, checkpoint)
         return look(*arguments)
 
     monkeypatch.setattr(plan_checkpoints, "_damage_of", look_late)
