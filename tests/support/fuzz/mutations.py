@@ -232,6 +232,17 @@ def _in_yaml(path: Path, rng: Random, outside: Path) -> str:
     return what
 
 
+def _other_machines(path: Path, _rng: Random, outside: Path) -> str:
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    ssh_config = path.with_name("ssh")
+    ssh_config.write_text(
+        f"Match exec 'mkdir {outside}/ran'\n  User x\nHost *\n  ProxyCommand true\n", encoding="utf-8"
+    )
+    named = {"hosts": ["x"], "ssh_config": str(ssh_config)}
+    path.write_text(yaml.safe_dump(tree | named if isinstance(tree, dict) else named), encoding="utf-8")
+    return "names machines, and a program to reach them"
+
+
 def _deep_text(tree: Any) -> str:
     """Return a tree that is too deep for a library as JSON."""
     if isinstance(tree, dict):
@@ -734,7 +745,7 @@ _ROBOT: dict[str, Mutation] = {
 }
 
 BY_SUFFIX: dict[str, dict[str, Mutation]] = {
-    ".yaml": {**_TREE, **_TEXT},
+    ".yaml": {**_TREE, **_TEXT, "machines": _other_machines},
     ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT},
     ".jsonl": _LINE,
     ".part": _LINE,
