@@ -127,7 +127,7 @@ def _is_task(word: str, *, first: bool) -> bool:
     return (first and not word.startswith("-")) or word in registry.registered() or registry.is_reference(word)
 
 
-def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
+def parse_train(arguments: Sequence[str]) -> TrainConfig:
     """Parse the arguments of `train`."""
     of_torchrun = next((word.partition("=")[0] for word in arguments if _OF_TORCHRUN.match(word)), None)
     if of_torchrun is not None:
@@ -143,14 +143,14 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     ]
     saved = [Path(file) for file in files]
     default = config_of_files(task, learner, saved)
-    config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+    config = parse_flags(default, words, program=f"train {default.task}", about="train")
     if config.resume is not None and not saved and not _is_follower():
         # A resumed run keeps its configuration, unless flags override it.
         run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
             default = config_of_run(task, learner, run, config.log_root, trust=f"--config {train_yaml}")
-            config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+            config = parse_flags(default, words, program=f"train {default.task}", about="train")
     return _only_one_number_of_envs(config, words)
 
 
