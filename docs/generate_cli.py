@@ -20,9 +20,9 @@ HEAD = """# Command line
 <!-- Written by docs/generate_cli.py; do not edit. -->
 
 `train`, `play` and `evaluate` are commands by themselves; `shoal train`, `shoal play` and `shoal evaluate` are the
-same. Flags below show the defaults of `Cartpole-Swingup`; each task has its own. `--config FILE`, which `train` and
-`shoal plan` also take, is read before all flags: see [configuration](../guide/configuration.md). `--help` shows the
-flags that are changed first, `--help GROUP` one group, and `--help all` what is below.
+same. Flags below show the defaults of `Cartpole-Swingup`; each task has its own. `--config FILE`, which `train`
+also takes, is read before all flags: see [configuration](../guide/configuration.md). `--help` shows the flags
+that are changed first, `--help GROUP` one group, and `--help all` what is below.
 """
 
 COMMANDS = (
@@ -40,30 +40,20 @@ COMMANDS = (
     "shoal runs --help",
     "shoal checkpoints --help",
     "shoal convert --help",
-    "shoal plan Cartpole-Swingup --help all",
     "shoal bench Cartpole-Swingup --help all",
     "shoal doctor --help",
     "shoal completion --help",
     "shoal tasks",
 )
 
-LIKE_ANOTHER = {
-    "shoal plan Cartpole-Swingup --help all": "The flags are those of `train`.",
-}
-"""Commands with the same flags as another."""
-
 
 def render() -> str:
     """Return the page."""
-    printed = [command for command in COMMANDS if command not in LIKE_ANOTHER]
-    started = {command: _start(command) for command in printed}
+    started = {command: _start(command) for command in COMMANDS}
     parts = [HEAD]
     for command in COMMANDS:
         parts.append(f"\n## {command.partition(' --help')[0]}\n")
-        if command in LIKE_ANOTHER:
-            parts.append(f"\n{LIKE_ANOTHER[command]}\n")
-        else:
-            parts.append(f"\n```text\n{_help_of(started[command], command)}\n```\n")
+        parts.append(f"\n```text\n{_help_of(started[command], command)}\n```\n")
     return "".join(parts)
 
 

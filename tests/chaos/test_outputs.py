@@ -35,7 +35,9 @@ def answer(words: tuple[str, ...], redirection: str, environ: dict[str, str]) ->
     return subprocess.run(command, capture_output=True, text=True, env=environ, check=False, timeout=ANSWER_S)
 
 
-@pytest.mark.parametrize("words", [("plan", *TASK, "--run-name", "ö"), ("train", "Cartpole-Swingup", "--help")])
+@pytest.mark.parametrize(
+    "words", [("train", *TASK, "--dry-run", "--run-name", "ö"), ("train", "Cartpole-Swingup", "--help")]
+)
 @pytest.mark.parametrize(
     ("redirection", "environ", "code", "last_line"),
     [

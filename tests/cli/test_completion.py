@@ -48,7 +48,7 @@ def completed(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("shoal pl", ["play", "plan"]),
+        ("shoal pl", ["play"]),
         ("shoal train Cartpole-B", ["Cartpole-Balance"]),
         ("train Cartpole-B", ["Cartpole-Balance"]),
         ("train --seed 1 --task Cartpole-B", ["Cartpole-Balance"]),

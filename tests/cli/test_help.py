@@ -21,7 +21,6 @@ COMMANDS = {
     "evaluate": ("evaluate", "Cartpole-Swingup"),
     "export": ("export", "Cartpole-Swingup"),
     "bench": ("bench", "Cartpole-Swingup"),
-    "plan": ("plan", "Cartpole-Swingup"),
     "check-env": ("check-env", "Cartpole-Swingup"),
 }
 
@@ -59,7 +58,7 @@ def test_the_flags_are_those_that_are_meant(command: str, capsys: pytest.Capture
     assert matches_snapshot(SNAPSHOTS / f"flags_of_{command}.txt", flags)
 
 
-@pytest.mark.parametrize("command", ["play", "evaluate", "export", "bench", "plan", *WITHOUT_A_TASK])
+@pytest.mark.parametrize("command", ["play", "evaluate", "export", "bench", *WITHOUT_A_TASK])
 def test_the_help_of_a_command_has_at_most_80_lines(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(help_of(capsys, *(COMMANDS | WITHOUT_A_TASK)[command], group=()).splitlines()) <= 80
 
@@ -144,7 +143,6 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "checkpoints",
             "convert",
             "tasks",
-            "plan",
             "doctor",
             "bench",
             "check-env",

@@ -129,26 +129,6 @@ def test_the_interval_of_checkpoints_may_be_said_in_short(words: list[str]) -> N
     assert parse_train([TASK, *words]).agent.save_interval == 7
 
 
-def test_play_takes_the_former_spelling_of_its_film_and_names_the_new_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [TASK, "--agent", "zero", "--log-root", str(tmp_path), "--video", "film.mp4"]
-    assert parse_play(words, program="play").video_path == "film.mp4"
-    assert "--video-path FILE" in capsys.readouterr().err
-
-
-def test_a_run_that_saved_image_encoders_is_still_read(tmp_path: Path) -> None:
-    saved = tmp_path / "train.yaml"
-    saved.write_text(
-        f"task: {TASK}\nseed: 3\nagent: {{actor: {{cnn: {{stride: null}}, cnn_groups: {{}}, hidden_dims: [8]}}, "
-        "algorithm: {share_cnn_encoders: false}}\n",
-        encoding="utf-8",
-    )
-    config = parse_train(["--config", str(saved)])
-    assert isinstance(config.agent, RslRlConfig)
-    assert (config.seed, config.agent.actor.hidden_dims) == (3, (8,))
-
-
 def test_bench_takes_the_tasks_number_of_environments() -> None:
     assert parse_bench([TASK]).num_envs == registered()[TASK].num_envs
 

@@ -38,14 +38,6 @@ def test_flags_make_a_grid_of_jobs(tmp_path: Path) -> None:
     assert plan_of(tmp_path, TASK, "--agent", "zero", "--nproc-per-node", "2").launch_mode == "spawned"
 
 
-def test_former_names_of_flags_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (job,) = plan_of(tmp_path, TASK, "--agent", "random", "--episodes", "7", "--seed=5").jobs
-    assert (job.num_episodes, job.seed) == (7, 5)
-    told = capsys.readouterr().err
-    assert "--episodes is now called --num-episodes." in told
-    assert "--seed is now called --seeds." in told
-
-
 def test_the_job_that_took_longest_before_comes_first(tmp_path: Path) -> None:
     words = (TASK, "--checkpoint", "zero", "random", "--out", str(tmp_path / "new"))
     plan = plan_of(tmp_path, *words)

@@ -123,7 +123,7 @@ def test_a_command_for_gpus_is_planned_as_shown(
     assert words[0] == "train"
     exit_code = 0
     try:
-        main._shoal(["plan", *words[1:]])
+        main._shoal([*words, "--dry-run"])
     except ShoalError as error:
         report.print_error(error)
         exit_code = error.exit_code
@@ -135,7 +135,7 @@ def test_a_command_for_gpus_is_planned_as_shown(
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_parsed], ids=str)
 def test_a_command_that_takes_long_is_at_least_understood(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command.text)
-    if "shoal" in words[:-1] and words[(at := words.index("shoal") + 1)] in {"train", "plan"}:
+    if "shoal" in words[:-1] and words[(at := words.index("shoal") + 1)] == "train":
         words = words[at:]  # Of `shoal train` and of `python -m ... -m shoal train`.
     if words[:2] == ["shoal", "bench"]:
         assert parse_bench(words[2:]).task in command.text
@@ -146,7 +146,7 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command, monk
     elif words[0] == "python" and not words[1].startswith("docs/examples"):
         monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
         runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])
-    elif words[0] in {"train", "plan"}:
+    elif words[0] == "train":
         assert parse_train(words[1:]).task in command.text
     else:
         assert command.is_said_to_be("run in soak")

@@ -79,7 +79,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
                 encoding="utf-8",
             )
             before = place.state()
-            words = ("shoal", "plan", f"{task}:Nothing", "--gpu-ids", "None", "--log-root", str(place.given / "logs"))
+            logs = str(place.given / "logs")
+            words = ("shoal", "train", f"{task}:Nothing", "--dry-run", "--gpu-ids", "None", "--log-root", logs)
             answer = server.run(place, words, seconds=5)
             findings[name] = list(judge(0, name, "a task", place, answer, before))
     return findings
@@ -99,6 +100,6 @@ def test_the_harness_finds_that_code_of_a_file_ran(found: dict[str, list[Finding
 def test_every_command_that_reads_files_is_among_the_cases() -> None:
     from shoal.cli.main import _COMMANDS
 
-    read_nothing = {"tasks", "doctor", "completion", "bench", "plan"}
+    read_nothing = {"tasks", "doctor", "completion", "bench"}
     started = {word for command in COMMANDS.values() for word in command.words[:2]}
     assert started & _COMMANDS.keys() == _COMMANDS.keys() - read_nothing

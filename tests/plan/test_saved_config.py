@@ -137,7 +137,6 @@ def test_a_run_s_own_file_does_not_decide_where_anything_is_started_or_written(u
     ("words", "code"),
     [
         (("train", "Cartpole-Swingup", "--resume", "{run}", "--dry-run"), 0),
-        (("plan", "Cartpole-Swingup", "--resume", "{run}"), 0),
         (("train", "Cartpole-Swingup", "--resume", "{run}", "--gpu-ids", "None"), 2),  # Its checkpoint is empty.
         (("train", "--config", "{run}/params/relative.yaml", "--dry-run"), 2),
         (("train", "--config", "{run}/params/train.yaml"), 2),

@@ -77,7 +77,7 @@ _VALUES = {
 }
 """Values of flags that take others too."""
 _CONFIGS: dict[str, type[DataclassInstance]] = {
-    **dict.fromkeys(("train", "plan"), TrainConfig),
+    "train": TrainConfig,
     "play": PlayConfig,
     "evaluate": EvaluateConfig,
     "compare": ComparePoliciesConfig,

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,6 @@ from shoal import __version__
 from shoal.cli import report
 from shoal.cli.output import finish_output, mend_streams, release_output
 from shoal.cli.start import ENDING
-from shoal.config import TrainConfig
 from shoal.config.checks import listed
 from shoal.config.evaluate import CompareConfig, EvaluateConfig
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, did_you_mean
@@ -50,20 +48,9 @@ def _shoal(words: Sequence[str]) -> None:
 
 def _train(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_train
-
-    _start(parse_train(words))
-
-
-def _plan(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_train
-
-    _start(replace(parse_train(words, program="shoal plan"), dry_run=True))
-
-
-def _start(config: TrainConfig) -> None:
-    """Plan, print the plan or the progress, and train."""
     from shoal.commands.train import make_plan, train
 
+    config = parse_train(words)
     plan = make_plan(config)
     prints = plan.rank is None or plan.rank.rank == 0
     # Ranks that a launcher started share one terminal: only the first prints there, except for warnings.
@@ -316,7 +303,6 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "checkpoints": ("list and verify the checkpoints of a run", _checkpoints),
     "convert": ("convert a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
     "tasks": ("list the tasks", _tasks),
-    "plan": ("print the plan of a training", _of_a_task("shoal plan", _plan)),
     "doctor": ("check that this machine can train, and print remedies", _doctor),
     "check-env": ("check environments of your own", _of_a_task("shoal check-env", _check_env)),
     "completion": ("print the completion script of bash, zsh or fish", _completion),

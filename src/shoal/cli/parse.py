@@ -5,7 +5,7 @@ the configuration. Arguments that contradict each other, or name what does not e
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +26,6 @@ from shoal.cli.flags import (
     SweepFlags,
 )
 from shoal.cli.help import HELP_FLAGS, print_help
-from shoal.cli.report import print_note
 from shoal.config import (
     BenchConfig,
     CheckEnvConfig,
@@ -128,7 +127,7 @@ def _is_task(word: str, *, first: bool) -> bool:
     return (first and not word.startswith("-")) or word in registry.registered() or registry.is_reference(word)
 
 
-def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainConfig:
+def parse_train(arguments: Sequence[str]) -> TrainConfig:
     """Parse the arguments of `train`."""
     of_torchrun = next((word.partition("=")[0] for word in arguments if _OF_TORCHRUN.match(word)), None)
     if of_torchrun is not None:
@@ -144,14 +143,14 @@ def parse_train(arguments: Sequence[str], *, program: str = "train") -> TrainCon
     ]
     saved = [Path(file) for file in files]
     default = config_of_files(task, learner, saved)
-    config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+    config = parse_flags(default, words, program=f"train {default.task}", about="train")
     if config.resume is not None and not saved and not _is_follower():
         # A resumed run keeps its configuration, unless flags override it.
         run, _damaged = run_to_continue(config, registry.resolve(config.task))
         train_yaml = run.train_yaml
         if train_yaml.is_file():
             default = config_of_run(task, learner, run, config.log_root, trust=f"--config {train_yaml}")
-            config = parse_flags(default, words, program=f"{program} {default.task}", about="train")
+            config = parse_flags(default, words, program=f"train {default.task}", about="train")
     return _only_one_number_of_envs(config, words)
 
 
@@ -163,15 +162,14 @@ def _is_follower() -> bool:
 
 def parse_play(arguments: Sequence[str], *, program: str) -> PlayConfig:
     """Parse the arguments of `play` or `evaluate`. Defaults are those of the policy's run."""
-    return _parse_policy(PlayFlags, _with_video_path(arguments), program=program, about="play")
+    return _parse_policy(PlayFlags, arguments, program=program, about="play")
 
 
 def parse_evaluate(arguments: Sequence[str]) -> tuple[EvaluateConfig, Overrides]:
     """Parse the arguments of `evaluate`; return what was typed for the environment and the learner apart."""
-    words = _renamed(arguments, {"--episodes": "--num-episodes", "--seed": "--seeds"})
-    task, rest = split_task(words)
+    task, rest = split_task(arguments)
     if any(word.partition("=")[0] == "--jobs" for word in rest):
-        typed = _typed_sections(words)
+        typed = _typed_sections(arguments)
         if task is not None or typed:
             what = f"The task {task}" if task else "A flag of the environment or of the learner"
             raise UsageError(
@@ -179,9 +177,9 @@ def parse_evaluate(arguments: Sequence[str]) -> tuple[EvaluateConfig, Overrides]
                 "--jobs out."
             )
         return parse_flags(EvaluateFlags(), rest, program="evaluate", about="evaluate"), Overrides()
-    config = _parse_policy(EvaluateFlags, words, program="evaluate", about="evaluate")
-    overrides = _overrides(words, config)
-    return config, overrides if "env" in _typed_sections(words) else replace(overrides, env=None)
+    config = _parse_policy(EvaluateFlags, arguments, program="evaluate", about="evaluate")
+    overrides = _overrides(arguments, config)
+    return config, overrides if "env" in _typed_sections(arguments) else replace(overrides, env=None)
 
 
 def _typed_sections(words: Sequence[str]) -> set[str]:
@@ -286,7 +284,7 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
 
 def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
     """Parse the arguments of `shoal replay`. The file names its task."""
-    return parse_flags(ReplayFlags, _with_video_path(arguments), program="shoal replay", about="replay")
+    return parse_flags(ReplayFlags, arguments, program="shoal replay", about="replay")
 
 
 def parse_motion(words: Sequence[str]) -> MotionConfig:
@@ -313,25 +311,6 @@ def parse_sweep(arguments: Sequence[str]) -> SweepConfig:
 def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
     """Parse the arguments of `shoal convert`."""
     return parse_flags(ConvertFlags, arguments, program="shoal convert", about="convert")
-
-
-def _renamed(arguments: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Accept former names of flags, with a line on standard error."""
-    words: list[str] = []
-    for word in arguments:
-        flag, equals, value = word.partition("=")
-        if flag in names:
-            print_note(f"{flag} is now called {names[flag]}.")
-        words.append(names.get(flag, flag) + equals + value)
-    return words
-
-
-def _with_video_path(arguments: Sequence[str]) -> list[str]:
-    """Accept `--video FILE`, the former spelling of `--video-path FILE`, with a line on standard error."""
-    words = [re.sub(r"^--video(?==|$)", "--video-path", word) for word in arguments]
-    if words != list(arguments):
-        print_note("--video FILE is now called --video-path FILE: --video is the switch of `train`.")
-    return words
 
 
 def _take_learner(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

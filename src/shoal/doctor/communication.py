@@ -6,7 +6,6 @@ its files are in a scratch directory.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +28,6 @@ Timings = Mapping[str, float]
 """Result of `learn.collective_latency.measure_collective_latency`."""
 Measured = tuple[Timings, Sequence[Mapping[str, float]]]
 """Timings, and the metrics of each iteration."""
-Launch = Callable[[Mapping[str, str]], Measured | ShoalError]
-"""Launches a short training with some more environment variables."""
 
 GRADIENT = 440_000
 """Numbers in the gradients of an actor and a critic of usual size: 1.76 MB."""
@@ -46,14 +43,6 @@ WARM_UP, COUNTED = 2, 4
 """Iterations of the short training of a named task: the first ones are not counted."""
 WORTHWHILE = 0.8
 """A predicted efficiency below this is worth a note."""
-NCCL_SETTINGS = {
-    "NCCL_P2P_DISABLE": "1",  # Peer access that the driver promises and an IOMMU or ACS breaks: the usual cause.
-    "NCCL_SHM_DISABLE": "1",  # /dev/shm that is too small, as in a container.
-    "NCCL_IB_DISABLE": "1",  # InfiniBand that is there but not up.
-    "NCCL_CUMEM_ENABLE": "0",  # Allocations that containers and old drivers do not share.
-    "NCCL_NVLS_ENABLE": "0",  # Multicast through an NVSwitch whose fabric manager does not run.
-}
-"""Settings that are known to help, the likeliest first."""
 
 
 class _MetricsCollector:
@@ -119,7 +108,7 @@ def gloo(context: DoctorContext) -> Iterator[Finding]:
 
 
 def nccl(context: DoctorContext) -> Iterator[Finding]:
-    """Time all_reduce through NCCL, at several numbers of GPUs; where it fails, look for settings that help."""
+    """Time all_reduce through NCCL, at several numbers of GPUs."""
     wanted = [str(gpu.index) for gpu in context.gpus if f"cuda:{gpu.index}" in context.devices and not gpu.is_mig]
     yield from _time_backend(context, "nccl", wanted)
 
@@ -131,10 +120,9 @@ def _time_backend(context: DoctorContext, backend: str, gpu_ids: Sequence[str]) 
     sizes = numbers_of_ranks(len(gpu_ids))
     context.log(f"Timing all_reduce through {backend} among {', '.join(map(str, sizes))} ranks.")
     for size in sizes:
-        launch = partial(_launch_here, context, tuple(dict.fromkeys(gpu_ids[:size])), size)
-        measured = launch({})
+        measured = _launch_here(context, tuple(dict.fromkeys(gpu_ids[:size])), size)
         if isinstance(measured, ShoalError):
-            yield _failure(context, backend, size, measured, launch)
+            yield _failure(backend, size, measured)
             return
         topic, truth = f"{backend}, {size} ranks", _describe(measured[0])
         remedy = "expect several workers to gain little, or look for what else keeps the cores busy"
@@ -142,20 +130,14 @@ def _time_backend(context: DoctorContext, backend: str, gpu_ids: Sequence[str]) 
         yield slow if measured[0]["gradient"] > SLOW_S else ok(topic, truth)
 
 
-def _launch_here(
-    context: DoctorContext, gpu_ids: tuple[str, ...], size: int, settings: Mapping[str, str]
-) -> Measured | ShoalError:
-    """Time all_reduce among ranks of this machine, with some more environment variables, none of which is set."""
+def _launch_here(context: DoctorContext, gpu_ids: tuple[str, ...], size: int) -> Measured | ShoalError:
+    """Time all_reduce among ranks of this machine."""
     config = replace(context.config, task=None, log_root=tempfile.gettempdir())
     config = _short_training(config, STARTUP_S, gpu_ids=gpu_ids, nproc_per_node=size, num_envs=NUM_ENVS)
-    os.environ.update(settings)
     try:
         return launch_probe(plan_training(config, context.environ, context.gpus), context.environ, GRADIENT)
     except UsageError as error:
         return error
-    finally:
-        for name in settings:
-            del os.environ[name]
 
 
 def numbers_of_ranks(most: int) -> list[int]:
@@ -168,45 +150,18 @@ def _describe(timings: Timings) -> str:
     return f"{latency:.2f} ms for a number, {gradient:.2f} ms for {timings['bytes'] / 1e6:.2f} MB of gradients"
 
 
-def _failure(context: DoctorContext, backend: str, size: int, error: ShoalError, launch: Launch) -> Finding:
-    """Return the finding about a launch that failed, with the NCCL settings that help as its remedy."""
+def _failure(backend: str, size: int, error: ShoalError) -> Finding:
+    """Return the finding about a launch that failed."""
     reason = str(error).partition(". ")[0].rstrip(".")  # The rest is about the run directory, which is gone.
     killed = isinstance(error, WorkerLostError) and "SIGKILL" in reason
-
-    def works(settings: Mapping[str, str]) -> bool:
-        context.log(f"NCCL failed: {reason}. Trying {export_line(settings)}.")
-        return not isinstance(launch(settings), ShoalError)
-
     if killed:
         remedy = "look for what killed it, such as the kernel when memory runs out, and try again"
     elif backend == "gloo":
         remedy = "train with one worker, and look for a firewall, a stopped process, or a machine that is far too busy"
-    elif settings := needed_settings(works, context.environ):
-        remedy = export_line(settings)
     else:
-        remedy = "no setting that was tried helps: train with --gpu-ids of one GPU, and look at NCCL_DEBUG=INFO"
+        remedy = "export NCCL_P2P_DISABLE=1 or another setting of docs/doctor.md, and look at NCCL_DEBUG=INFO"
     truth = f"all_reduce through {backend} failed among {size} ranks: {reason}"
     return problem(backend, truth, remedy, transient=killed)
-
-
-def needed_settings(works: Callable[[Mapping[str, str]], bool], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of `NCCL_SETTINGS` without which NCCL fails; empty when all together do not help.
-
-    `works` launches with some settings. Variables that are set in `environ` are left alone.
-    """
-    settings = {name: value for name, value in NCCL_SETTINGS.items() if name not in environ}
-    if not settings or not works(settings):
-        return {}
-    for name in reversed(list(settings)):
-        fewer = {each: value for each, value in settings.items() if each != name}
-        if fewer and works(fewer):
-            settings = fewer
-    return settings
-
-
-def export_line(settings: Mapping[str, str]) -> str:
-    """Return settings as a command for a shell."""
-    return "export " + " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 # Several machines -----------------------------------------------------------------------------------------------------

@@ -16,9 +16,6 @@ from shoal.tasks import registry
 
 EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
 
-_WITHOUT_ENCODERS = {"cnn", "cnn_groups", "share_cnn_encoders"}
-"""Fields of the learner that no longer exist, and that the train.yaml of an older run still has."""
-
 
 def config_of_files(
     task: str | None, learner: str | None, files: Sequence[Path], *, of_run: bool = False
@@ -37,23 +34,11 @@ def config_of_files(
         of_another = layer.get("learner", config.learner) != config.learner
         kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
         try:
-            config = from_plain(config, _without_encoders(kept) | {"task": named, "learner": config.learner})
+            config = from_plain(config, kept | {"task": named, "learner": config.learner})
         except UsageError as error:
             raise UsageError(f"In {file}: {error}") from error
         config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
     return config
-
-
-def _without_encoders(layer: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file holds without the learner's image encoders, which runs saved until they were removed."""
-
-    def pruned(value: Any) -> Any:  # noqa: ANN401
-        if not isinstance(value, dict):
-            return value
-        items = cast("dict[str, Any]", value).items()
-        return {name: pruned(item) for name, item in items if name not in _WITHOUT_ENCODERS}
-
-    return {name: pruned(value) if name == "agent" else value for name, value in layer.items()}
 
 
 def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
@@ -73,9 +58,7 @@ def config_of_run(
     if trust is not None and not run.path.resolve().is_relative_to(Path(log_root).resolve()):
         # The file is judged before anything that it names is imported: its learner may be another user's code.
         own = config_of_files(task, None, [])
-        found = foreign_code(
-            [to_plain(own)], [_without_encoders(_read_layer(run.train_yaml, of_run=True)) | {"task": own.task}]
-        )
+        found = foreign_code([to_plain(own)], [_read_layer(run.train_yaml, of_run=True) | {"task": own.task}])
         if found is not None:
             raise UsageError(
                 f"The run {run.path} would import '{found[1]}' ({found[0]}), and is not below --log-root {log_root}: "

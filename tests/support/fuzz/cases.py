@@ -293,7 +293,7 @@ def run_cases(
 
 def rehearsal(corpus: Place) -> list[list[str]]:
     """Return commands that import and load what most commands need."""
-    robot = ["plan", "Quadruped-Velocity-Flat", "--env.robot", f"{corpus.given}/robot/robot.xml", *CPU]
+    robot = ["train", "Quadruped-Velocity-Flat", "--dry-run", "--env.robot", f"{corpus.given}/robot/robot.xml", *CPU]
     names = ("runs", "plan of a configuration", "play", "compare", "motion of a table")
     return [*(COMMANDS[name].in_place(corpus) for name in names), robot]
 
