@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import sys
-import time
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
@@ -62,15 +61,20 @@ def lock_run(run: RunDir, stack: ExitStack) -> None:
     with suppress(OSError):  # The record refuses a directory that cannot be written; some file systems have no locks.
         file = stack.enter_context(run.folder.open(run.lock, "a+"))
         descriptor = file.fileno()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            time.sleep(POLL_S)  # It may have taken the lock just now.
+        if not wait_for(lambda: _try_lock(descriptor), 2 * POLL_S):  # `shoal runs` holds it for a moment.
             owner = ascii(wait_for(lambda: os.pread(descriptor, 200, 0), RUN_LOCK_S).decode(errors="replace"))[1:-1]
             message = f"The run {run.path} is in use by process {owner}: wait until it has ended, or end it."
-            raise UsageError(message) from error
+            raise UsageError(message)
         os.ftruncate(descriptor, 0)
         file.write(f"{os.getpid()} on {platform.node()}".encode())
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file; return False if another process has locked it."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def is_in_use(run: RunDir) -> bool | None:
