@@ -126,6 +126,20 @@ def test_what_does_not_fit_the_robot_is_refused(robot: str, flags: dict[str, Any
         read_robot(build_on_a_plane(config), config)
 
 
+def test_what_mujoco_warns_of_is_logged_and_not_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MUJOCO_LOG.TXT").symlink_to("kept")
+    (tmp_path / "words").write_text("no model", encoding="utf-8")
+    file = tmp_path / "robot.xml"
+    file.write_text(f'<mujoco><asset><model name="a" file="{tmp_path}/words"/></asset></mujoco>', encoding="utf-8")
+    with pytest.raises(UsageError, match="could not find decoder for resource"):
+        build_spec(RobotConfig(robot=str(file)))
+    assert "MuJoCo: Must provide extension or content_type" in caplog.text
+    assert not (tmp_path / "kept").exists()
+
+
 def test_robots_of_installed_packages_are_found_by_name_without_importing_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

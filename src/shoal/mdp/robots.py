@@ -1,5 +1,6 @@
 """Robots of tasks: from MJCF files, with position servos, a first pose, and ground."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,6 +14,8 @@ from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.surroundings import add_surroundings
+
+logger = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
@@ -91,6 +94,8 @@ def build_spec(config: RobotConfig) -> mujoco.MjSpec:
 
 def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
     path = find_robot(config.robot) if config.robot else SHIPPED
+    # MuJoCo itself would write to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
+    mujoco.set_mju_user_warning(lambda message: logger.warning("MuJoCo: %s", message))
     try:
         return mujoco.MjSpec.from_file(str(path))
     except (ValueError, OSError) as error:

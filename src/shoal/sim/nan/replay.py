@@ -117,7 +117,6 @@ class _Simulation:
 
     def __init__(self, dump: Dump, diverged: DivergedEnv) -> None:
         """Load the model, with the environment's own parameters."""
-        mujoco.set_mju_user_warning(lambda _: None)  # They are counted; MuJoCo would write a file.
         self.model = load_scene(dump.model)
         self.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
         self.data = mujoco.MjData(self.model)

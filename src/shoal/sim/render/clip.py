@@ -74,4 +74,5 @@ def load_scene(saved: np.ndarray) -> Any:  # noqa: ANN401  MuJoCo has no types.
     """Return the model of `save_scene`."""
     import mujoco
 
+    mujoco.set_mju_user_warning(lambda _: None)  # It would write a file MUJOCO_LOG.TXT.
     return mujoco.MjModel.from_binary_path("scene.mjb", {"scene.mjb": saved.tobytes()})
