@@ -11,7 +11,7 @@ from support.commands import FAULTY, SMALL, run, torchrun
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spawn
+pytestmark = [pytest.mark.spawn, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.soak)])
