@@ -19,20 +19,20 @@ READS = re.compile(
 """Functions that read a file, or parse what was read."""
 WRITES = re.compile(r"""os\.O_WRONLY|os\.devnull|\(['"]([wax]b?|w\+)['"]|, ['"][wax]b?['"]""")
 """Calls of them that only write."""
+THROUGH_FOLDER = re.compile(r"(^|\.)folder\.open$|^(Folder|folder_of)\(.*\)\.open$")
+"""What a file is opened with to be written to; lines of it are read by `shoal.reading`."""
 KERNEL = "a file of the kernel, in /proc or /sys"
 MESSAGE = "a message of another process of the same launch"
 PACKAGED = "a file of an installed package"
 SCRATCH = "a file that this launch has written into a directory of its own"
-LOCK = "a file that is locked, truncated or appended to, and whose lines `shoal.reading` reads"
 EXCEPTIONS = {
     "bench/environments.py json.loads": MESSAGE,
     "bench/until_return.py json.loads": MESSAGE,
     "doctor/probe.py json.loads": MESSAGE,
     "doctor/software.py script.read_bytes": "a script on PATH, which the shell would run",
     "envs/mjlab_spec.py OVERRIDES.read_text": PACKAGED,
+    "files.py os.open": "what `shoal.files` writes to",
     "heartbeat.py beat_file(directory, rank).read_bytes": SCRATCH,
-    "heartbeat.py os.open": SCRATCH,
-    "jobs/ledger.py os.open": LOCK,
     "jobs/policies.py onnxruntime.InferenceSession": "protobuf: onnxruntime runs no code of it",
     "jobs/policies.py torch.export.load": "it runs code: `shoal.jobs.entries` has refused programs of others",
     "launch/modes.py json.loads": MESSAGE,
@@ -47,27 +47,23 @@ EXCEPTIONS = {
     "launch/rendezvous.py file.read_text": SCRATCH,
     "launch/rendezvous.py json.loads": MESSAGE,
     "launch/rendezvous.py rendezvous.open": "no file: the rendezvous store",
-    "launch/run_record.py os.open": LOCK,
     "launch/signed_store.py os.open": "the secret of the launch, which must be a file of this user",
     "launch/status_store.py json.loads": MESSAGE,
     "launch/torchrunx_patch.py cloudpickle.loads": MESSAGE,
     "launch/torchrunx_patch.py self._log.read_bytes": SCRATCH,
     "launch/worker_entry.py json.loads": MESSAGE,
-    "learn/checkpoints.py os.open": "a directory, to flush it",
     "learn/groups.py comm.read_text": KERNEL,
     "learn/groups.py json.loads": MESSAGE,
-    "learn/metrics.py run.metrics_jsonl.open": LOCK,
+    "learn/run_json.py json.loads": "its own entry, as JSON has it",
     "machine/cgroups.py file.read_text": KERNEL,
     "mdp/robots.py mujoco.MjSpec.from_file": "MJCF: MuJoCo's parser has limits of its own, and runs no code",
     "plan/environment_parity.py path.read_bytes": PACKAGED,
     "plan/spec.py json.loads": MESSAGE,
     "procfs.py Path(f'/proc/{pid}/stat').read_text": KERNEL,
-    "sim/engines/model_files.py shutil.copyfile": "a copy into the run: nothing is parsed",
     "sim/nan/replay.py json.loads": MESSAGE,
     "sim/render/clip.py np.load": SCRATCH,
     "sim/render/marks.py json.loads": SCRATCH,
     "sweep/study.py json.loads": "a choice of the sweep's file, which Optuna takes as text",
-    "sweep/study.py os.open": LOCK,
     "tasks/gymnasium_v5/base.py mujoco.MjSpec.from_file": PACKAGED,
     "tasks/manipulation/reorient_task.py (hand / name).read_bytes": PACKAGED,
     "tasks/manipulation/reorient_task.py mujoco.MjSpec.from_file": PACKAGED,
@@ -77,7 +73,8 @@ EXCEPTIONS = {
 
 def readers_in(source: str) -> set[str]:
     """The functions that a module reads files with."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [call for call in calls if not THROUGH_FOLDER.search(ast.unparse(call.func))]
     return {
         ast.unparse(call.func)
         for call in calls

@@ -14,7 +14,10 @@ class Tail:
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         """Begin at the start of the file, or behind what is already in it, also after its end was dropped."""
         self._path = path
-        before = path.read_bytes() if from_end and path.is_file() else b""
+        before = b""
+        if from_end and path.is_file():
+            with opened(path) as file:
+                before = file.read()
         self._before = before[: before.rfind(b"\n") + 1].splitlines(keepends=True)
         self._inode = path.stat().st_ino if self._before else None
         self._offset = sum(map(len, self._before))

