@@ -293,6 +293,14 @@ def test_a_state_without_a_part_is_refused(missing: str) -> None:
         tiny_loop().restore(state)
 
 
+def test_moments_of_other_weights_are_refused_before_an_update_breaks_on_them() -> None:
+    state = copy.deepcopy(dict(train(tiny_loop()).saved[3]))
+    moments = state["optimizer_state_dict"]["state"][0]
+    moments["exp_avg"] = moments["exp_avg"].unsqueeze(0)
+    with pytest.raises(TrainingFailedError, match=r"does not fit .*exp_avg of optimizer has the shape \(1, "):
+        tiny_loop().restore(state)
+
+
 @pytest.mark.parametrize("infos", [None, {}, {"env_state": {"common_step_counter": 5}}, "a word"])
 def test_infos_of_others_are_passed_over(infos: Any) -> None:
     state = dict(train(tiny_loop()).saved[3]) | {"infos": infos}

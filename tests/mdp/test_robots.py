@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,27 @@ def test_what_mujoco_warns_of_is_logged_and_not_written_through_a_link(
         build_spec(RobotConfig(robot=str(file)))
     assert "MuJoCo: Must provide extension or content_type" in caplog.text
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "part",
+    [
+        '<include file="odd"/>',
+        '<compiler meshdir="parts"/><asset><mesh name="a" file="odd"/></asset>',
+        '<include file="i.xml"/>',
+    ],
+)
+def test_a_robot_of_a_file_that_never_ends_is_refused(tmp_path: Path, part: str) -> None:
+    (tmp_path / "parts").mkdir()
+    for name in ("odd", "parts/odd"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "i.xml").write_text('<mujoco><include file="odd"/></mujoco>', encoding="utf-8")
+    (tmp_path / "robot.xml").write_text(f"<mujoco>{part}</mujoco>", encoding="utf-8")
+    with pytest.raises(
+        UsageError, match=r"odd cannot be read \(it is no regular file\): put another file in its place"
+    ):
+        build_spec(RobotConfig(robot=str(tmp_path / "robot.xml")))
 
 
 def test_robots_of_installed_packages_are_found_by_name_without_importing_them(

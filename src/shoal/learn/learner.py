@@ -179,6 +179,16 @@ def does_not_fit(modules: Mapping[str, torch.nn.Module], state: Mapping[str, Any
         ) from error
 
 
+def refuse_other_moments(name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse moments of an optimizer that have another shape than their weights, which loading does not notice."""
+    for weights, moments in optimizer.state.items():
+        for key, each in moments.items():
+            if isinstance(each, torch.Tensor) and each.ndim and each.shape != weights.shape:
+                raise ValueError(
+                    f"{key} of {name} has the shape {tuple(each.shape)}, its weights {tuple(weights.shape)}"
+                )
+
+
 def refuse_other_shapes(name: str, here: Mapping[Any, Any], saved: Mapping[Any, Any]) -> None:
     """Refuse a network whose tensors, by name, have other shapes than the saved ones.
 

