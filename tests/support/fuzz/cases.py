@@ -66,7 +66,7 @@ COMMANDS: dict[str, Command] = {
         "train", "--config", f"{_RUN}/params/train.yaml", *CPU, *_LOGS, "--dry-run", given=RUN
     ),
     "plan from a checkpoint": _command(
-        "train", TASK, "--checkpoint", _CHECKPOINT, *CPU, *_LOGS, "--dry-run", given=RUN
+        "train", TASK, "--checkpoint", _CHECKPOINT, *CPU, *_LOGS, *_NETWORKS, "--dry-run", given=RUN
     ),
     "train from a checkpoint": _command(
         *("train", TASK, "--checkpoint", _CHECKPOINT, *CPU, *_LOGS, "--max-iterations", "1", "--num-envs", "2"),
