@@ -32,7 +32,7 @@ _FILE = 256 << 20
 """Largest file that it may write [bytes], so that a fault does not fill the disk."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl: children of a case that has ended become this process's."""
-_LAST = 200_000
+_LAST = 2_000_000
 """Characters of the output that are kept."""
 
 
