@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from support.fuzz.cases import COMMANDS, Cases, rehearsal, run_cases
+from support.fuzz.cases import COMMANDS, Cases, run_cases, warm_up_commands
 from support.fuzz.corpus import make_corpus
 from support.fuzz.harness import Place, Server, distinct, judge
 
@@ -35,7 +35,7 @@ def test_no_file_runs_hangs_or_writes_outside(tmp_path: Path, request: pytest.Fi
     assert isinstance(seed, int)
     numbers = range(count) if one is None else [int(one)]
     with ExitStack() as stack:
-        servers = [stack.enter_context(Server(home, rehearsal(corpus))) for _ in range(SERVERS)]
+        servers = [stack.enter_context(Server(home, warm_up_commands(corpus))) for _ in range(SERVERS)]
         found = run_cases(Cases(corpus, servers, seed), numbers, servers, print)
     faults = distinct(found)
     print(f"{len(numbers)} cases with the seed {seed}, {len(found)} findings, {len(faults)} of them distinct.")  # noqa: T201

@@ -291,7 +291,7 @@ def run_cases(
     return found + [again for number in slow for again in cases.run(number, servers[0], place) if again.kind == _SLOW]
 
 
-def rehearsal(corpus: Place) -> list[list[str]]:
+def warm_up_commands(corpus: Place) -> list[list[str]]:
     """Return commands that import and load what most commands need."""
     robot = ["train", "Quadruped-Velocity-Flat", "--dry-run", "--env.robot", f"{corpus.given}/robot/robot.xml", *CPU]
     names = ("runs", "plan of a configuration", "play", "compare", "motion of a table")

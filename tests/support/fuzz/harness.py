@@ -77,7 +77,7 @@ def _content(path: Path) -> bytes | None:
 class Server:
     """A warm process, which runs one case at a time."""
 
-    def __init__(self, home: Path, rehearsed: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(self, home: Path, warm_up: Sequence[Sequence[str]] = ()) -> None:
         """Start it, and let it run commands once before it forks."""
         self._home = home
         (home / "tmp").mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class Server:
             cwd=home,
             env={**self._environ, "PYTHONPATH": python_path, "TMPDIR": str(home / "tmp")},
         )
-        self._send(rehearsed)
+        self._send(warm_up)
 
     def __enter__(self) -> Self:
         """Return it."""

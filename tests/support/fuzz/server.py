@@ -42,7 +42,7 @@ def serve() -> None:
     os.dup2(2, 1)
     for name in warm.IMPORTED:
         importlib.import_module(name)
-    _rehearse(json.loads(sys.stdin.readline()))
+    _warm_up(json.loads(sys.stdin.readline()))
     gc.freeze()  # So that forks share the pages of what is imported.
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     for line in sys.stdin:
@@ -50,7 +50,7 @@ def serve() -> None:
         answers.flush()
 
 
-def _rehearse(commands: list[list[str]]) -> None:
+def _warm_up(commands: list[list[str]]) -> None:
     """Run commands once, so that forks need not import what they import late, nor load the kernels of a task."""
     from shoal.cli import main
 
