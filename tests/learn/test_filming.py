@@ -33,6 +33,7 @@ SCENE = model.scene  # MuJoCo is imported before a test says what it is to draw 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
     """Where the films of a run are."""
+    (tmp_path / "videos").mkdir()
     return tmp_path / "videos"
 
 

@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 
 def write_checkpoint(run: RunDir, iteration: int, state: Mapping[str, Any], world_size: int) -> Path:
     """Write a checkpoint without files of ranks, as `write_snapshot` does; return its directory."""
+    run.path.mkdir(parents=True, exist_ok=True)
     return write_snapshot(run, Snapshot(iteration=iteration, learner=state, world_size=world_size))

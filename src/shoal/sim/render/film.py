@@ -41,13 +41,13 @@ class FilmProcess:
         Raises:
             OSError: There is no room for the clip, or for another process.
         """
-        self.target, self._folder = target, folder or folder_of(target)
+        self.target, self._folder = target, folder or Folder(target.parent)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  It lives as long as the process.
         with tempfile.TemporaryFile() as file:  # Neither file has a name that could be left behind.
             clip.write(file)
             file.seek(0)
             self._process = subprocess.Popen(
-                [*PYTHON, "-m", __name__, str(target), str(self._folder.path), str(os.getpid()), str(nice)],
+                [*PYTHON, "-m", __name__, str(target), str(folder.path if folder else ""), str(os.getpid()), str(nice)],
                 env={**os.environ, GL_VARIABLE: gl},
                 stdin=file,
                 stdout=self._output,
@@ -172,7 +172,7 @@ def _encoder(file: int, size: tuple[int, int], rate: float) -> Iterator[Callable
             raise OSError(f"ffmpeg failed ({lines[0] if lines else code})")
 
 
-def _main(target: Path, folder: Folder, parent: int, nice: int) -> None:
+def _main(target: Path, folder: str, parent: int, nice: int) -> None:
     """Make a film of the clip on standard input; a failure is one line on standard error."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # And so clean up.
     end_with_parent(parent, signal.SIGTERM)
@@ -180,7 +180,7 @@ def _main(target: Path, folder: Folder, parent: int, nice: int) -> None:
     try:
         from shoal.sim.render.clip import Clip
 
-        _draw(Clip.read(sys.stdin.buffer), target, folder)
+        _draw(Clip.read(sys.stdin.buffer), target, Folder(Path(folder)) if folder else folder_of(target))
     except Exception as error:  # noqa: BLE001  The parent reports any error.
         sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         sys.stderr.flush()
@@ -188,4 +188,4 @@ def _main(target: Path, folder: Folder, parent: int, nice: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), Folder(Path(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
+    _main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
