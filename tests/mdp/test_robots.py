@@ -162,6 +162,13 @@ def test_a_robot_of_a_file_that_never_ends_is_refused(tmp_path: Path, part: str)
         build_spec(RobotConfig(robot=str(tmp_path / "robot.xml")))
 
 
+def test_a_robot_of_a_hundred_million_copies_is_refused(tmp_path: Path) -> None:
+    part = '<worldbody><replicate count="100000000"><geom size="1"/></replicate></worldbody>'
+    (tmp_path / "robot.xml").write_text(f"<mujoco>{part}</mujoco>", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"robot.xml cannot be read \(a count in it is above 100,000\)"):
+        build_spec(RobotConfig(robot=str(tmp_path / "robot.xml")))
+
+
 def test_robots_of_installed_packages_are_found_by_name_without_importing_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
     mujoco.set_mju_user_warning(lambda message: logger.warning("MuJoCo: %s", message))
     try:
         return mujoco.MjSpec.from_file(str(path))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # The last of memory that MuJoCo did not get.
         message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
         raise UsageError(message) from error
 

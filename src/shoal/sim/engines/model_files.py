@@ -2,6 +2,7 @@
 
 import filecmp
 import importlib.util
+import math
 import os
 import re
 from pathlib import Path
@@ -18,6 +19,9 @@ _IN_PACKAGES = (
 )
 """Where installed packages keep models by name; they are not imported."""
 _REFERENCE = re.compile(r"""\b(file\w*|\w+dir)\s*=\s*["']([^"']{1,255})["']""")
+_COUNT = re.compile(r"""\bcount\s*=\s*["']([\d\s]{1,99})["']""")
+_MOST_COPIES = 100_000
+"""Copies that one element of a model asks for: MuJoCo makes hundreds of millions, or tries to."""
 _MOST_XML_BYTES = 2**26
 _MOST_BYTES = 2**30
 """Size of a file that a model may refer to, such as a mesh."""
@@ -55,6 +59,8 @@ def _refuse_special_files(model: Path) -> None:
             is_xml = file.suffix.lower() in (".xml", ".urdf")
             with refusing(file, "put another file in its place"), opened(file, _MOST_BYTES) as stream:
                 text = stream.read(_MOST_XML_BYTES).decode(errors="replace") if is_xml else ""
+                if any(math.prod(map(int, each.split())) > _MOST_COPIES for each in _COUNT.findall(text)):
+                    raise ValueError(f"a count in it is above {_MOST_COPIES:,}")
             for kind, name in _REFERENCE.findall(text):
                 (folders if kind.endswith("dir") else names).add(name.replace("\0", ""))
 
