@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.commands import wait_until
 from support.films import blue, draws, frames_of, orange
+from support.mounts import tiny_disk
 
 from shoal.errors import ShoalError
 from shoal.sim.render.clip import Clip, save_scene
@@ -154,6 +155,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ShoalError, match=r"could not be made \(\w+Error: .*/file"):
         make_film(still(1), tmp_path / "file" / "film.mp4", "osmesa")
+
+
+@draws
+def test_a_film_that_does_not_fit_on_the_disk_is_no_film(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "size=4k") as disk:
+        (disk / "other").write_bytes(bytes(4096))
+        with pytest.raises(ShoalError, match=r"could not be made \(OSError: ffmpeg failed \(.*No space left on device"):
+            make_film(still(5), disk / "film.mp4", "osmesa")
+        assert [each.name for each in disk.iterdir()] == ["other"]
 
 
 @draws
