@@ -38,7 +38,6 @@ COMMANDS = (
     "shoal replay --help",
     "shoal motion --help",
     "shoal runs --help",
-    "shoal checkpoints --help",
     "shoal convert --help",
     "shoal bench Cartpole-Swingup --help all",
     "shoal doctor --help",

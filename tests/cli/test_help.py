@@ -24,9 +24,7 @@ COMMANDS = {
     "check-env": ("check-env", "Cartpole-Swingup"),
 }
 
-WITHOUT_A_TASK = {
-    name: (name,) for name in ("doctor", "sweep", "replay", "motion", "checkpoints", "convert", "runs")
-} | {
+WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "sweep", "replay", "motion", "convert", "runs")} | {
     "compare": ("compare", "Cartpole-Swingup", "A", "B"),
     "compare_results": ("compare", "A", "B"),
 }
@@ -140,7 +138,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
             "export",
             "replay",
             "motion",
-            "checkpoints",
+            "runs",
             "convert",
             "tasks",
             "doctor",

@@ -16,7 +16,7 @@ import pytest
 from support.stories import carry_out, plan_of
 
 from shoal.cli import main
-from shoal.cli.parse import parse_checkpoints
+from shoal.cli.parse import parse_runs
 from shoal.commands.checkpoints import verify
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.rundir import RunDir
@@ -67,9 +67,11 @@ def damaged(run: RunDir) -> RunDir:
     return run
 
 
-def verified(run: RunDir, *words: str) -> VerifiedRun:
-    """Do what `shoal checkpoints RUN WORDS` does."""
-    return verify(parse_checkpoints([str(run.path), *words]))
+def verified(run: RunDir) -> VerifiedRun:
+    """Do what `shoal runs RUN` does."""
+    config = parse_runs([str(run.path)])
+    assert config.run is not None
+    return verify(config.run, config.log_root)
 
 
 def test_whole_checkpoints_are_found_whole(run: RunDir) -> None:
@@ -186,7 +188,7 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_has_a_row_for_each(damaged: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     set_entries(damaged, 4, time=WRITTEN, world_size=None)
     with pytest.raises(ShoalError, match=r"Damaged checkpoints in .*: 4 of 6\."):
-        main._shoal(["checkpoints", str(damaged.path)])
+        main._shoal(["runs", str(damaged.path)])
     lines = capsys.readouterr().out.splitlines()
     rows = [" ".join(line.split()) for line in lines if line.strip()[:1].isdigit()]
     assert lines[0] == f"Run directory: {damaged.path}"
@@ -207,7 +209,7 @@ def shoal(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
-    done = shoal("checkpoints", str(damaged.path), "--json")
+    done = shoal("runs", str(damaged.path), "--json")
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: Damaged checkpoints in {damaged.checkpoints_dir}: 4 of 6.")
     printed = json.loads(done.stdout)
@@ -222,7 +224,7 @@ def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
 
 
 def test_a_good_run_exits_with_zero(trained: RunDir) -> None:
-    done = shoal("checkpoints", trained.name, "--log-root", str(trained.path.parent.parent))
+    done = shoal("runs", trained.name, "--log-root", str(trained.path.parent.parent))
     assert (done.returncode, done.stderr) == (0, "")
     assert "whole, newest" in done.stdout
 
@@ -230,12 +232,12 @@ def test_a_good_run_exits_with_zero(trained: RunDir) -> None:
 # Which run
 
 
-def test_without_a_name_the_newest_run_with_a_checkpoint_is_taken(run: RunDir, log_root: Path) -> None:
+def test_latest_is_the_newest_run_with_a_checkpoint(run: RunDir, log_root: Path) -> None:
     (log_root / "Other" / "2999-01-01_00-00-00" / "checkpoints").mkdir(parents=True)
-    assert verify(parse_checkpoints(["--log-root", str(log_root)])).run == run
+    assert verify("latest", str(log_root)).run == run
     later = RunDir(log_root / "Other" / "2998-01-01_00-00-00")
     shutil.copytree(run.path, later.path)
-    assert verify(parse_checkpoints(["--log-root", str(log_root)])).run == later
+    assert verify("latest", str(log_root)).run == later
 
 
 def test_a_run_without_checkpoints_is_refused(run: RunDir) -> None:

@@ -17,7 +17,6 @@ from support.ranks import run_on_ranks
 from support.stories import plan_of
 
 from shoal.commands.checkpoints import verify
-from shoal.config import CheckpointsConfig
 from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.learn.checkpoints import write_snapshot
 from shoal.learn.run_json import write_launch
@@ -106,7 +105,7 @@ def test_the_newest_whole_checkpoint_is_the_one_before_until_the_new_one_appears
         assert found is not None, done
         assert found.iteration == first.newest(done), done
         assert len(passed_over) == (NEW in {each.iteration for each in list_checkpoints(run)} and found.iteration < NEW)
-        listed = verify(CheckpointsConfig(run=str(run.path))).newest
+        listed = verify(str(run.path), "logs").newest
         assert listed is not None
         assert listed.checkpoint == found
 

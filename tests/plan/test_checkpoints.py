@@ -14,7 +14,6 @@ from support.stories import plan_of
 from shoal.cli import main
 from shoal.cli.parse import parse_export, parse_play
 from shoal.commands.checkpoints import verify
-from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
 from shoal.plan.resume import find_model
@@ -228,7 +227,7 @@ def test_a_manifest_of_nonsense_is_damage_to_all_that_read_it(
     printed: list[str] = []
     for words in ((), ("--json",)):
         with pytest.raises(ShoalError, match=r"1 of 2\. `--resume` goes on from 000001\."):
-            main._shoal(["checkpoints", str(run_dir.path), *words])
+            main._shoal(["runs", str(run_dir.path), *words])
         printed.append(capsys.readouterr().out)
     table, plain = printed
     assert f"damaged: its manifest {reason}" in " ".join(table.split())
@@ -263,7 +262,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run_dir: RunDir) -> Non
 def test_a_score_is_any_finite_number(told: Any, score: float | None, run_dir: RunDir) -> None:
     scored(run_dir, {1: told})
     assert Checkpoint(run_dir.checkpoint_dir(1)).score == score
-    (listed,) = verify(CheckpointsConfig(run=str(run_dir.path))).checkpoints
+    (listed,) = verify(str(run_dir.path), "logs").checkpoints
     assert (listed.score, listed.damage) == (score, None)
 
 
@@ -271,7 +270,7 @@ def test_a_score_is_any_finite_number(told: Any, score: float | None, run_dir: R
 def test_a_score_without_a_metric_that_can_be_printed_is_none(metric: Any, run_dir: RunDir) -> None:
     # Older checkpoints, too: their score was the mean return of episodes of random starting ages.
     scored(run_dir, {1: 5.0}, metric=metric)
-    (listed,) = verify(CheckpointsConfig(run=str(run_dir.path))).checkpoints
+    (listed,) = verify(str(run_dir.path), "logs").checkpoints
     assert (listed.score, listed.damage) == (None, None)
 
 
@@ -410,10 +409,10 @@ def test_where_no_score_can_be_compared_the_best_is_the_last_whole_one(
     flip_a_bit(run.checkpoint_dir(5))
     assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(4)
     assert caplog.messages == [f"No score of {run.path} can be compared: its best checkpoint is the last one."]
-    assert verify(CheckpointsConfig(run=str(run.path))).metric is None
+    assert verify(str(run.path), "logs").metric is None
     scored(run, {6: 2.0, 7: 1.0}, metric="Metrics/terrain_level")
     assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(6)
-    assert verify(CheckpointsConfig(run=str(run.path))).metric == "Metrics/terrain_level"
+    assert verify(str(run.path), "logs").metric == "Metrics/terrain_level"
     (run.checkpoint_dir(7) / "manifest.json").write_bytes(b"")
     assert find_model(str(tmp_path), spec, "best").parent == run.checkpoint_dir(6)
 

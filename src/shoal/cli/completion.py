@@ -17,7 +17,6 @@ from shoal.cli.help import HELP_FLAGS, group_names
 from shoal.config import (
     BenchConfig,
     CheckEnvConfig,
-    CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
     ExportConfig,
@@ -89,11 +88,10 @@ _CONFIGS: dict[str, type[DataclassInstance]] = {
     "replay": ReplayConfig,
     "motion": MotionConfig,
     "runs": RunsConfig,
-    "checkpoints": CheckpointsConfig,
     "convert": ConvertConfig,
 }
-_WITHOUT_A_TASK = {"sweep", "replay", "motion", "checkpoints", "convert", "tasks", "completion"}
-_POSITIONAL = {"--file", "--run", "--a", "--b"}
+_WITHOUT_A_TASK = {"sweep", "replay", "motion", "convert", "tasks", "completion"}
+_POSITIONAL = {"--file", "--a", "--b"}
 
 
 def candidates(words: Sequence[str], commands: Collection[str]) -> list[str]:

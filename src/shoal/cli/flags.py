@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 
-from shoal.config.commands import AgentKind, CheckpointsConfig, ConvertConfig, MotionConfig, PlayConfig, ReplayConfig
+from shoal.config.commands import AgentKind, ConvertConfig, MotionConfig, PlayConfig, ReplayConfig
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.sweep import SweepConfig
 
@@ -52,7 +52,6 @@ def _positional(kind: type[T], **metavars: str) -> type[T]:
 CompareFlags = _positional(CompareConfig, a="A", b="B")
 ReplayFlags = _positional(ReplayConfig, file="FILE")
 MotionFlags = _positional(MotionConfig, file="FILE")
-CheckpointsFlags = _positional(CheckpointsConfig, run="[RUN]")
 SweepFlags = _positional(SweepConfig, file="FILE")
 ConvertFlags = _positional(ConvertConfig, file="FILE")
 

@@ -198,31 +198,25 @@ def _motion(words: Sequence[str]) -> None:
 
 def _runs(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_runs
-    from shoal.cli.runs import print_runs
+    from shoal.cli.runs import print_checkpoints, print_runs
+    from shoal.commands.checkpoints import verify
     from shoal.commands.runs import collect
 
     config = parse_runs(words)
-    print_runs(collect(config), as_json=config.json)
-
-
-def _checkpoints(words: Sequence[str]) -> None:
-    from shoal.cli.checkpoints import print_checkpoints
-    from shoal.cli.parse import parse_checkpoints
-    from shoal.commands.checkpoints import verify
-
-    config = parse_checkpoints(words)
-    verified = verify(config)
+    if config.run is None:
+        print_runs(collect(config), as_json=config.json)
+        return
+    verified = verify(config.run, config.log_root)
     print_checkpoints(verified, as_json=config.json)
     if verified.error is not None:
         raise verified.error
 
 
 def _convert(words: Sequence[str]) -> None:
-    from shoal.cli.checkpoints import print_converted
     from shoal.cli.parse import parse_convert
     from shoal.commands.convert import convert
 
-    print_converted(convert(parse_convert(words)))
+    report.print_converted(convert(parse_convert(words)))
 
 
 def _tasks(words: Sequence[str]) -> None:
@@ -299,8 +293,7 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
     "export": ("write a trained policy as ONNX, and as a torch.export program", _of_a_task("shoal export", _export)),
     "replay": ("replay the steps after which an environment diverged", _replay),
     "motion": ("inspect, convert, cut and film a motion for motion tracking", _motion),
-    "runs": ("list runs: state, steps, score, age, changed flags", _runs),
-    "checkpoints": ("list and verify the checkpoints of a run", _checkpoints),
+    "runs": ("list runs: state, steps, score, age, changed flags; verify the checkpoints of one", _runs),
     "convert": ("convert a checkpoint of rsl_rl, mjlab or Isaac Lab", _convert),
     "tasks": ("list the tasks", _tasks),
     "doctor": ("check that this machine can train, and print remedies", _doctor),

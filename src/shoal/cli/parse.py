@@ -15,7 +15,6 @@ import tyro
 
 from shoal.cli.flags import (
     PATTERNS,
-    CheckpointsFlags,
     CompareFlags,
     ComparePoliciesFlags,
     ConvertFlags,
@@ -29,7 +28,6 @@ from shoal.cli.help import HELP_FLAGS, print_help
 from shoal.config import (
     BenchConfig,
     CheckEnvConfig,
-    CheckpointsConfig,
     ConvertConfig,
     DoctorConfig,
     ExportConfig,
@@ -47,7 +45,7 @@ from shoal.jobs.entries import Overrides, resolve_policies
 from shoal.plan.checkpoints import run_of
 from shoal.plan.ranks import joined_rank
 from shoal.plan.resume import find_model, refuse_other_networks, run_to_continue
-from shoal.plan.rundir import RunDir
+from shoal.plan.rundir import RunDir, names_run
 from shoal.plan.saved_config import config_of_files, config_of_run
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
@@ -67,8 +65,7 @@ _ABOUT = {
     "sweep": "Train many configurations of one task, one on each GPU at a time, and print a table of their scores.",
     "replay": "Step an environment that diverged once more, in MuJoCo C, and print the first non-finite value.",
     "motion": "Print what is in a motion file, and whether a robot can follow it; convert, cut and film it.",
-    "runs": "List runs with their state, steps, score and age, and the flags in which they differ from the defaults.",
-    "checkpoints": "List the checkpoints of a run, and verify each against its manifest.",
+    "runs": "List runs with state, steps, score, age and changed flags, or the checkpoints of one run, verified.",
     "convert": "Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a model.pt that `train` and `play` load.",
     "doctor": "Check everything that a training needs, and print problems with their remedies.",
     "check-env": "Step environments with random actions, and check that they are what a learner expects of them.",
@@ -293,14 +290,10 @@ def parse_motion(words: Sequence[str]) -> MotionConfig:
 
 
 def parse_runs(arguments: Sequence[str]) -> RunsConfig:
-    """Parse the arguments of `shoal runs`; the task is optional."""
-    task, words = split_task(arguments)
-    return parse_flags(RunsConfig(task=task), words, program="shoal runs", about="runs")
-
-
-def parse_checkpoints(arguments: Sequence[str]) -> CheckpointsConfig:
-    """Parse the arguments of `shoal checkpoints`."""
-    return parse_flags(CheckpointsFlags, arguments, program="shoal checkpoints", about="checkpoints")
+    """Parse the arguments of `shoal runs`; the task, or the run, is optional."""
+    name, words = split_task(arguments)
+    default = RunsConfig(run=name) if name is not None and names_run(name) else RunsConfig(task=name)
+    return parse_flags(default, words, program="shoal runs", about="runs")
 
 
 def parse_sweep(arguments: Sequence[str]) -> SweepConfig:

@@ -1,11 +1,18 @@
-"""Output of `shoal runs`."""
+"""Output of `shoal runs`: the runs, or the checkpoints of one."""
 
 import json
 import sys
 from datetime import datetime, timedelta
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shoal.checks.findings import size
 from shoal.cli.output import printable
 from shoal.cli.report import print_line
+from shoal.commands.checkpoints import Verified, VerifiedRun
 from shoal.commands.runs import ListedRun, RunList
 from shoal.plan.changes import flag_words
 
@@ -52,3 +59,37 @@ def _age(age: timedelta) -> str:
     """Return a time as a whole number of its largest unit, such as ``3 h``."""
     name = next((name for name, unit in _UNITS.items() if age >= unit), "s")
     return f"{max(age // _UNITS[name], 0)} {name}"
+
+
+def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
+    """Print the checkpoints of a run, with the newest undamaged and the best one marked."""
+    if as_json:
+        sys.stdout.write(json.dumps(verified.to_plain(), indent=2) + "\n")
+        return
+    print_line(f"Run directory: {verified.run.path}")
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in ("iteration", "written", "size", "ranks", "score", "resumes"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("state")
+    for each in verified.checkpoints:
+        table.add_row(
+            str(each.checkpoint.iteration),
+            f"{each.written:%Y-%m-%d %H:%M:%S}",
+            "-" if each.size is None else size(each.size),
+            "-" if each.world_size is None else str(each.world_size),
+            "-" if each.score is None else f"{each.score:.2f}",
+            "exactly" if each.is_exact else "learner only" if each.damage is None else "-",
+            _state(each, verified),
+        )
+    Console(highlight=False, soft_wrap=True).print(table)
+    if verified.best:
+        print_line(
+            f"Best by {verified.metric}." if verified.metric else "No score can be compared: the best is the last one."
+        )
+
+
+def _state(each: Verified, verified: VerifiedRun) -> Text:
+    if each.damage is not None:
+        return Text(printable(f"damaged: {each.damage}"), style="bold red")
+    marks = [name for name, marked in (("newest", verified.newest), ("best", verified.best)) if each is marked]
+    return Text(", ".join(["whole", *marks]), style="green")

@@ -1,4 +1,4 @@
-"""`shoal checkpoints`: verify the checkpoints of a run, and name the newest and the best."""
+"""`shoal runs RUN`: verify the checkpoints of a run, and name the newest and the best."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from shoal.config import CheckpointsConfig
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, best_first, list_checkpoints
 from shoal.plan.rundir import RunDir, find_run, list_all_runs
@@ -90,19 +89,20 @@ class VerifiedRun:
         }
 
 
-def verify(config: CheckpointsConfig) -> VerifiedRun:
-    """Find a run, and verify its checkpoints.
+def verify(name: str, log_root: str) -> VerifiedRun:
+    """Find a run by its path, by its name, or as `latest`; and verify its checkpoints.
 
     Raises:
         UsageError: There is no such run, or it has no checkpoints.
     """
-    if config.run is None:
-        run = next((run for run in reversed(list_all_runs(config.log_root)) if list_checkpoints(run)), None)
+    runs = list_all_runs(log_root)
+    if name == "latest":
+        run = next((run for run in reversed(runs) if list_checkpoints(run)), None)
     else:
-        run = find_run(Path(config.log_root), list_all_runs(config.log_root), config.run)
+        run = find_run(Path(log_root), runs, name)
     if run is None:
         raise UsageError(
-            f"There is no run with a checkpoint in {Path(config.log_root).absolute()}: train first, or pass a path."
+            f"There is no run with a checkpoint in {Path(log_root).absolute()}: train first, or pass a path."
         )
     verified = [_verified(checkpoint) for checkpoint in list_checkpoints(run)]
     checkpoints = tuple(each for each in verified if each is not None)

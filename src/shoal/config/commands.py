@@ -152,6 +152,9 @@ class RunsConfig(Config):
     """Task whose runs are listed: its name, or `path/to/file.py:Class`. Default: all below `--log-root`."""
     log_root: str = "logs"
     """Directory of all experiments."""
+    run: str | None = None
+    """Verify the checkpoints of this run instead: its directory, its name in any experiment, or `latest`, the newest
+    run with a checkpoint. `shoal runs RUN` does the same."""
     sort: Literal["age", "score"] = "age"
     """Order: `age` has the newest run first, `score` the best run of each task by the metric of its newest run."""
     limit: Annotated[int | None, at_least(1)] = None
@@ -159,19 +162,11 @@ class RunsConfig(Config):
     json: bool = False
     """Print JSON instead of a table."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsConfig(Config):
-    """Flags of `shoal checkpoints`."""
-
-    prefix = "--"
-
-    run: str | None = None
-    """The run: its directory, or its name in any experiment. Default: the newest run with a checkpoint."""
-    log_root: str = "logs"
-    """Directory of all experiments, searched for runs by name."""
-    json: bool = False
-    """Print JSON instead of a table."""
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and flags of the list for one run."""
+        Config.__post_init__(self)
+        if self.run is not None and (self.task is not None or self.sort != "age" or self.limit is not None):
+            raise UsageError(f"--run {self.run} lists checkpoints, not runs: leave the task, --sort and --limit out.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

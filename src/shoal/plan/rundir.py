@@ -181,6 +181,16 @@ def list_all_runs(log_root: str | Path) -> list[RunDir]:
     return sorted(runs, key=lambda run: _age(run.name) or ())
 
 
+def names_run(word: str) -> bool:
+    """Whether a word names a run rather than a task: `latest`, a name that runs have, or the directory of one."""
+    return word == "latest" or _age(Path(word).name) is not None or _is_run(Path(word))
+
+
+def _is_run(path: Path) -> bool:
+    # Unlike pathlib's, these take a word that can be no path.
+    return os.path.isfile(RunDir(path).run_json) or os.path.isdir(RunDir(path).checkpoints_dir)  # noqa: PTH112, PTH113
+
+
 def find_run(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunDir:
     """Return the one of `runs`, which are below `directory`, with this name, or any run by its path."""
     named = [run for run in runs if run.name == name_or_path]
@@ -190,12 +200,10 @@ def find_run(directory: Path, runs: Sequence[RunDir], name_or_path: str) -> RunD
         )
     if named:
         return named[0]
-    # Unlike pathlib's, these take a word that can be no path, and a user who does not exist.
-    path = Path(os.path.expanduser(name_or_path))  # noqa: PTH111
+    path = Path(os.path.expanduser(name_or_path))  # noqa: PTH111  Pathlib's refuses a user who does not exist.
+    if _is_run(path):
+        return RunDir(path)
     if os.path.isdir(path):  # noqa: PTH112
-        run = RunDir(path)
-        if run.run_json.is_file() or run.checkpoints_dir.is_dir():
-            return run
         what = f"{path} is no run: it has neither run.json nor checkpoints."
     else:
         what = f"The run '{name_or_path}' does not exist.{_near(name_or_path, runs)}"

@@ -56,7 +56,7 @@ def _command(*words: str, given: str, unseen: str = "") -> Command:
 COMMANDS: dict[str, Command] = {
     "runs": _command("shoal", "runs", *_LOGS, given="logs"),
     "runs of a task as JSON": _command("shoal", "runs", TASK, "--sort", "score", "--json", *_LOGS, given="logs"),
-    "checkpoints": _command("shoal", "checkpoints", _RUN, *_LOGS, given="logs"),
+    "checkpoints": _command("shoal", "runs", _RUN, *_LOGS, given="logs"),
     "plan of a resume": _command(*_FURTHER, "--dry-run", given=RUN),
     "resume": _command(*_FURTHER, "--no-export", given=RUN),
     "plan of a configuration": _command(
