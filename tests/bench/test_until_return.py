@@ -1,4 +1,4 @@
-"""Time until a return, of a real training: it is ended, evaluated, and trained further where it has to be."""
+"""Time until a return, of a real training, which ends when an evaluation has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.tasks import registry
 
 
 @pytest.mark.soak
-def test_a_training_is_measured_up_to_the_first_checkpoint_that_earns_the_return() -> None:
+def test_a_training_is_measured_up_to_the_first_evaluation_with_the_return() -> None:
     config = BenchConfig(task="Cartpole-Balance", gpu_ids=("None",), num_envs=128, save_interval=2)
     found = train_until_return(config, registry.resolve("Cartpole-Balance"), workers=1, seed=42, wanted=5.0)
     assert found.is_reached

@@ -107,7 +107,7 @@ def run_training(
     started = time.monotonic()
     first_s, is_ended = float("nan"), False
     rows: list[dict[str, float]] = []
-    tails = [Tail(path, from_end=True) for path in experiment.glob("*/metrics.jsonl")]
+    tails: list[Tail] = []
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:

@@ -208,7 +208,7 @@ class BenchConfig(Config):
     """Training iterations before the timed ones."""
     save_interval: Annotated[int, at_least(1)] = 10
     """Training iterations between checkpoints. With 3 checkpoints or more, their cost is printed.
-    With `--until-return`, checkpoints are what is evaluated."""
+    With `--until-return`, the policy is evaluated as often."""
     seconds: Annotated[float, above(0)] = 2.0
     """Length of each measurement of environment steps [s]."""
     repeats: Annotated[int, at_least(1)] = 3
