@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from rsl_rl.storage import RolloutStorage
@@ -30,20 +34,33 @@ def storage(newest: TensorDict) -> RolloutStorage:
     return RolloutStorage("rl", ENVS, STEPS, newest, [1])
 
 
+def refuse(
+    storage: RolloutStorage,
+    newest: TensorDict,
+    *,
+    rank: int,
+    iteration: int,
+    dump_diverged: Callable[[int], str | None] | None = None,
+) -> None:
+    """Check a rollout of environments that are of this rank, in this iteration."""
+    env: Any = SimpleNamespace(world=SimpleNamespace(rank=rank), iteration=iteration, dump_diverged=dump_diverged)
+    refuse_non_finite_rollout(env, storage.observations, storage.rewards, newest)
+
+
 def error_of(storage: RolloutStorage, newest: TensorDict) -> str:
     """The error of a rollout."""
     with pytest.raises(TrainingFailedError) as caught:
-        refuse_non_finite_rollout(storage, newest, rank=3, iteration=5)
+        refuse(storage, newest, rank=3, iteration=5)
     return str(caught.value)
 
 
 def test_a_finite_rollout_passes(storage: RolloutStorage, newest: TensorDict) -> None:
-    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1)
+    refuse(storage, newest, rank=0, iteration=1)
 
 
 def test_finite_numbers_with_an_infinite_sum_pass(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards.fill_(3e38)
-    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1)
+    refuse(storage, newest, rank=0, iteration=1)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -113,7 +130,7 @@ def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, n
         "`shoal replay x` shows how environment 7 was",
     ):
         with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {remedy}.*; --resume goes on"):
-            refuse_non_finite_rollout(storage, newest, rank=0, iteration=5, dump_diverged=dump_diverged)
+            refuse(storage, newest, rank=0, iteration=5, dump_diverged=dump_diverged)
     assert calls == [5, 5]
 
 
@@ -121,7 +138,7 @@ def test_of_a_finite_rollout_nothing_is_kept(storage: RolloutStorage, newest: Te
     def dump_diverged(iteration: int) -> str | None:
         raise AssertionError(iteration)
 
-    refuse_non_finite_rollout(storage, newest, rank=0, iteration=1, dump_diverged=dump_diverged)
+    refuse(storage, newest, rank=0, iteration=1, dump_diverged=dump_diverged)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Configuration of skrl's agents. Names and defaults of their settings are skrl's, where no other source is given."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from shoal.config.agent import AgentConfig
@@ -41,10 +41,6 @@ class SkrlPpoConfig(Config):
     """Factor on the critic's loss."""
     time_limit_bootstrap: bool = True
     """Add the value of the last observation where an episode is cut off. skrl's default is no."""
-
-    def to_skrl(self) -> dict[str, Any]:
-        """Return the settings under skrl's names."""
-        return {name: value for name, value in asdict(self).items() if name != "adaptive_kl"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ averaged.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.distributions.transforms import TanhTransform
 from shoal.config.fast_sac import FastSacConfig
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
-from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
+from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.replay import Batch, Replay
 from shoal.learn.training_env import TrainingEnv
@@ -40,9 +39,8 @@ class FastSacLearner(TorchLearner):
     def __init__(self, env: VecEnv, config: FastSacConfig, world: World) -> None:
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
-        observations = env.get_observations()
-        self._groups = observation_sets(observations, config, "actor", "critic")
-        sizes = {name: concatenated(observations, self._groups[name]).shape[1] for name in ("actor", "critic")}
+        self._inputs = FlatObservations(env, config, "actor", "critic")
+        sizes = self._inputs.sizes
         self._num_actions, device = env.num_actions, world.device
         self.actor = _Actor(sizes["actor"], env.num_actions, config).to(device)
         self.critics = _Critics(sizes["critic"], env.num_actions, config).to(device)
@@ -64,7 +62,7 @@ class FastSacLearner(TorchLearner):
         self._optimizers["critics"].register_step_post_hook(lambda *_: world.beat.mark())
         self._replay: Replay | None = None
         """Made for the first step: play and export need none."""
-        self._sizes, self._num_envs = sizes, env.num_envs
+        self._num_envs = env.num_envs
         self._discounted = torch.zeros(env.num_envs, device=device)
         """Discounted sum of each environment's rewards, for the scale."""
         self.updates = 0
@@ -84,7 +82,8 @@ class FastSacLearner(TorchLearner):
     def iterate(self, env: TrainingEnv) -> dict[str, float]:
         """Step all environments, and update from the replay buffer."""
         if self._replay is None:
-            self._replay = Replay(self.config.replay_steps, self._num_envs, self._num_actions, self._sizes, env.device)
+            sizes = self._inputs.sizes
+            self._replay = Replay(self.config.replay_steps, self._num_envs, self._num_actions, sizes, env.device)
         for module in self.modules.values():
             module.train()  # Normalisers learn.
         with torch.inference_mode():
@@ -93,12 +92,8 @@ class FastSacLearner(TorchLearner):
                 self._step(env, self._replay)
             new = self._replay.since(first)
             if self.check_for_nan:
-                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
-                rollout = SimpleNamespace(
-                    observations={"actor": new["actor"], "critic": new["critic"]}, rewards=new["rewards"]
-                )
-                newest = {name: concatenated(env.observations, self._groups[name]) for name in ("actor", "critic")}
-                refuse_non_finite_rollout(rollout, newest, **where)  # pyright: ignore[reportArgumentType]
+                newest = self._inputs(env.observations)
+                refuse_non_finite_rollout(env, {name: new[name] for name in newest}, new["rewards"], newest)
         env.end_rollout()
         self.actor.normaliser.update(new["actor"].flatten(0, 1))
         self.critics.normaliser.update(new["critic"].flatten(0, 1))
@@ -109,7 +104,7 @@ class FastSacLearner(TorchLearner):
 
     def _step(self, env: TrainingEnv, replay: Replay) -> None:
         """Step all environments once, and store the transition."""
-        before = {name: concatenated(env.observations, self._groups[name]) for name in ("actor", "critic")}
+        before = self._inputs(env.observations)
         if self.updates:
             actions, _ = self.actor.sample(before["actor"])
         else:
@@ -118,13 +113,9 @@ class FastSacLearner(TorchLearner):
         ended = dones.to(torch.bool)
         # An episode that was cut off goes on beyond its last observation; one that failed does not.
         terminated = ended & ~extras["time_outs"].to(torch.bool) if "time_outs" in extras else ended
-        final: Mapping[str, torch.Tensor] = extras.get("final_observation", observations)
         transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": terminated}
-        for name in before:
-            groups = self._groups[name]
-            last = torch.where(ended.unsqueeze(1), concatenated(final, groups), concatenated(observations, groups))
-            transition[f"next_{name}"] = last
-        replay.add(transition)
+        after = self._inputs.after_step(observations, ended, extras)
+        replay.add({**transition, **{f"next_{name}": rows for name, rows in after.items()}})
 
     def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:
         """Update the scale of rewards from the discounted sums of new steps, pooled over ranks."""
@@ -189,8 +180,7 @@ class FastSacLearner(TorchLearner):
 
     def policy(self) -> Policy:
         """Return the actor without noise."""
-        network = _Deterministic(self.actor, self.config.action_limit).eval()
-        return InferencePolicy(network, self._groups["actor"], self._sizes["actor"])
+        return self._inputs.policy(_Deterministic(self.actor, self.config.action_limit))
 
     def state(self) -> dict[str, Any]:
         """Return networks and optimizers; the replay buffer is not saved."""

@@ -79,8 +79,8 @@ class GrpoLearner(TorchLearner):
                 _, rewards, dones, _ = env.step(actions)
                 rollout.add(step, observations, dones, actions=actions, log_probs=log_probs, rewards=rewards)
             if self.check_for_nan:
-                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
-                refuse_non_finite_rollout(rollout, env.observations.select(*self.actor.obs_groups), **where)
+                newest = env.observations.select(*self.actor.obs_groups)
+                refuse_non_finite_rollout(env, rollout.observations, rollout.rewards, newest)
         env.end_rollout()
         advantages = group_advantages(rollout.rewards, rollout.is_running, self.config.gamma, self.config.group_size)
         return self._update(advantages)

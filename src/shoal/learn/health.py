@@ -6,8 +6,8 @@ Each check synchronises with the device once, so it runs once an iteration and n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +15,10 @@ from shoal.errors import TrainingFailedError
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+    from shoal.learn.training_env import TrainingEnv
+
+    Observations = Mapping[str, torch.Tensor] | TensorDict
 
 _NO_DUMP = "Look at that task's dynamics, or lower its time step"
 
@@ -24,64 +28,47 @@ ALLOWED_DIVERGED = 3
 _ENVS_SHOWN = 8  # in a message
 
 
-class Experience(Protocol):
-    """A rollout: rewards, and observations by group, of shape (num_steps, num_envs, ...)."""
-
-    @property
-    def observations(self) -> Mapping[str, torch.Tensor] | TensorDict:
-        """Observations."""
-        ...
-
-    @property
-    def rewards(self) -> torch.Tensor:
-        """Rewards."""
-        ...
-
-
 def refuse_non_finite_rollout(
-    storage: Experience,
-    newest: Mapping[str, torch.Tensor] | TensorDict,
-    *,
-    rank: int,
-    iteration: int,
-    dump_diverged: Callable[[int], str | None] | None = None,
+    env: TrainingEnv, observations: Observations, rewards: torch.Tensor, newest: Observations
 ) -> None:
-    """Stop before a full rollout with NaN or infinity in it reaches the gradients.
+    """Stop before a full rollout of `env` with NaN or infinity in it reaches the gradients.
 
-    The returns are computed from `newest` too, the observations after the last step. `iteration` counts from 1.
+    Rewards, and observations by group, have the shape (num_steps, num_envs, ...). The returns are computed from
+    `newest` too, the observations after the last step.
 
     Raises:
         TrainingFailedError: Names the first non-finite value, and its environments.
     """
-    values = [*storage.observations.values(), *newest.values(), storage.rewards]
+    values = [*observations.values(), *newest.values(), rewards]
     # Finite numbers may have an infinite sum; that costs the detailed check below and nothing more.
     sums = [each.sum(dtype=torch.float32) for each in values if each.is_floating_point()]
     if bool(torch.stack(sums).isfinite().all()):
         return
-    found = _first_non_finite(storage, newest)
+    found = _first_non_finite(observations, rewards, newest)
     if found is None:
         return
     what, envs = found
     shown = ", ".join(map(str, envs[:_ENVS_SHOWN])) + (", ..." if len(envs) > _ENVS_SHOWN else "")
-    remedy = dump_diverged(iteration) if dump_diverged else None
+    remedy = env.dump_diverged(env.iteration) if env.dump_diverged else None
     raise TrainingFailedError(
-        f"{what} of environments {shown} on rank {rank} held NaN or infinity in iteration {iteration}, and no "
-        f"gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is one."
+        f"{what} of environments {shown} on rank {env.world.rank} held NaN or infinity in iteration {env.iteration}, "
+        f"and no gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is "
+        "one."
     )
 
 
 def _first_non_finite(
-    storage: Experience, newest: Mapping[str, torch.Tensor] | TensorDict
+    observations: Observations, rewards: torch.Tensor, newest: Observations
 ) -> tuple[str, list[int]] | None:
     """Return the value that was the first with NaN or infinity, which is the cause, and its environments."""
     # Row r of each holds what step r-1 returned. (num_steps + 1, num_envs, ...)
-    rollout: dict[str, torch.Tensor] = {**storage.observations}
+    rollout: dict[str, torch.Tensor] = {**observations}
     latest: dict[str, torch.Tensor] = {**newest}
     returned = {
         f"The observation group '{name}'": torch.cat([values, latest[name].unsqueeze(0)])
         for name, values in rollout.items()
     }
-    returned["The rewards"] = torch.cat([torch.zeros_like(storage.rewards[:1]), storage.rewards])
+    returned["The rewards"] = torch.cat([torch.zeros_like(rewards[:1]), rewards])
     bad = {what: ~values.isfinite().reshape(*values.shape[:2], -1).all(dim=2) for what, values in returned.items()}
     first = {what: int(rows.any(dim=1).nonzero()[0]) for what, rows in bad.items() if rows.any()}
     if not first:

@@ -2,8 +2,10 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from rsl_rl.env import VecEnv
 from rsl_rl.utils import resolve_obs_groups
 from tensordict import TensorDict
 from torch import nn
@@ -62,3 +64,32 @@ def observation_sets(observations: TensorDict, config: AgentConfig, *sets: str) 
 def concatenated(observations: Mapping[str, torch.Tensor] | TensorDict, groups: Sequence[str]) -> torch.Tensor:
     """Return observation groups side by side. Shape (num_envs, columns)."""
     return torch.cat([observations[group] for group in groups], dim=-1)
+
+
+class FlatObservations:
+    """The inputs of networks that take plain tensors: the observation groups of each set side by side."""
+
+    def __init__(self, env: VecEnv, config: AgentConfig, *sets: str) -> None:
+        observations = env.get_observations()
+        resolved = observation_sets(observations, config, *sets)
+        self._groups = {name: resolved[name] for name in sets}
+        self.sizes = {name: rows.shape[1] for name, rows in self(observations).items()}
+        """Columns of each set."""
+
+    def __call__(self, observations: Mapping[str, torch.Tensor] | TensorDict) -> dict[str, torch.Tensor]:
+        """Return the input of each set. Shapes (num_envs, columns)."""
+        return {name: concatenated(observations, groups) for name, groups in self._groups.items()}
+
+    def after_step(
+        self, observations: TensorDict, ended: torch.Tensor, extras: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """Return the inputs after a step; where an episode `ended`, of its last observations if `extras` has them."""
+        inputs = self(observations)
+        if "final_observation" not in extras:
+            return inputs
+        final = self(extras["final_observation"])
+        return {name: torch.where(ended.unsqueeze(1), final[name], rows) for name, rows in inputs.items()}
+
+    def policy(self, network: nn.Module) -> InferencePolicy:
+        """Return a policy of the set `actor`, whose `network` has no exploration noise."""
+        return InferencePolicy(network.eval(), self._groups["actor"], self.sizes["actor"])

@@ -18,7 +18,7 @@ from torch import nn
 
 from shoal.config.rl_games import RlGamesConfig
 from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
+from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
 from shoal.reading import parse_yaml
@@ -30,18 +30,16 @@ class RlGamesLearner(TorchLearner):
     def __init__(self, env: VecEnv, config: RlGamesConfig, world: World) -> None:
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
-        observations = env.get_observations()
-        self._groups = observation_sets(observations, config, "actor", "critic")
-        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
         params = _params(config)
         self._has_states = params["config"].get("central_value_config") is not None
+        self._inputs = FlatObservations(env, config, *(("actor", "critic") if self._has_states else ("actor",)))
         info = {
-            "observation_space": _box(self._num_observations),
+            "observation_space": _box(self._inputs.sizes["actor"]),
             "action_space": gymnasium.spaces.Box(-1.0, 1.0, (env.num_actions,), np.float32),
         }
         if self._has_states:
-            info["state_space"] = _box(concatenated(observations, self._groups["critic"]).shape[1])
-        self._env = _Environments(self._groups, has_states=self._has_states)
+            info["state_space"] = _box(self._inputs.sizes["critic"])
+        self._env = _Environments(self._inputs)
         samples = env.num_envs * config.num_steps_per_env
         with tempfile.TemporaryDirectory() as scratch, prints_to_log(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Of torch.jit, which it uses for normalisers.
@@ -119,8 +117,7 @@ class RlGamesLearner(TorchLearner):
 
     def policy(self) -> Policy:
         """Return the means of the actor."""
-        network = _Deterministic(self.agent.model, clips=self.agent.clip_actions).eval()
-        return InferencePolicy(network, self._groups["actor"], self._num_observations)
+        return self._inputs.policy(_Deterministic(self.agent.model, clips=self.agent.clip_actions))
 
     def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, normalisers, moments, and the state of the schedule."""
@@ -171,8 +168,8 @@ class _Environments(IVecEnv, AlgoObserver):
     env: TrainingEnv
     """Set before the first step."""
 
-    def __init__(self, groups: Mapping[str, list[str]], *, has_states: bool) -> None:
-        self._groups, self._has_states = groups, has_states
+    def __init__(self, inputs: FlatObservations) -> None:
+        self._inputs = inputs
 
     def after_steps(self) -> None:
         """Mark the end of the rollout."""
@@ -186,10 +183,8 @@ class _Environments(IVecEnv, AlgoObserver):
 
     def reset(self) -> Any:  # noqa: ANN401  A tensor, or a dictionary of them.
         """Return the present observations: the episodes go on."""
-        observations = concatenated(self.env.observations, self._groups["actor"])
-        if not self._has_states:
-            return observations
-        return {"obs": observations, "states": concatenated(self.env.observations, self._groups["critic"])}
+        inputs = self._inputs(self.env.observations)
+        return {"obs": inputs["actor"], "states": inputs["critic"]} if "critic" in inputs else inputs["actor"]
 
 
 class _Deterministic(nn.Module):

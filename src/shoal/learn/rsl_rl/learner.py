@@ -58,8 +58,8 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
                 if self.alg.rnd:
                     env.log({"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight})
             if self.check_for_nan:
-                where = {"rank": self.world.rank, "iteration": env.iteration, "dump_diverged": env.dump_diverged}
-                refuse_non_finite_rollout(self.alg.storage, env.observations, **where)
+                rollout = self.alg.storage
+                refuse_non_finite_rollout(env, rollout.observations, rollout.rewards, env.observations)
             elif self.world.device != "cpu":
                 torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
         env.end_rollout()

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +25,9 @@ from skrl.resources.schedulers.jax import KLAdaptiveLR
 from shoal.config.skrl import SkrlJaxConfig
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
+from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Collectives, Learner, Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import LOSSES, Perceptron, transitions
+from shoal.learn.skrl.learner import Perceptron, mean_losses, pooled_moments, ppo_settings, spaces_of, transitions
 from shoal.learn.training_env import TrainingEnv
 
 
@@ -38,17 +37,10 @@ class SkrlJaxLearner(Learner):
     def __init__(self, env: VecEnv, config: SkrlJaxConfig, world: World) -> None:
         self.world, self.config = world, config
         self.steps_per_iteration = config.num_steps_per_env
-        observations = env.get_observations()
-        self._groups = observation_sets(observations, config, "actor", "critic")
-        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
+        self.inputs = FlatObservations(env, config, "actor", "critic")
         settings = skrl.config.jax
         settings.key = _drawn()  # Equal on all ranks, as the first weights are.
-        spaces = {
-            "observation_space": _box(self._num_observations),
-            "state_space": _box(concatenated(observations, self._groups["critic"]).shape[1]),
-            "action_space": _box(env.num_actions),
-            "device": settings.device,
-        }
+        spaces = {**spaces_of(self.inputs, env.num_actions), "device": settings.device}
         self._policy: Any
         self._value: Any
         self._policy, self._value = _make_models(config, world, spaces)
@@ -83,9 +75,8 @@ class SkrlJaxLearner(Learner):
             agent.record_transition(**converted, actions=self._actions, infos={}, **times)
             self.world.beat.mark()
 
-        transitions(self, env, self._groups, act, record)
-        tracked: dict[str, list[float]] = agent.tracking_data
-        return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
+        transitions(self, env, act, record)
+        return mean_losses(agent)
 
     @property
     def _trees(self) -> dict[str, Any]:
@@ -155,7 +146,7 @@ class SkrlJaxLearner(Learner):
 
     def policy(self) -> Policy:
         """Return the policy without noise, as a network of torch."""
-        return InferencePolicy(_to_network(self), self._groups["actor"], self._num_observations).to(self.world.device)
+        return self.inputs.policy(_to_network(self)).to(self.world.device)
 
     def collectives(self) -> Collectives:
         """Count gradients, of which policy and critic have one each, and moments of normalisers."""
@@ -183,10 +174,6 @@ class SkrlJaxLearner(Learner):
 def _drawn() -> int:
     """Return a seed from torch's random state."""
     return int(torch.randint(2**31 - 1, ()))
-
-
-def _box(size: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
 def _to_jax(tensor: torch.Tensor) -> jax.Array:
@@ -277,23 +264,15 @@ class _PooledScaler(RunningStandardScaler):
         if x is not None and train:
             flat = x.reshape(-1, x.shape[-1])
             mean, square = _to_torch(flat.mean(axis=0)).double(), _to_torch(jnp.square(flat).mean(axis=0)).double()
-            count = torch.full_like(mean, len(flat))
-            count, total, squares = self._world.sum_(torch.stack([count, count * mean, count * square]))
-            mean = total / count
-            moments = (mean, squares / count - mean.square(), count[:1])
+            mean, variance, count = pooled_moments(mean, square, len(flat), self._world)
+            moments = (mean, variance, count.view(1))
             self._parallel_variance(*(_to_jax(each.float()) for each in moments))  # pyright: ignore[reportArgumentType]
         return super().__call__(x, inverse=inverse)
 
 
 def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) -> dict[str, Any]:
     """Return skrl's configuration."""
-    settings: dict[str, Any] = {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
-    settings |= config.ppo.to_skrl() | {"rollouts": config.num_steps_per_env}
-    sizes = {"observation": spaces["observation_space"], "state": spaces["state_space"], "value": 1}
-    for name, size in sizes.items():
-        if config.normalize_values if name == "value" else config.normalize_observations:
-            settings[f"{name}_preprocessor"] = _PooledScaler
-            settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": size, "device": spaces["device"]}
+    settings = ppo_settings(config, spaces, world, _PooledScaler)
     if config.ppo.adaptive_kl is not None:
         adapt: Any = KLAdaptiveLR(kl_threshold=config.ppo.adaptive_kl)
 
@@ -311,7 +290,7 @@ def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) ->
 def _to_network(learner: SkrlJaxLearner) -> torch.nn.Module:
     """Return normaliser and policy as a network of torch."""
     config, parameters = learner.config, learner._policy.state_dict.params["params"]  # noqa: SLF001
-    network = Perceptron(learner._num_observations, len(parameters["log_std"]), config.hidden_dims)  # noqa: SLF001
+    network = Perceptron(learner.inputs.sizes["actor"], len(parameters["log_std"]), config.hidden_dims)
     layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
     with torch.no_grad():
         for index, layer in enumerate(layers):

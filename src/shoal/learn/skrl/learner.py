@@ -7,6 +7,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import gymnasium
@@ -16,6 +17,7 @@ import skrl.agents.torch.sac as skrl_sac
 import skrl.agents.torch.td3 as skrl_td3
 import torch
 from rsl_rl.env import VecEnv
+from rsl_rl.modules import MLP
 from skrl.agents.torch import Agent
 from skrl.memories.torch import RandomMemory
 from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
@@ -25,9 +27,9 @@ from skrl.resources.schedulers.torch import KLAdaptiveLR
 from torch import nn
 from torch.distributions.transforms import TanhTransform
 
-from shoal.config.skrl import SkrlConfig
+from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated, observation_sets
+from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Collectives, Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
@@ -42,15 +44,9 @@ class SkrlLearner(TorchLearner):
     def __init__(self, env: VecEnv, config: SkrlConfig, world: World) -> None:
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
-        observations = env.get_observations()
-        self._groups = observation_sets(observations, config, "actor", "critic")
-        self._num_observations = concatenated(observations, self._groups["actor"]).shape[1]
-        spaces = {
-            "observation_space": _box(self._num_observations, np.inf),
-            "state_space": _box(concatenated(observations, self._groups["critic"]).shape[1], np.inf),
-            "action_space": _box(env.num_actions, np.inf if config.class_name == "PPO" else config.action_limit),
-            "device": world.device,
-        }
+        self.inputs = FlatObservations(env, config, "actor", "critic")
+        limit = np.inf if config.class_name == "PPO" else config.action_limit
+        spaces = {**spaces_of(self.inputs, env.num_actions, limit), "device": world.device}
         make = {"PPO": _make_ppo, "SAC": _make_sac, "TD3": _make_td3}[config.class_name]
         self.agent: Any = make(config, env.num_envs, spaces, world)
         self.agent.init()
@@ -93,9 +89,8 @@ class SkrlLearner(TorchLearner):
         """Step and learn as skrl's trainers do: PPO learns at the end of the rollout, SAC and TD3 after each step."""
         agent = self.agent
         agent.tracking_data.clear()
-        transitions(self, env, self._groups, lambda inputs, **times: agent.act(**inputs, **times)[0], self._record)
-        tracked: dict[str, list[float]] = agent.tracking_data
-        return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
+        transitions(self, env, lambda inputs, **times: agent.act(**inputs, **times)[0], self._record)
+        return mean_losses(agent)
 
     def _record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
         self.agent.record_transition(**transition, infos={}, **times)
@@ -105,13 +100,13 @@ class SkrlLearner(TorchLearner):
         name, actions = self.config.class_name, self.agent.policy.num_actions
         limit = None if name == "PPO" else self.config.action_limit
         network = Perceptron(
-            self._num_observations, actions, self.config.hidden_dims, limit=limit, halves=name == "SAC"
+            self.inputs.sizes["actor"], actions, self.config.hidden_dims, limit=limit, halves=name == "SAC"
         )
         network.layers.load_state_dict(self.agent.policy.network.state_dict())
         scaler: Any = self.modules.get("observation_preprocessor")
         if scaler is not None:
             network.normalise(scaler.running_mean, scaler.running_variance, scaler.epsilon, scaler.clip_threshold)
-        return InferencePolicy(network.eval(), self._groups["actor"], self._num_observations).to(self.world.device)
+        return self.inputs.policy(network).to(self.world.device)
 
     def state(self) -> dict[str, Any]:
         """Return the parts that skrl saves, the steps so far, and what skrl leaves out."""
@@ -142,48 +137,34 @@ class _SkrlLearner(Protocol):
     """What `transitions` needs of a learner."""
 
     agent: Any
+    inputs: FlatObservations
     steps: int
     steps_per_iteration: int
 
 
 def transitions(
-    learner: _SkrlLearner,
-    env: TrainingEnv,
-    groups: Mapping[str, list[str]],
-    act: Callable[..., torch.Tensor],
-    record: Callable[..., None],
+    learner: _SkrlLearner, env: TrainingEnv, act: Callable[..., torch.Tensor], record: Callable[..., None]
 ) -> None:
     """Step the environments for one iteration, as skrl's trainers do; the learner's agent learns in `post_interaction`.
 
-    `groups` are the observation groups of actor and critic. `act` returns actions; it is called with observations and
-    states by name, and skrl's time steps. `record` stores a transition; it is called with its tensors by name, and
-    these.
+    `act` returns actions; it is called with observations and states by name, and skrl's time steps. `record` stores a
+    transition; it is called with its tensors by name, and these.
     """
-
-    def inputs_of(observations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {
-            "observations": concatenated(observations, groups["actor"]),
-            "states": concatenated(observations, groups["critic"]),
-        }
-
     for step in range(learner.steps_per_iteration):
         times = {"timestep": learner.steps, "timesteps": learner.steps + 1}
         learner.agent.pre_interaction(**times)
         with torch.no_grad():
-            inputs = inputs_of(env.observations)
-            actions = act(inputs, **times)
+            inputs = learner.inputs(env.observations)
+            before = {"observations": inputs["actor"], "states": inputs["critic"]}
+            actions = act(before, **times)
             observations, rewards, dones, extras = env.step(actions)
             ended = dones.to(torch.bool)
             cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
-            following = inputs_of(observations)
-            if "final_observation" in extras:
-                final = inputs_of(extras["final_observation"])
-                following = {
-                    name: torch.where(ended.unsqueeze(1), final[name], value) for name, value in following.items()
-                }
+            after = learner.inputs.after_step(observations, ended, extras)
             transition = {
-                **inputs,
-                **{f"next_{name}": value for name, value in following.items()},
+                **before,
+                "next_observations": after["actor"],
+                "next_states": after["critic"],
                 "actions": actions,
                 "rewards": rewards.unsqueeze(1).clone(),
                 "terminated": (ended & ~cut).unsqueeze(1),
@@ -196,21 +177,28 @@ def transitions(
         learner.steps += 1
 
 
-def _box(size: int, limit: float) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-limit, limit, (size,), np.float32)
+def mean_losses(agent: Any) -> dict[str, float]:  # noqa: ANN401  An agent of skrl.
+    """Return the mean losses of an iteration, under the names of Shoal's metrics."""
+    tracked: dict[str, list[float]] = agent.tracking_data
+    return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
+
+
+def spaces_of(inputs: FlatObservations, num_actions: int, limit: float = np.inf) -> Mapping[str, gymnasium.Space[Any]]:
+    """Return the spaces of an agent. `limit` is the largest magnitude of an action."""
+    sizes = {"observation_space": inputs.sizes["actor"], "state_space": inputs.sizes["critic"]}
+    spaces = {name: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in sizes.items()}
+    return spaces | {"action_space": gymnasium.spaces.Box(-limit, limit, (num_actions,), np.float32)}
 
 
 class Perceptron(nn.Module):
-    """Hidden layers with ELU, of networks and of exported policies."""
+    """Hidden layers with ELU of exported policies."""
 
     def __init__(
         self, inputs: int, outputs: int, dims: Sequence[int], *, limit: float | None = None, halves: bool = False
     ) -> None:
         """Make new layers. `halves`: twice as many outputs, of which the first half counts; `limit`: that of tanh."""
         super().__init__()
-        sizes = [inputs, *dims]
-        hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ELU())]
-        self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs * (1 + halves)))
+        self.layers = MLP(inputs, outputs * (1 + halves), [*dims], "elu")
         self.limit, self.halves, self.clip = limit, halves, float("inf")
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("deviation", torch.ones(inputs))
@@ -225,10 +213,6 @@ class Perceptron(nn.Module):
         if self.halves:
             actions = actions.chunk(2, dim=-1)[0]
         return actions if self.limit is None else torch.tanh(actions) * self.limit
-
-
-def _network(inputs: int, outputs: int, config: SkrlConfig) -> nn.Sequential:
-    return Perceptron(inputs, outputs, config.hidden_dims).layers
 
 
 class _Policy(Model):
@@ -249,7 +233,7 @@ class _GaussianPolicy(GaussianMixin, Model):
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
         Model.__init__(self, **spaces)
         GaussianMixin.__init__(self)
-        self.network = _network(self.num_observations, self.num_actions, config)
+        self.network = MLP(self.num_observations, self.num_actions, [*config.hidden_dims], "elu")
         self.log_std = nn.Parameter(torch.full((self.num_actions,), config.initial_log_std))
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
@@ -263,7 +247,7 @@ class _SquashedPolicy(GaussianMixin, _Policy):
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
         Model.__init__(self, **spaces)
         GaussianMixin.__init__(self, min_log_std=-5)
-        self.network = _network(self.num_observations, 2 * self.num_actions, config)
+        self.network = MLP(self.num_observations, 2 * self.num_actions, [*config.hidden_dims], "elu")
         self.limit = config.action_limit
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
@@ -286,7 +270,7 @@ class _DeterministicPolicy(DeterministicMixin, _Policy):
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
         Model.__init__(self, **spaces)
         DeterministicMixin.__init__(self, clip_actions=True)
-        self.network = _network(self.num_observations, self.num_actions, config)
+        self.network = MLP(self.num_observations, self.num_actions, [*config.hidden_dims], "elu")
         self.limit = config.action_limit
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
@@ -301,12 +285,22 @@ class _Critic(DeterministicMixin, Model):
         Model.__init__(self, **spaces)
         DeterministicMixin.__init__(self)
         self.of_actions = of_actions
-        self.network = _network(self.num_states + of_actions * self.num_actions, 1, config)
+        self.network = MLP(self.num_states + of_actions * self.num_actions, 1, [*config.hidden_dims], "elu")
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         del role
         states = inputs["states"]
         return self.network(torch.cat([states, inputs["taken_actions"]], dim=-1) if self.of_actions else states), {}
+
+
+def pooled_moments(
+    mean: torch.Tensor, square: torch.Tensor, count: int, world: World
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return mean, variance and number of the samples of all ranks, from mean, mean square and number of this one's."""
+    counts = torch.full_like(mean, count)
+    counts, total, squares = world.sum_(torch.stack([counts, counts * mean, counts * square]))
+    mean = total / counts
+    return mean, squares / counts - mean.square(), counts[0]
 
 
 class _PooledScaler(RunningStandardScaler):
@@ -318,10 +312,8 @@ class _PooledScaler(RunningStandardScaler):
 
     def _parallel_variance(self, input_mean: torch.Tensor, input_var: torch.Tensor, input_count: int) -> None:
         mean, square = input_mean.double(), input_var.double() + input_mean.double().square()
-        count = torch.full_like(mean, input_count)
-        count, total, squares = self._world.sum_(torch.stack([count, count * mean, count * square]))
-        mean = total / count
-        super()._parallel_variance(mean, squares / count - mean.square(), count[0])  # pyright: ignore[reportArgumentType]
+        moments: Any = pooled_moments(mean, square, input_count, self._world)
+        super()._parallel_variance(*moments)
 
 
 class _Entropy(nn.Module):
@@ -338,25 +330,33 @@ class _Entropy(nn.Module):
         agent._entropy_coefficient = agent.log_entropy_coefficient.detach().exp()  # noqa: SLF001
 
 
-def _settings(config: SkrlConfig, spaces: Mapping[str, Any], world: World) -> dict[str, Any]:
-    """Return what all agents are configured with."""
+def settings_of(
+    config: SkrlConfig | SkrlJaxConfig, spaces: Mapping[str, Any], world: World, scaler: type, *, values: bool = False
+) -> dict[str, Any]:
+    """Return what all agents are configured with: normalisers of the class `scaler`, of PPO's `values`, too."""
+    sizes = {"observation": spaces["observation_space"], "state": spaces["state_space"]}
+    normalised = {**(sizes if config.normalize_observations else {}), **({"value": 1} if values else {})}
     settings: dict[str, Any] = {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
-    if config.normalize_observations:
-        for name, space in (("observation", "observation_space"), ("state", "state_space")):
-            settings[f"{name}_preprocessor"] = _PooledScaler
-            settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": spaces[space], "device": world.device}
+    for name, size in normalised.items():
+        settings[f"{name}_preprocessor"] = scaler
+        settings[f"{name}_preprocessor_kwargs"] = {"world": world, "size": size, "device": spaces["device"]}
     return settings
 
 
+def ppo_settings(
+    config: SkrlConfig | SkrlJaxConfig, spaces: Mapping[str, Any], world: World, scaler: type
+) -> dict[str, Any]:
+    """Return what PPO is configured with, apart from the schedule of its learning rate."""
+    plain = {name: value for name, value in asdict(config.ppo).items() if name != "adaptive_kl"}
+    settings = settings_of(config, spaces, world, scaler, values=config.normalize_values)
+    return settings | plain | {"rollouts": config.num_steps_per_env}
+
+
 def _make_ppo(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
-    ppo = config.ppo
-    settings = _settings(config, spaces, world) | ppo.to_skrl() | {"rollouts": config.num_steps_per_env}
-    if config.normalize_values:
-        settings["value_preprocessor"] = _PooledScaler
-        settings["value_preprocessor_kwargs"] = {"world": world, "size": 1, "device": world.device}
-    if ppo.adaptive_kl is not None:
+    settings = ppo_settings(config, spaces, world, _PooledScaler)
+    if config.ppo.adaptive_kl is not None:
         settings["learning_rate_scheduler"] = KLAdaptiveLR
-        settings["learning_rate_scheduler_kwargs"] = {"kl_threshold": ppo.adaptive_kl}
+        settings["learning_rate_scheduler_kwargs"] = {"kl_threshold": config.ppo.adaptive_kl}
     models = {"policy": _GaussianPolicy(config, spaces), "value": _Critic(config, spaces, of_actions=False)}
     memory = RandomMemory(memory_size=config.num_steps_per_env, num_envs=num_envs, device=world.device)
     return skrl_ppo.PPO(models=models, memory=memory, cfg=settings, **spaces)
@@ -368,7 +368,7 @@ def _off_policy(
     """Return settings, memory and critics of SAC and TD3."""
     own = config.off_policy
     names = ("gradient_steps", "batch_size", "discount_factor", "polyak", "learning_rate", "random_timesteps")
-    settings = _settings(config, spaces, world)
+    settings = settings_of(config, spaces, world, _PooledScaler)
     settings |= {name: getattr(own, name) for name in (*names, "learning_starts", "grad_norm_clip")}
     memory = RandomMemory(memory_size=own.memory_size, num_envs=num_envs, device=world.device, replacement=True)
     names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
