@@ -181,6 +181,7 @@ def train_as_rank(task: str, logs: Path) -> None:
     import torch.distributed as dist
     from rsl_rl.runners import OnPolicyRunner
 
+    from shoal.config.rsl_rl import to_rsl_rl
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.tasks import registry
 
@@ -197,8 +198,7 @@ def train_as_rank(task: str, logs: Path) -> None:
 
     spec = registry.resolve(task)
     env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=spec.num_envs, device="cpu", seed=rank))
-    agent: Any = spec.agent
-    config = agent.to_rsl_rl() | {"save_interval": SAVE_EVERY, "num_steps_per_env": STEPS}
+    config = to_rsl_rl(spec.agent) | {"save_interval": SAVE_EVERY, "num_steps_per_env": STEPS}
     Runner(env, config, log_dir=str(logs), device="cpu").learn(FOREVER, init_at_random_ep_len=True)
 
 

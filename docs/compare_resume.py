@@ -180,6 +180,7 @@ def train_with_rsl_rl(log_root: Path, iterations: int, *, resume: bool) -> None:
     import torch
     from rsl_rl.runners import OnPolicyRunner
 
+    from shoal.config.rsl_rl import to_rsl_rl
     from shoal.envs.vec_env import WarpVecEnv
     from shoal.tasks import registry
 
@@ -187,8 +188,7 @@ def train_with_rsl_rl(log_root: Path, iterations: int, *, resume: bool) -> None:
     spec = registry.resolve("Quadruped-Velocity-Rough")
     task: Any = replace(spec.env, episode_length_s=EPISODE_S, terrain_levels=LEVELS, forward_speed=FORWARD_SPEED)
     env = WarpVecEnv(spec.load_builder()(task, num_envs=NUM_ENVS, device="cpu", seed=SEED))
-    agent: Any = spec.agent
-    config = agent.to_rsl_rl() | {"save_interval": 1, "num_steps_per_env": STEPS}
+    config = to_rsl_rl(spec.agent) | {"save_interval": 1, "num_steps_per_env": STEPS}
     run = log_root / "script" / "run"
     runner = OnPolicyRunner(env, config, log_dir=str(run), device="cpu")
     if resume:

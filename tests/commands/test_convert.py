@@ -18,6 +18,7 @@ from shoal.cli.parse import parse_convert, parse_play
 from shoal.commands.convert import convert
 from shoal.commands.play import play
 from shoal.config import RslRlConfig
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import read_checkpoint
@@ -40,7 +41,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with isolated("cpu"), contextlib.redirect_stdout(io.StringIO()):
         env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=16, device="cpu", seed=0))
         assert isinstance(spec.agent, RslRlConfig)
-        OnPolicyRunner(env, spec.agent.to_rsl_rl(), log_dir=str(log_dir)).learn(2)
+        OnPolicyRunner(env, to_rsl_rl(spec.agent), log_dir=str(log_dir)).learn(2)
     return log_dir / "model_1.pt"
 
 

@@ -21,6 +21,7 @@ from shoal.config import (
     RslRlConfig,
     SymmetryConfig,
 )
+from shoal.config.rsl_rl import to_rsl_rl
 
 GAUSSIAN = DistributionConfig(class_name="GaussianDistribution")
 SMALL = {"hidden_dims": (8,), "distribution": GAUSSIAN}
@@ -89,7 +90,7 @@ LEARNERS = {
 def build(config: RslRlConfig) -> OnPolicyRunner:
     """Build plain rsl_rl's own runner from a configuration."""
     torch.manual_seed(0)
-    return OnPolicyRunner(TinyEnv(), config.to_rsl_rl(), log_dir=None)
+    return OnPolicyRunner(TinyEnv(), to_rsl_rl(config), log_dir=None)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -137,10 +138,10 @@ def test_rnd_scales_its_weight_by_the_length_of_a_step_but_not_the_final_value()
 @pytest.mark.parametrize("name", ["defaults", "rnd, linear weight", "symmetry, logged"])
 def test_dicts_are_fresh_so_that_the_runner_may_edit_them(name: str) -> None:
     config = LEARNERS[name]
-    untouched = copy.deepcopy(config.to_rsl_rl())
+    untouched = copy.deepcopy(to_rsl_rl(config))
     build(config)
-    spoil(config.to_rsl_rl())
-    assert config.to_rsl_rl() == untouched
+    spoil(to_rsl_rl(config))
+    assert to_rsl_rl(config) == untouched
 
 
 def spoil(made: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ def spoil(made: dict[str, Any]) -> None:
 
 
 def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
-    made = RslRlConfig().to_rsl_rl()
+    made = to_rsl_rl(RslRlConfig())
     assert made["algorithm"]["rnd_cfg"] is None
     assert made["algorithm"]["symmetry_cfg"] is None
     assert set(made["critic"]) == {"class_name", "hidden_dims", "activation", "obs_normalization"}
@@ -164,6 +165,6 @@ def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
 
 def test_a_class_of_ones_own_is_given_everything_that_is_not_none() -> None:
     model = ModelConfig(class_name="my_package:Model", rnn_hidden_dim=7, distribution=GAUSSIAN)
-    made = RslRlConfig(actor=model).to_rsl_rl()["actor"]
+    made = to_rsl_rl(RslRlConfig(actor=model))["actor"]
     assert made["rnn_hidden_dim"] == 7
     assert "rnn_type" not in made

@@ -25,6 +25,7 @@ from shoal.config import (
     from_plain,
     to_plain,
 )
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def test_a_learner_comes_back_from_a_file(
     there_and_back: Callable[[Any], Any], agent: RslRlConfig, template: RslRlConfig
 ) -> None:
     assert from_plain(template, there_and_back(to_plain(agent))) == agent
-    assert from_plain(RslRlConfig, there_and_back(to_plain(agent))).to_rsl_rl() == agent.to_rsl_rl()
+    assert to_rsl_rl(from_plain(RslRlConfig, there_and_back(to_plain(agent)))) == to_rsl_rl(agent)
 
 
 def test_a_training_comes_back_with_the_sections_that_its_task_put_in() -> None:

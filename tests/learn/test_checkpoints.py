@@ -16,6 +16,7 @@ from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal import __version__
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.rsl_rl.learner import RslRlLearner
@@ -188,7 +189,7 @@ def test_plain_rsl_rl_loads_our_checkpoint(run_dir: RunDir) -> None:
     ours = tiny_loop()
     train(ours)
     path = write_checkpoint(run_dir, ours.iteration, ours.state(), world_size=1)
-    theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl())
+    theirs = OnPolicyRunner(TinyEnv(), to_rsl_rl(tiny_agent()))
     theirs.load(str(path / "model.pt"))
     assert same(weights(ours.learner), weights(theirs))
     # Three iterations are done, and rsl_rl counts the last of them from 0.
@@ -198,7 +199,7 @@ def test_plain_rsl_rl_loads_our_checkpoint(run_dir: RunDir) -> None:
 
 
 def test_our_runner_takes_up_a_checkpoint_of_plain_rsl_rl(tmp_path: Path) -> None:
-    theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl(), log_dir=str(tmp_path))
+    theirs = OnPolicyRunner(TinyEnv(), to_rsl_rl(tiny_agent()), log_dir=str(tmp_path))
     theirs.learn(3)
     ours = tiny_loop(tiny_config(max_iterations=4), seed=9)
     ours.restore(read_checkpoint(tmp_path / "model_2.pt"))

@@ -18,6 +18,7 @@ from support.limits import files_of_at_most
 from support.old_networks import OldActorCritic
 from support.tiny_env import TinyEnv
 
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.errors import ShoalError, UsageError
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.foreign_checkpoints import load_foreign_checkpoint, rename_to_current_layout, write_plain_checkpoint
@@ -118,7 +119,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path) -> None:
 
 
 def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path: Path) -> None:
-    theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl(), log_dir=str(tmp_path))
+    theirs = OnPolicyRunner(TinyEnv(), to_rsl_rl(tiny_agent()), log_dir=str(tmp_path))
     theirs.learn(2)
     file = tmp_path / "model_1.pt"
     renamed = rename_to_current_layout(load_foreign_checkpoint(file, trust=False), file)
@@ -139,7 +140,7 @@ def test_plain_rsl_rl_trains_on_from_what_is_made_of_its_own_checkpoint(tmp_path
 def test_plain_rsl_rl_takes_up_the_networks_of_an_older_layout(tmp_path: Path) -> None:
     old = OldActorCritic(normalised=True)
     write_plain_checkpoint(rename_to_current_layout(old.saved(), tmp_path).state, tmp_path / "plain.pt")
-    theirs = OnPolicyRunner(TinyEnv(), tiny_agent().to_rsl_rl())
+    theirs = OnPolicyRunner(TinyEnv(), to_rsl_rl(tiny_agent()))
     theirs.load(str(tmp_path / "plain.pt"), load_cfg={"actor": True, "critic": True})
     seen = theirs.env.get_observations()
     with torch.inference_mode():

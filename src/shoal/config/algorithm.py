@@ -5,9 +5,9 @@ sizes that follow from the observations) is not here.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from shoal.config.checks import Config, Rule, above, at_least, check, check_class, each, within
+from shoal.config.checks import Config, Rule, above, at_least, check, each, within
 from shoal.config.models import WIDTH, Activation
 from shoal.errors import UsageError
 
@@ -142,6 +142,8 @@ class PpoConfig(Config):
     """Proximal policy optimisation. All defaults are rsl_rl's."""
 
     prefix = "agent.algorithm."
+    classes: ClassVar = {"PPO": ()}
+    """rsl_rl's own, which takes every field."""
 
     class_name: str = "PPO"
     """PPO, or a class of your own as "module:Class"."""
@@ -181,8 +183,3 @@ class PpoConfig(Config):
     """Intrinsic reward by random network distillation; off unless enabled."""
     symmetry: SymmetryConfig = field(default_factory=SymmetryConfig)
     """Data augmentation and loss by mirrored copies; off unless enabled."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        Config.__post_init__(self)
-        check_class(self, self.class_name, self.prefix, {"PPO": ()})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError, did_you_mean
@@ -26,11 +27,15 @@ class Config:
     __slots__ = ()
     prefix: ClassVar[str] = ""
     """Written before the name of a field in errors, such as ``"env."``; ``"--"`` makes the name a flag."""
+    classes: ClassVar[Mapping[str, Collection[str]]] = MappingProxyType({})
+    """Where there is a `class_name`: rsl_rl's classes, each with the fields that not all of them take."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse values out of range, and a `class_name` that does not exist, or does not take the fields given."""
         config = cast("DataclassInstance", self)
         check(config, self.prefix, rules_of(type(config)))
+        if self.classes:
+            _check_class(config, self.prefix, self.classes)
 
 
 @cache
@@ -88,11 +93,6 @@ def at_least(low: float) -> Rule:
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
-def even_within(low: int, high: int) -> Rule:
-    """Require an even number of the closed interval from `low` to `high`."""
-    return Rule(f"be even and lie in [{low}, {high}]", lambda value: value % 2 == 0 and low <= value <= high)
-
-
 RANGE = Rule("be finite, the smaller number first", lambda values: -math.inf < values[0] <= values[-1] < math.inf)
 
 
@@ -110,7 +110,7 @@ def each(rule: Rule) -> Rule:
     )
 
 
-FILM_SIZE = each(even_within(16, 4096))
+FILM_SIZE = each(Rule("be even and lie in [16, 4096]", lambda value: value % 2 == 0 and 16 <= value <= 4096))  # noqa: PLR2004
 """Width and height of a film [pixels]: even, for subsampled colours, and at most what every H.264 decoder takes."""
 
 HIGHEST_PORT = 65535
@@ -138,15 +138,13 @@ def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> 
             raise UsageError(f"{prefix}{shown} is {value!r}, but must {must}.{remedy}")
 
 
-def check_class(
-    config: DataclassInstance, chosen: str | None, prefix: str, takes: Mapping[str, Collection[str]]
-) -> None:
+def _check_class(config: DataclassInstance, prefix: str, takes: Mapping[str, Collection[str]]) -> None:
     """Refuse a `class_name` that rsl_rl does not have, and fields that the named class does not take.
 
-    A class of the user's own, written ``module:Class``, may take any field. `chosen` is the class, None for none at
-    all; `takes` has the class-specific fields of each of rsl_rl's classes, and errors have `prefix` before the name of
-    a field.
+    A class of the user's own, written ``module:Class``, may take any field; None is no class at all. `takes` has the
+    class-specific fields of each of rsl_rl's classes, and errors have `prefix` before the name of a field.
     """
+    chosen: str | None = getattr(config, "class_name")  # noqa: B009  Of the configurations that have classes.
     if chosen is not None and is_custom(chosen):
         return
     if chosen is not None and chosen not in takes:

@@ -1,13 +1,13 @@
 """Configuration of distillation: a student that learns to act as a trained teacher, which observes more."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from shoal.config.agent import AgentConfig
 from shoal.config.algorithm import Optimizer
-from shoal.config.checks import Config, above, at_least, check_class
+from shoal.config.checks import Config, above, at_least
 from shoal.config.models import DistributionConfig, ModelConfig
-from shoal.config.rsl_rl import MOMENTS, CompileMode, gaussian, section
+from shoal.config.rsl_rl import MOMENTS, CompileMode, gaussian
 from shoal.errors import UsageError
 
 
@@ -16,6 +16,8 @@ class DistillationAlgorithmConfig(Config):
     """Settings of rsl_rl's `Distillation`."""
 
     prefix = "agent.algorithm."
+    classes: ClassVar = {"Distillation": ()}
+    """rsl_rl's own, which takes every field."""
 
     class_name: str = "Distillation"
     """The algorithm: rsl_rl's Distillation, or "module:Class" of your own."""
@@ -36,11 +38,6 @@ class DistillationAlgorithmConfig(Config):
     """Compute losses in bfloat16."""
     grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
     """Largest buffer of the gradient all-reduce [MiB]."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        Config.__post_init__(self)
-        check_class(self, self.class_name, self.prefix, {"Distillation": ()})
 
 
 def recurrent() -> ModelConfig:
@@ -67,10 +64,6 @@ class DistillationConfig(AgentConfig):
     """The policy network. The loss does not reach the deviation of a distribution, which stays as it is."""
     teacher: ModelConfig = field(default_factory=gaussian)
     """The teacher's network. Where `--teacher` is of a run, it is that run's."""
-
-    def to_rsl_rl(self) -> dict[str, Any]:
-        """Return the configuration that rsl_rl's runner reads, in new dicts and lists, which the runner edits."""
-        return section(self)
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and steps that no gradient would come from."""

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from shoal.config.checks import Config, Rule, above, at_least, check_class, each
+from shoal.config.checks import Config, Rule, above, at_least, each
 
 Activation = Literal[
     "elu",
@@ -55,6 +55,7 @@ class DistributionConfig(Config):
     """Distribution of a model's output; by default none, which makes the model deterministic."""
 
     prefix = "a distribution's "
+    classes = DISTRIBUTION_FIELDS
 
     class_name: str | None = None
     """GaussianDistribution has one standard deviation for each action.
@@ -81,17 +82,13 @@ class DistributionConfig(Config):
         """Whether there is a distribution at all."""
         return self.class_name is not None
 
-    def __post_init__(self) -> None:
-        """Refuse values out of range, and fields that the distribution does not take."""
-        Config.__post_init__(self)
-        check_class(self, self.class_name, self.prefix, DISTRIBUTION_FIELDS)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Config):
     """One network of a learner: its class and its layers."""
 
     prefix = "a model's "
+    classes = MODEL_FIELDS
 
     class_name: str = "MLPModel"
     """MLPModel is a perceptron, RNNModel has recurrent layers before it.
@@ -110,11 +107,6 @@ class ModelConfig(Config):
     """Units of the recurrent state. RNNModel only; None takes rsl_rl's 256."""
     rnn_num_layers: Annotated[int | None, at_least(1)] = None
     """Recurrent layers on top of each other. RNNModel only; None takes rsl_rl's 1."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range, and fields that the class does not take."""
-        Config.__post_init__(self)
-        check_class(self, self.class_name, self.prefix, MODEL_FIELDS)
 
     @property
     def least_weights(self) -> int:

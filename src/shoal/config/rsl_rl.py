@@ -42,14 +42,6 @@ class RslRlConfig(AgentConfig):
     critic: ModelConfig = field(default_factory=ModelConfig)
     """The value network."""
 
-    def to_rsl_rl(self) -> dict[str, Any]:
-        """Return the configuration that rsl_rl's runner reads, in new dicts and lists, which the runner edits.
-
-        Names are rsl_rl's. What is None is left out, so that rsl_rl's default holds, except that `rnd_cfg` and
-        `symmetry_cfg` are None while they are off.
-        """
-        return section(self)
-
     def __post_init__(self) -> None:
         """Refuse values out of range, and parts that do not fit together."""
         Config.__post_init__(self)
@@ -89,8 +81,12 @@ class RslRlConfig(AgentConfig):
         return {"mini_batch_size": num_envs * self.num_steps_per_env // self.algorithm.num_mini_batches}
 
 
-def section(config: DataclassInstance) -> dict[str, Any]:
-    """Return a configuration under rsl_rl's names, without what is not given."""
+def to_rsl_rl(config: DataclassInstance) -> dict[str, Any]:
+    """Return a configuration as rsl_rl reads it, in new dicts and lists, which its runner edits.
+
+    Names are rsl_rl's. What is None is left out, so that rsl_rl's default holds, except that `rnd_cfg` and
+    `symmetry_cfg` are None while they are off.
+    """
     made: dict[str, Any] = {}
     for name in (item.name for item in fields(config) if item.name != "enabled"):
         value = getattr(config, name)
@@ -104,7 +100,7 @@ def section(config: DataclassInstance) -> dict[str, Any]:
 def _value(value: Any) -> Any:  # noqa: ANN401 - a field of any configuration.
     """Return a field's value in new dicts and lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        return section(value)
+        return to_rsl_rl(value)
     if isinstance(value, dict):
         return {name: _value(item) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, (tuple, list)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -33,9 +32,14 @@ class GymEnv(Capabilities, VecEnv):
 
     def __init__(self, config: GymConfig, *, num_envs: int, device: str, seed: int) -> None:
         """Make `num_envs` environments, and begin episodes."""
-        kinds = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
-        make = partial(_make, config.env_id, config.max_episode_steps)
-        self._envs = kinds[config.vectorization]([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._envs: Any = gymnasium.make_vec(
+            config.env_id,
+            num_envs,
+            config.vectorization,
+            {"autoreset_mode": AutoresetMode.SAME_STEP},
+            [FlattenObservation],
+            max_episode_steps=config.max_episode_steps,
+        )
         self.cfg, self.num_envs, self.device = config, num_envs, device
         self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
         spec = self._envs.spec
@@ -89,11 +93,6 @@ class GymEnv(Capabilities, VecEnv):
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         """Return a copy on the device, in 32 bits: Gymnasium may write its arrays again."""
         return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-
-def _make(env_id: str, max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
-    """Make one environment with flat observations."""
-    return FlattenObservation(gymnasium.make(env_id, max_episode_steps=max_episode_steps))
 
 
 def _seed_of(seed: int, index: int) -> int:

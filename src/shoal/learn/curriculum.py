@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from shoal.envs.capabilities import Capabilities
 from shoal.learn.groups import World
@@ -16,13 +15,10 @@ from shoal.learn.groups import World
 
 def pool_curriculum(env: Capabilities, world: World) -> dict[str, list[float]]:
     """Return what the curricula of all ranks have come to: counts by name. A collective where a task has any."""
-    pooled: dict[str, list[float]] = {}
-    for name, own in env.curriculum().items():
-        total = torch.as_tensor(own, dtype=torch.float64, device=world.device)
-        if world.is_distributed:
-            dist.all_reduce(total)
-        pooled[name] = total.tolist()
-    return pooled
+    return {
+        name: world.sum_(torch.as_tensor(own, dtype=torch.float64, device=world.device)).tolist()
+        for name, own in env.curriculum().items()
+    }
 
 
 def restore_curriculum(env: Capabilities, saved: Mapping[str, list[float]]) -> None:

@@ -180,7 +180,7 @@ class FastSacLearner(TorchLearner):
 
     def policy(self) -> Policy:
         """Return the actor without noise."""
-        return self._inputs.policy(_Deterministic(self.actor, self.config.action_limit))
+        return self._inputs.policy(self.actor)
 
     def state(self) -> dict[str, Any]:
         """Return networks and optimizers; the replay buffer is not saved."""
@@ -211,7 +211,8 @@ class FastSacLearner(TorchLearner):
     def metrics(self) -> dict[str, float]:
         """Return learning rate, temperature and the scale of rewards."""
         rate, temperature = self.config.learning_rate, float(self.temperature().detach())
-        return {"Loss/learning_rate": rate, "Policy/temperature": temperature, "Policy/reward_scale": self.scale.factor}
+        scale = 1 / float(self.scale.divisor)
+        return {"Loss/learning_rate": rate, "Policy/temperature": temperature, "Policy/reward_scale": scale}
 
 
 def _perceptron(sizes: Sequence[int]) -> nn.Sequential:
@@ -229,8 +230,14 @@ class _Actor(nn.Module):
         super().__init__()
         self.normaliser = EmpiricalNormalization(num_observations)
         self.network = _perceptron([num_observations, *config.actor_hidden_dims, 2 * num_actions])
+        self.limit = config.action_limit
 
-    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Return the most likely actions for the environments. Shape (num, num_actions)."""
+        mean, _ = self._distribution(observations)
+        return torch.tanh(mean) * self.limit
+
+    def _distribution(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and log standard deviation before tanh. Shapes (num, num_actions)."""
         mean, raw = self.network(self.normaliser(observations)).chunk(2, dim=-1)
         low, high = _LOG_STD_RANGE
@@ -238,25 +245,12 @@ class _Actor(nn.Module):
 
     def sample(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return actions in [-1, 1], shape (num, num_actions), and their log-probabilities, shape (num,)."""
-        mean, log_std = self(observations)
+        mean, log_std = self._distribution(observations)
         noise = torch.randn_like(mean)
         raw = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         slope = TanhTransform().log_abs_det_jacobian(raw, None)  # It reads no result.
         return torch.tanh(raw), (gaussian - slope).sum(dim=-1)
-
-
-class _Deterministic(nn.Module):
-    """The actor's most likely action."""
-
-    def __init__(self, actor: _Actor, limit: float) -> None:
-        super().__init__()
-        self.actor, self.limit = actor, limit
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return actions of shape (num, num_actions)."""
-        mean, _ = self.actor(observations)
-        return torch.tanh(mean) * self.limit
 
 
 class _Critics(nn.Module):
@@ -329,11 +323,6 @@ class _RewardScale(nn.Module):
     def divisor(self) -> torch.Tensor:
         """What rewards are divided by. Shape (1,)."""
         return torch.maximum(self.returns.std, self.largest / self.max_return).clamp(min=1e-6)
-
-    @property
-    def factor(self) -> float:
-        """What rewards are multiplied with."""
-        return 1 / float(self.divisor)
 
     def forward(self, rewards: torch.Tensor) -> torch.Tensor:
         """Return scaled rewards."""

@@ -17,7 +17,7 @@ from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class
 from tensordict import TensorDict
 
 from shoal.config.grpo import GrpoConfig
-from shoal.config.rsl_rl import section
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.learn.groups import World
@@ -44,14 +44,26 @@ class GrpoLearner(TorchLearner):
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         observations = env.get_observations()
         groups = observation_sets(observations, config, "actor")
-        model, settings = resolve_class(section(config)["actor"])
+        model, settings = resolve_class(to_rsl_rl(config)["actor"])
         self.actor: MLPModel = model(observations, groups, "actor", env.num_actions, **settings).to(world.device)
         self.reference: MLPModel | None = copy.deepcopy(self.actor) if config.reference == "start" else None
         self.is_new = True
         """Whether nothing was learned yet: then the reference is the present policy."""
         self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.learning_rate)
         self.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-        self._rollout = _Rollout(observations.select(*self.actor.obs_groups), env.num_actions, self.steps_per_iteration)
+        zeros = torch.zeros(env.num_envs, device=world.device)
+        step: Any = TensorDict(
+            {
+                "observations": observations.select(*self.actor.obs_groups),
+                "actions": zeros.unsqueeze(1).expand(-1, env.num_actions),
+                "log_probs": zeros,
+                "rewards": zeros,
+                "ended": zeros.bool(),
+            },
+            batch_size=[env.num_envs],
+        )
+        self._rollout: TensorDict = step.expand(self.steps_per_iteration, env.num_envs).clone()
+        """Experience of one iteration. Shapes (num_steps, num_envs, ...)."""
 
     @property
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -73,35 +85,34 @@ class GrpoLearner(TorchLearner):
         with torch.inference_mode():
             env.begin_episodes(self.config.group_size)
             for step in range(self.steps_per_iteration):
-                observations = env.observations
+                observations = env.observations.select(*self.actor.obs_groups)
                 actions = self.actor(observations, stochastic_output=True)
                 log_probs = self.actor.get_output_log_prob(actions)
                 _, rewards, dones, _ = env.step(actions)
-                rollout.add(step, observations, dones, actions=actions, log_probs=log_probs, rewards=rewards)
+                new = {"actions": actions, "log_probs": log_probs, "rewards": rewards, "ended": dones != 0}
+                rollout[step].update_({"observations": observations, **new})
             if self.check_for_nan:
                 newest = env.observations.select(*self.actor.obs_groups)
-                refuse_non_finite_rollout(env, rollout.observations, rollout.rewards, newest)
+                refuse_non_finite_rollout(env, rollout["observations"], rollout["rewards"], newest)
         env.end_rollout()
-        advantages = group_advantages(rollout.rewards, rollout.is_running, self.config.gamma, self.config.group_size)
-        return self._update(advantages)
+        return self._update(rollout)
 
-    def _update(self, advantages: torch.Tensor) -> dict[str, float]:
+    def _update(self, rollout: TensorDict) -> dict[str, float]:
         """Take all optimizer steps of an iteration; return mean losses of this rank."""
-        config, rollout = self.config, self._rollout
-        weights = rollout.is_running.flatten().to(torch.float32)
+        config = self.config
+        is_running = rollout["ended"].cumsum(dim=0) == rollout["ended"]  # Of the first episode.
+        advantages = group_advantages(rollout["rewards"], is_running, config.gamma, config.group_size).flatten()
+        weights = is_running.flatten().to(torch.float32)
         # Ranks may have different numbers of samples, of which each counts the same.
-        samples = self.world.sum_(weights.sum(dtype=torch.float64)) / self.world.size
-        weights = weights * (len(weights) / samples).to(torch.float32)
-        observations, actions, log_probs = rollout.flat()
-        advantages = advantages.flatten()
+        number = self.world.sum_(weights.sum(dtype=torch.float64)) / self.world.size
+        weights = weights * (len(weights) / number).to(torch.float32)
+        samples = rollout.select("observations", "actions", "log_probs").flatten(0, 1)
         totals: dict[str, torch.Tensor] = {}
         size = len(weights) // config.num_mini_batches
         for _ in range(config.num_learning_epochs):
             order = torch.randperm(len(weights), device=weights.device)
             for batch in order[: size * config.num_mini_batches].view(config.num_mini_batches, size):
-                losses = self._losses(
-                    observations[batch], actions[batch], log_probs[batch], advantages[batch], weights[batch]
-                )
+                losses = self._losses(samples[batch], advantages[batch], weights[batch])
                 self.optimizer.zero_grad()
                 loss = losses["surrogate"] - config.entropy_coef * losses["entropy"]
                 (loss + config.kl_coef * losses["reference_kl"] if "reference_kl" in losses else loss).backward()
@@ -111,22 +122,16 @@ class GrpoLearner(TorchLearner):
                 self.optimizer.step()
                 for name, value in losses.items():
                     totals[name] = totals.get(name, 0) + value.detach()
-        self.actor.update_normalization(observations)
+        self.actor.update_normalization(samples["observations"])
         updates = config.num_learning_epochs * config.num_mini_batches
         return dict(zip(totals, (torch.stack(list(totals.values())) / updates).tolist(), strict=True))
 
-    def _losses(
-        self,
-        observations: TensorDict,
-        actions: torch.Tensor,
-        old_log_probs: torch.Tensor,
-        advantages: torch.Tensor,
-        weights: torch.Tensor,
-    ) -> dict[str, torch.Tensor]:
+    def _losses(self, samples: TensorDict, advantages: torch.Tensor, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the weighted means of clipped surrogate, entropy and divergence from the reference."""
+        observations, actions = samples["observations"], samples["actions"]
         self.actor(observations, stochastic_output=True)
         log_probs = self.actor.get_output_log_prob(actions)
-        ratio = torch.exp(log_probs - old_log_probs)
+        ratio = torch.exp(log_probs - samples["log_probs"])
         clipped = ratio.clamp(1 - self.config.clip_param, 1 + self.config.clip_param)
         losses = {
             "surrogate": -(weights * torch.min(ratio * advantages, clipped * advantages)).mean(),
@@ -169,42 +174,6 @@ class GrpoLearner(TorchLearner):
         """Return learning rate and exploration noise."""
         spread = float(self.actor.output_std.detach().mean())
         return {"Loss/learning_rate": self.config.learning_rate, "Policy/mean_std": spread}
-
-
-class _Rollout:
-    """Experience of one iteration. Shapes (num_steps, num_envs, ...)."""
-
-    def __init__(self, observations: TensorDict, num_actions: int, num_steps: int) -> None:
-        num_envs, device = observations.batch_size[0], observations.device
-        self.observations = TensorDict(
-            {
-                name: torch.zeros(num_steps, *group.shape, dtype=group.dtype, device=device)
-                for name, group in observations.items()
-            },
-            batch_size=[num_steps, num_envs],
-            device=device,
-        )
-        self.actions = torch.zeros(num_steps, num_envs, num_actions, device=device)
-        self.log_probs = torch.zeros(num_steps, num_envs, device=device)
-        self.rewards = torch.zeros(num_steps, num_envs, device=device)
-        self.is_running = torch.zeros(num_steps, num_envs, dtype=torch.bool, device=device)
-        """Whether a step belongs to the environment's first episode."""
-        self._running = torch.zeros(num_envs, dtype=torch.bool, device=device)
-
-    def add(self, step: int, observations: TensorDict, dones: torch.Tensor, **values: torch.Tensor) -> None:
-        """Store one step of all environments: observations, whether it ended the episode, and what `values` name."""
-        if step == 0:
-            self._running.fill_(value=True)
-        for name, group in self.observations.items():
-            group[step].copy_(observations[name])
-        for name, each in values.items():
-            getattr(self, name)[step].copy_(each)
-        self.is_running[step].copy_(self._running)
-        self._running &= dones == 0
-
-    def flat(self) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
-        """Return observations, actions and log-probabilities of all steps. Shapes (num_steps * num_envs, ...)."""
-        return self.observations.flatten(0, 1), self.actions.flatten(0, 1), self.log_probs.flatten(0, 1)
 
 
 def group_advantages(rewards: torch.Tensor, is_running: torch.Tensor, gamma: float, group_size: int) -> torch.Tensor:

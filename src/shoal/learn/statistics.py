@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -187,14 +188,14 @@ class Statistics:
         by_rank[each * rank : each * (rank + 1)] = seconds
         num_new = float(len(self._log.keys() - set(names)))
         plain = [*losses.values(), *by_rank, *(float(count) for count in counts.values()), num_new]
-        values = self._sum_over_ranks([self._episode_sums()], names, plain)
+        values = iter(self._sum_over_ranks([self._episode_sums()], names, plain))
 
-        episode = _take(values, self._size)
-        logged = {name: _take(values, 2) for name in names}
-        mean_losses = {name: _take(values, 1)[0] / size for name in losses}
-        all_seconds = _take(values, each * size)
-        counted = {name: int(_take(values, 1)[0]) for name in counts}
-        if values[0]:  # Some rank has new names.
+        episode = list(islice(values, self._size))
+        logged = {name: list(islice(values, 2)) for name in names}
+        mean_losses = {name: next(values) / size for name in losses}
+        all_seconds = list(islice(values, each * size))
+        counted = {name: int(next(values)) for name in counts}
+        if next(values):  # Some rank has new names.
             logged |= self._pool_new_names()
         self._log.clear()
         self._extend_window(episode)
@@ -250,8 +251,8 @@ class Statistics:
         everywhere = {name for names in self._world.gather_strings(sorted(self._log)) for name in names}
         new = sorted(everywhere - set(self._names))
         self._names += new
-        values = self._sum_over_ranks([], new, [])
-        return {name: _take(values, 2) for name in new}
+        values = iter(self._sum_over_ranks([], new, []))
+        return {name: list(islice(values, 2)) for name in new}
 
     def _extend_window(self, episode: list[float]) -> None:
         """Keep the newest iterations that together hold at least `WINDOW_EPISODES` episodes."""
@@ -275,10 +276,3 @@ class Statistics:
             **({WHOLE_REWARD: whole_return / whole_count} if whole_count else {}),
             **dict(zip(self._terms, terms, strict=True)),
         }
-
-
-def _take(values: list[float], count: int) -> list[float]:
-    """Remove and return the first `count` values."""
-    taken = values[:count]
-    del values[:count]
-    return taken

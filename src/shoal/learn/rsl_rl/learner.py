@@ -9,6 +9,7 @@ from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.config import DistillationConfig, RslRlConfig
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit, prints_to_log
@@ -29,7 +30,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         self.config: Any = config
         self.check_for_nan = config.check_for_nan
         self.steps_per_iteration = config.num_steps_per_env
-        library_config = config.to_rsl_rl()
+        library_config = to_rsl_rl(config)
         algorithm = library_config["algorithm"]["class_name"]
         library_config["algorithm"]["class_name"] = self.algorithms.get(algorithm, algorithm)
         with prints_to_log():
