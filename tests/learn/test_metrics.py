@@ -97,7 +97,8 @@ def test_closing_a_writer_that_cannot_flush_is_no_failure(caplog: pytest.LogCapt
             raise OSError(message)
 
     with caplog.at_level(logging.WARNING):
-        SafeWriter(Late()).close()
+        late: Any = Late()
+        SafeWriter(late).close()
     assert "Late lost metrics (OSError: no room); training goes on." in caplog.text
 
 

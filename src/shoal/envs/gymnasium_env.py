@@ -60,7 +60,7 @@ class GymEnv(Capabilities, VecEnv):
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
         seeds = None if seed is None else [_seed_of(seed, first + index) for index in range(self.num_envs)]
-        self._observe(self._envs.reset(seed=seeds)[0])
+        self._policy = self._tensor(self._envs.reset(seed=seeds)[0])
         self._lengths.zero_()
 
     def keep_final_observations(self) -> None:
@@ -75,7 +75,7 @@ class GymEnv(Capabilities, VecEnv):
         """Advance every environment by one action, shape (num_envs, num_actions)."""
         taken = self._to_action(actions.detach().cpu().numpy())
         observations, rewards, terminated, truncated, infos = self._envs.step(taken)
-        self._observe(observations)
+        self._policy = self._tensor(observations)
         dones = torch.from_numpy(terminated | truncated).to(self.device)
         extras: dict[str, Any] = {"time_outs": torch.from_numpy(truncated & ~terminated).to(self.device)}
         if self._final is not None and "final_obs" in infos:
@@ -86,9 +86,6 @@ class GymEnv(Capabilities, VecEnv):
             extras["final_observation"] = {"policy": self._final}
         self._lengths = torch.where(dones, 0, self._lengths + 1)
         return self.get_observations(), self._tensor(rewards), dones, extras
-
-    def _observe(self, observations: np.ndarray) -> None:
-        self._policy = self._tensor(observations)
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         """Return a copy on the device, in 32 bits: Gymnasium may write its arrays again."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from rsl_rl.env import VecEnv
 
@@ -19,7 +20,6 @@ from shoal.config.plain import from_plain
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoints import Snapshot
-from shoal.learn.curriculum import pool_curriculum, restore_curriculum
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged
 from shoal.learn.learner import Learner, does_not_fit, refuse_other_moments
@@ -204,7 +204,11 @@ class TrainingLoop:
     def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
         """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""
         if last or self.iteration % self.config.agent.save_interval == 0:
-            curriculum = pool_curriculum(self.capabilities, self.world)
+            # Numbers of environments, not the level of each: they fit any number of workers and environments.
+            curriculum = {
+                name: self.world.sum_(torch.as_tensor(counts, dtype=torch.float64, device=self.world.device)).tolist()
+                for name, counts in self.capabilities.curriculum().items()
+            }
             # Returns on different levels of a curriculum cannot be compared.
             metric = self.capabilities.best_metric or (None if curriculum else WHOLE_REWARD)
             if self.config.eval_interval:  # An evaluation has no curriculum.
@@ -228,7 +232,7 @@ class TrainingLoop:
     def state(self, curriculum: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
         """Return the state for `restore` in rsl_rl's layout, so that plain rsl_rl loads it too.
 
-        rsl_rl's `iter` is the iteration last done, counted from 0. `curriculum` is the result of `pool_curriculum`.
+        rsl_rl's `iter` is the iteration last done, counted from 0. `curriculum` has the counts of all ranks by name.
         """
         state = self.learner.state()
         ours = {
@@ -258,4 +262,5 @@ class TrainingLoop:
         with does_not_fit({}, state):
             for name, optimizer in getattr(self.learner, "optimizers", {}).items():
                 refuse_other_moments(name, optimizer)
-            restore_curriculum(self.capabilities, ours.get("curriculum", {}))
+            if curriculum := ours.get("curriculum"):
+                self.capabilities.set_curriculum({name: np.array(counts) for name, counts in curriculum.items()})

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
@@ -28,18 +28,6 @@ _INIT_TIMEOUT_S = 60.0
 """Time limit for a server that does not answer, while the other ranks wait [s]."""
 _FINISH_TIMEOUT_S = 20.0
 """Less than a scheduler leaves after SIGTERM [s]. Unsent metrics are on the disk."""
-
-
-class MetricsWriter(Protocol):
-    """Writes the metrics of each iteration."""
-
-    def write(self, row: Mapping[str, float]) -> None:
-        """Write one row; `iteration` and `Train/total_steps` are always in it."""
-        ...
-
-    def close(self) -> None:
-        """Flush and release."""
-        ...
 
 
 class JsonLinesWriter:
@@ -195,12 +183,12 @@ def _summary(error: Exception) -> str:
 class SafeWriter:
     """Catches the errors of a writer: it logs the first one and goes on with the next row."""
 
-    def __init__(self, writer: MetricsWriter) -> None:
+    def __init__(self, writer: JsonLinesWriter | TensorBoardWriter | WandbWriter) -> None:
         self._writer = writer
         self._has_warned = False
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Write one row."""
+        """Write one row; `iteration` and `Train/total_steps` are always in it."""
         self._try(lambda: self._writer.write(row))
 
     def close(self) -> None:
@@ -217,14 +205,14 @@ class SafeWriter:
             self._has_warned = True
 
 
-def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[MetricsWriter]:
+def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[SafeWriter]:
     """Open `metrics.jsonl` and the writer that `--logger` names."""
-    writers: list[MetricsWriter] = [JsonLinesWriter(run, iteration)]
+    writers = [SafeWriter(JsonLinesWriter(run, iteration))]
     if config.logger == "tensorboard":
-        writers.append(TensorBoardWriter(run, config, iteration))
+        writers.append(SafeWriter(TensorBoardWriter(run, config, iteration)))
     elif config.logger == "wandb":
         try:
-            writers.append(WandbWriter(run, config))
+            writers.append(SafeWriter(WandbWriter(run, config)))
         except Exception as error:  # noqa: BLE001  The client raises many kinds.
             logger.warning("W&B cannot be used (%s); training goes on without it.", _summary(error))
-    return [SafeWriter(writer) for writer in writers]
+    return writers

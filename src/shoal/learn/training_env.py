@@ -67,7 +67,3 @@ class TrainingEnv:
         """Mark the end of the rollout: what follows counts as learning."""
         self.collected_at = time.perf_counter()
         self.world.beat.enter("update")
-
-    def mark(self) -> None:
-        """Mark progress within an update."""
-        self.world.beat.mark()

@@ -30,7 +30,8 @@ class RlGamesLearner(TorchLearner):
     def __init__(self, env: VecEnv, config: RlGamesConfig, world: World) -> None:
         self.world, self.config = world, config
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
-        params = _params(config)
+        # The plan has read and checked the file.
+        params: dict[str, Any] = config.to_params() if config.yaml is None else parse_yaml(config.yaml)["params"]
         self._has_states = params["config"].get("central_value_config") is not None
         self._inputs = FlatObservations(env, config, *(("actor", "critic") if self._has_states else ("actor",)))
         info = {
@@ -145,11 +146,6 @@ class RlGamesLearner(TorchLearner):
         """Return learning rate and exploration noise."""
         sigma = self.agent.experience_buffer.tensor_dict["sigmas"]
         return {"Loss/learning_rate": float(self.agent.last_lr), "Policy/mean_std": float(sigma.mean())}
-
-
-def _params(config: RlGamesConfig) -> dict[str, Any]:
-    """Return the settings of the file, which the plan has read and checked, or those of the configuration."""
-    return config.to_params() if config.yaml is None else parse_yaml(config.yaml)["params"]
 
 
 def _box(size: int) -> gymnasium.spaces.Box:

@@ -66,7 +66,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         env.end_rollout()
         with torch.inference_mode():
             self.alg.compute_returns(env.observations)
-        env.mark()
+        self.world.beat.mark()
         try:
             return self.alg.update()
         except RuntimeError:  # torch fails to sample from a policy with NaN weights, and blames the sampling.

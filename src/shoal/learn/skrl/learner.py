@@ -366,30 +366,23 @@ def _off_policy(
     config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World
 ) -> tuple[dict[str, Any], RandomMemory, dict[str, Model]]:
     """Return settings, memory and critics of SAC and TD3."""
-    own = config.off_policy
-    names = ("gradient_steps", "batch_size", "discount_factor", "polyak", "learning_rate", "random_timesteps")
-    settings = settings_of(config, spaces, world, _PooledScaler)
-    settings |= {name: getattr(own, name) for name in (*names, "learning_starts", "grad_norm_clip")}
-    memory = RandomMemory(memory_size=own.memory_size, num_envs=num_envs, device=world.device, replacement=True)
+    own = asdict(config.off_policy)
+    memory = RandomMemory(memory_size=own.pop("memory_size"), num_envs=num_envs, device=world.device, replacement=True)
+    settings = settings_of(config, spaces, world, _PooledScaler) | own
     names = ("critic_1", "critic_2", "target_critic_1", "target_critic_2")
     return settings, memory, {name: _Critic(config, spaces, of_actions=True) for name in names}
 
 
 def _make_sac(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
     settings, memory, critics = _off_policy(config, num_envs, spaces, world)
-    settings |= {
-        name: getattr(config.sac, name) for name in ("learn_entropy", "initial_entropy_value", "target_entropy")
-    }
     models = {"policy": _SquashedPolicy(config, spaces), **critics}
     return skrl_sac.SAC(models=models, memory=memory, cfg=settings, **spaces)
 
 
 def _make_td3(config: SkrlConfig, num_envs: int, spaces: Mapping[str, Any], world: World) -> Agent:
     settings, memory, critics = _off_policy(config, num_envs, spaces, world)
-    td3 = config.td3
     for name in ("exploration_noise", "smooth_regularization_noise"):
         settings[name] = GaussianNoise
-        settings[f"{name}_kwargs"] = {"mean": 0.0, "std": getattr(td3, name), "device": world.device}
-    settings |= {name: getattr(td3, name) for name in ("policy_delay", "smooth_regularization_clip")}
+        settings[f"{name}_kwargs"] = {"mean": 0.0, "std": getattr(config.td3, name), "device": world.device}
     policies = {name: _DeterministicPolicy(config, spaces) for name in ("policy", "target_policy")}
     return skrl_td3.TD3(models=policies | critics, memory=memory, cfg=settings, **spaces)
