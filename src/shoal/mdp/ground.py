@@ -1,20 +1,12 @@
-"""Terrain queries of kernels: height and slope at a point, and the height scan.
+"""Terrain queries of kernels: height and slope at a point.
 
 A height field is a grid of heights. Between its points the ground is made of triangles, two for each cell, which share
 the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 import warp as wp
-
-SCAN_LIMIT = wp.constant(1.0)
-"""Heights of a scan are clipped to this [m]."""
 
 
 @wp.struct
@@ -67,33 +59,3 @@ def clearance_of(ground: Ground, place: wp.vec3) -> wp.float32:
     """Return the distance of a point from the plane of the triangle below it [m]; negative below ground."""
     surface = surface_at(ground, place[0], place[1])
     return (place[2] - surface[0]) / wp.sqrt(1.0 + surface[1] * surface[1] + surface[2] * surface[2])
-
-
-@wp.kernel(enable_backward=False)
-def scan(
-    ground: Ground,
-    points: wp.array[wp.vec2],
-    usual_height: wp.float32,
-    noise: wp.float32,
-    first_column: wp.int32,
-    qpos: wp.array2d[wp.float32],
-    rng: wp.array[wp.uint32],
-    policy: wp.array2d[wp.float32],
-    critic: wp.array2d[wp.float32],
-) -> None:
-    """Height scan: the height of the base above the ground, less that in the keyframe, at points that turn with it.
-
-    One thread for each point. Noise follows from the environment's random state, which `observe` has advanced.
-    """
-    env, index = wp.tid()
-    # Warp's quaternions have the real part last.
-    ahead = wp.quat_rotate(wp.quat(qpos[env, 4], qpos[env, 5], qpos[env, 6], qpos[env, 3]), wp.vec3(1.0, 0.0, 0.0))
-    heading = wp.atan2(ahead[1], ahead[0])
-    point = points[index]
-    x = qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
-    y = qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
-    surface = surface_at(ground, x, y)
-    depth = wp.clamp(qpos[env, 2] - usual_height - surface[0], -SCAN_LIMIT, SCAN_LIMIT)
-    random = wp.rand_init(wp.int32(rng[env]), index)
-    critic[env, first_column + index] = depth
-    policy[env, first_column + index] = depth + noise * wp.randf(random, -1.0, 1.0)

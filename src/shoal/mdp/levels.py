@@ -4,11 +4,6 @@ They read the task's first command as a velocity along x and y [m/s], and need a
 promote by the distance from the start, which says little if the command changes every few seconds.
 """
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false, reportReturnType=false, reportCallIssue=false, reportInvalidTypeForm=false
-# pyright: reportOperatorIssue=false, reportAssignmentType=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -45,9 +45,6 @@ _LIBRARIES = {
 _LONGEST = 400
 """Most characters of another library's error that are shown: MuJoCo lists all names of a model."""
 
-_PACKAGES = {"gymnasium": "gymnasium"}
-"""Import name of each extra that tasks need."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
