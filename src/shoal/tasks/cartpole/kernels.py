@@ -15,7 +15,7 @@ which without friction are the original ones::
 They are integrated by the semi-implicit Euler method, as MuJoCo's Euler integrator does: speeds first, and
 then positions with the new speeds.
 
-A row of `state` is x, theta, x', theta'.
+Rows of `qpos` are x and theta, rows of `qvel` x' and theta', as in MuJoCo.
 """
 
 from __future__ import annotations
@@ -97,16 +97,15 @@ def swung_up(state: wp.vec4, action: wp.float32, centred_margin: wp.float32, slo
 
 
 @wp.func
-def loaded(state: wp.array2d[wp.float32], env: wp.int32) -> wp.vec4:
-    """Return one environment's row of `state`."""
-    return wp.vec4(state[env, 0], state[env, 1], state[env, 2], state[env, 3])
-
-
-@wp.func
-def store(state: wp.array2d[wp.float32], env: wp.int32, row: wp.vec4) -> None:
-    """Write one environment's row of `state`."""
-    for column in range(4):
-        state[env, column] = row[column]
+def simulated(
+    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], env: wp.int32, action: wp.float32, plant: Plant
+) -> wp.vec4:
+    """Simulate one action in one environment, and return its new state."""
+    after = pushed(wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1]), action, plant)
+    for joint in range(2):
+        qpos[env, joint] = after[joint]
+        qvel[env, joint] = after[2 + joint]
+    return after
 
 
 @wp.kernel(enable_backward=False)
@@ -115,15 +114,15 @@ def simulate_balance(
     plant: Plant,
     rail_half_length: wp.float32,
     fallen_angle: wp.float32,
-    state: wp.array2d[wp.float32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
     """Simulate one action; reward an upright pole, a centred cart and little force."""
     env = wp.tid()
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
-    after = pushed(loaded(state, env), action, plant)
-    store(state, env, after)
+    after = simulated(qpos, qvel, env, action, plant)
     off_centre = after[0] / rail_half_length
     terms[env, 0] = 1.0
     terms[env, 1] = off_centre * off_centre
@@ -138,15 +137,15 @@ def simulate_swingup(
     rail_half_length: wp.float32,
     centred_margin: wp.float32,
     slow_margin: wp.float32,
-    state: wp.array2d[wp.float32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
     terms: wp.array2d[wp.float32],
     terminated: wp.array[wp.bool],
 ) -> None:
     """Simulate one action; reward an upright and slow pole over a centred cart, at little force."""
     env = wp.tid()
     action = wp.clamp(actions[env, 0], -1.0, 1.0)
-    after = pushed(loaded(state, env), action, plant)
-    store(state, env, after)
+    after = simulated(qpos, qvel, env, action, plant)
     terms[env, 0] = swung_up(after, action, centred_margin, slow_margin)
     terminated[env] = wp.abs(after[0]) > rail_half_length
 
@@ -157,73 +156,39 @@ def reset_cartpole(
     start_angle: wp.float32,
     ranges: wp.vec4,
     rng: wp.array[wp.uint32],
-    state: wp.array2d[wp.float32],
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
 ) -> None:
     """Begin a new episode where the last one is done: near the middle, with the pole near `start_angle`."""
     env = wp.tid()
     if not done[env]:
         return
     random = rng[env]
-    for column in range(4):
-        state[env, column] = ranges[column] * wp.randf(random, -1.0, 1.0)
-    state[env, 1] += start_angle
+    for joint in range(2):
+        qpos[env, joint] = ranges[joint] * wp.randf(random, -1.0, 1.0)
+    for joint in range(2):
+        qvel[env, joint] = ranges[2 + joint] * wp.randf(random, -1.0, 1.0)
+    qpos[env, 1] += start_angle
     rng[env] = random
 
 
 @wp.kernel(enable_backward=False)
-def observe_cartpole(state: wp.array2d[wp.float32], scales: wp.vec3, observation: wp.array2d[wp.float32]) -> None:
+def observe_cartpole(
+    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], scales: wp.vec3, observation: wp.array2d[wp.float32]
+) -> None:
     """Observe position, sine and cosine of the angle, and both speeds, each about as large as 1."""
     env = wp.tid()
-    observation[env, 0] = state[env, 0] * scales[0]
-    observation[env, 1] = wp.sin(state[env, 1])
-    observation[env, 2] = wp.cos(state[env, 1])
-    observation[env, 3] = state[env, 2] * scales[1]
-    observation[env, 4] = state[env, 3] * scales[2]
-
-
-# The same around MuJoCo, whose state is in two arrays.
+    observation[env, 0] = qpos[env, 0] * scales[0]
+    observation[env, 1] = wp.sin(qpos[env, 1])
+    observation[env, 2] = wp.cos(qpos[env, 1])
+    observation[env, 3] = qvel[env, 0] * scales[1]
+    observation[env, 4] = qvel[env, 1] * scales[2]
 
 
 @wp.kernel(enable_backward=False)
 def apply_cartpole_actions(
     actions: wp.array2d[wp.float32], force_limit: wp.float32, ctrl: wp.array2d[wp.float32]
 ) -> None:
-    """Write the force of an action to the controls [N]."""
+    """Write the force of an action to MuJoCo's controls [N]."""
     env = wp.tid()
     ctrl[env, 0] = force_limit * wp.clamp(actions[env, 0], -1.0, 1.0)
-
-
-@wp.kernel(enable_backward=False)
-def scatter_cartpole(
-    done: wp.array[wp.bool],
-    state: wp.array2d[wp.float32],
-    qpos: wp.array2d[wp.float32],
-    qvel: wp.array2d[wp.float32],
-) -> None:
-    """Copy first states of new episodes to MuJoCo's."""
-    env = wp.tid()
-    if done[env]:
-        for joint in range(2):
-            qpos[env, joint] = state[env, joint]
-            qvel[env, joint] = state[env, 2 + joint]
-
-
-@wp.kernel(enable_backward=False)
-def reward_swingup(
-    actions: wp.array2d[wp.float32],
-    qpos: wp.array2d[wp.float32],
-    qvel: wp.array2d[wp.float32],
-    rail_half_length: wp.float32,
-    centred_margin: wp.float32,
-    slow_margin: wp.float32,
-    state: wp.array2d[wp.float32],
-    terms: wp.array2d[wp.float32],
-    terminated: wp.array[wp.bool],
-) -> None:
-    """Copy MuJoCo's state to `state`, and reward as `simulate_swingup` does."""
-    env = wp.tid()
-    action = wp.clamp(actions[env, 0], -1.0, 1.0)
-    after = wp.vec4(qpos[env, 0], qpos[env, 1], qvel[env, 0], qvel[env, 1])
-    store(state, env, after)
-    terms[env, 0] = swung_up(after, action, centred_margin, slow_margin)
-    terminated[env] = wp.abs(after[0]) > rail_half_length

@@ -19,21 +19,15 @@ class SwingupMujoco(CartpoleState[SwingupMujocoConfig], MujocoTask[SwingupMujoco
         """Return the cart-pole without shapes: there is nothing to collide."""
         return mujoco.MjModel.from_xml_string(model.model_xml(config))
 
+    def allocate(self) -> None:
+        """Make the constants of the kernels."""
+        super().allocate()
+        self.plant.decimation = 0  # The steps are MuJoCo's.
+
     def apply_actions(self) -> None:
         """Push the cart."""
         self.launch(kernels.apply_cartpole_actions, inputs=[self.actions, self.config.force_limit], outputs=[self.ctrl])
 
     def compute_rewards(self) -> None:
         """Compute rewards and terminations."""
-        config = self.config
-        limits = (config.rail_half_length, config.centred_margin, config.slow_margin)
-        self.launch(
-            kernels.reward_swingup,
-            inputs=[self.actions, self.qpos, self.qvel, *limits],
-            outputs=[self.state, self.terms, self.terminated],
-        )
-
-    def reset_state(self) -> None:
-        """Begin new episodes where done."""
-        self.reset_rows()
-        self.launch(kernels.scatter_cartpole, inputs=[self.done, self.state], outputs=[self.qpos, self.qvel])
+        self.simulate_swingup()

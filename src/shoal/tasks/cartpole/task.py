@@ -19,18 +19,22 @@ CartpoleConfigT = TypeVar("CartpoleConfigT", bound=CartpoleConfig)
 
 
 class CartpoleState(KernelTask[ConfigT]):
-    """State array, first states and observations of the cart-pole, in whatever engine."""
+    """First states, observations and rewards of the cart-pole, in whatever engine.
+
+    `qpos` has x [m] and theta [rad], `qvel` x' [m/s] and theta' [rad/s]. Shapes (num_envs, 2).
+    """
 
     observations: ClassVar = {"policy": 5}
     num_actions = 1
     start_angle: ClassVar[float] = math.pi
     """Angle of the pole when an episode begins [rad]."""
+    qpos: wp.array
+    qvel: wp.array
 
     def allocate(self) -> None:
-        """Make the state array and the constants of the kernels."""
+        """Make the constants of the kernels."""
         config = self.config
-        self.state = self.array("state", 4)
-        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
+        self.plant = kernels.plant_of(config)
         ranges = (config.reset_position_range, config.reset_angle_range)
         self.reset_ranges = wp.vec4(*ranges, config.reset_cart_speed_range, config.reset_pole_speed_range)
         scales = (config.rail_half_length, config.cart_speed_scale, config.pole_speed_scale)
@@ -42,14 +46,24 @@ class CartpoleState(KernelTask[ConfigT]):
 
         return model.scene(self.config)
 
-    def reset_rows(self) -> None:
-        """Write the first states of new episodes to `state`."""
+    def reset_state(self) -> None:
+        """Write the first states of new episodes."""
         inputs = [self.done, self.start_angle, self.reset_ranges]
-        self.launch(kernels.reset_cartpole, inputs, [self.rng, self.state])
+        self.launch(kernels.reset_cartpole, inputs, [self.rng, self.qpos, self.qvel])
 
     def observe(self) -> None:
         """Write the observations."""
-        self.launch(kernels.observe_cartpole, inputs=[self.state, self.scales], outputs=[self.obs["policy"]])
+        self.launch(kernels.observe_cartpole, inputs=[self.qpos, self.qvel, self.scales], outputs=[self.obs["policy"]])
+
+    def simulate_swingup(self) -> None:
+        """Push the cart for the steps of `plant`, and compute rewards and terminations of swinging up."""
+        config = self.config
+        margins = (config.centred_margin, config.slow_margin)
+        self.launch(
+            kernels.simulate_swingup,
+            inputs=[self.actions, self.plant, config.rail_half_length, *margins],
+            outputs=[self.qpos, self.qvel, self.terms, self.terminated],
+        )
 
 
 class Cartpole(CartpoleState[CartpoleConfigT]):
@@ -63,15 +77,17 @@ class Cartpole(CartpoleState[CartpoleConfigT]):
     def allocate(self) -> None:
         """Make the state array and the constants of the kernels."""
         super().allocate()
-        self.plant = kernels.plant_of(self.config)
+        self.state: Any = self.array("state", 4)
+        """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
+        self.qpos, self.qvel = self.state[:, :2], self.state[:, 2:]
 
     def positions(self) -> wp.array:
         """Return x [m] and theta [rad]. Shape (num_envs, 2)."""
-        return self.state[:, :2]  # pyright: ignore[reportReturnType]  No index array is used.
+        return self.qpos
 
     def reset(self) -> None:
         """Begin new episodes where done."""
-        self.reset_rows()
+        self.reset_state()
 
 
 class Balance(Cartpole[BalanceConfig]):
@@ -86,7 +102,7 @@ class Balance(Cartpole[BalanceConfig]):
         self.launch(
             kernels.simulate_balance,
             inputs=[self.actions, self.plant, self.config.rail_half_length, self.config.fallen_angle],
-            outputs=[self.state, self.terms, self.terminated],
+            outputs=[self.qpos, self.qvel, self.terms, self.terminated],
         )
 
 
@@ -98,10 +114,4 @@ class Swingup(Cartpole[SwingupConfig]):
 
     def simulate(self) -> None:
         """Push the cart, and compute rewards and terminations."""
-        config = self.config
-        margins = (config.centred_margin, config.slow_margin)
-        self.launch(
-            kernels.simulate_swingup,
-            inputs=[self.actions, self.plant, config.rail_half_length, *margins],
-            outputs=[self.state, self.terms, self.terminated],
-        )
+        self.simulate_swingup()
