@@ -86,15 +86,13 @@ def body_lin_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     # MuJoCo has velocities at the centre of mass of the robot.
     velocity = state.cvel[env, body]
     arm = state.xpos[env, body] - state.subtree_com[env, 1]
-    turning = wp.vec3(velocity[0], velocity[1], velocity[2])
-    return wp.vec3(velocity[3], velocity[4], velocity[5]) + wp.cross(turning, arm)
+    return wp.spatial_bottom(velocity) + wp.cross(wp.spatial_top(velocity), arm)
 
 
 @wp.func
 def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     """Return the angular velocity of a body in the world [rad/s]."""
-    velocity = state.cvel[env, body]
-    return wp.vec3(velocity[0], velocity[1], velocity[2])
+    return wp.spatial_top(state.cvel[env, body])
 
 
 @wp.func

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -361,31 +361,14 @@ def uses(function: Any) -> frozenset[str]:
     definition = ast.parse(textwrap.dedent(inspect.getsource(python)))
     scope = inspect.getclosurevars(python)
     known = {**scope.globals, **scope.nonlocals}
-    found = {
-        each.attr for each in ast.walk(definition) if isinstance(each, ast.Attribute) and _is_name(each.value, "state")
-    }
-    for call in _calls(definition):
-        callee = known.get(call[0])
-        for name in call[1:]:
+    read = (each for each in ast.walk(definition) if isinstance(each, ast.Attribute))
+    found = {each.attr for each in read if ast.unparse(each.value) == "state"}
+    called = (each.func for each in ast.walk(definition) if isinstance(each, ast.Call))
+    for first, *rest in (ast.unparse(each).split(".") for each in called):
+        callee = known.get(first)
+        for name in rest:
             callee = getattr(callee, name, None)
         is_kernel_function = isinstance(callee, wp.Function) and getattr(callee, "func", None) is not None
         if is_kernel_function or (inspect.isfunction(callee) and "state" in inspect.signature(callee).parameters):
             found |= uses(callee)
     return frozenset(found)
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _calls(tree: ast.AST) -> Iterator[list[str]]:
-    """Yield the parts of each called name."""
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Call):
-            parts: list[str] = []
-            node = each.func
-            while isinstance(node, ast.Attribute):
-                parts.insert(0, node.attr)
-                node = node.value
-            if isinstance(node, ast.Name):
-                yield [node.id, *parts]

@@ -63,13 +63,14 @@ class Geom:
 
 
 _OBJECTS = {
-    "joint": mujoco.mjtObj.mjOBJ_JOINT,
-    "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR,
-    "geom": mujoco.mjtObj.mjOBJ_GEOM,
-    "body": mujoco.mjtObj.mjOBJ_BODY,
-    "site": mujoco.mjtObj.mjOBJ_SITE,
-    "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
+    "joint": (mujoco.mjtObj.mjOBJ_JOINT, "njnt"),
+    "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "nu"),
+    "geom": (mujoco.mjtObj.mjOBJ_GEOM, "ngeom"),
+    "body": (mujoco.mjtObj.mjOBJ_BODY, "nbody"),
+    "site": (mujoco.mjtObj.mjOBJ_SITE, "nsite"),
+    "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, "nsensor"),
 }
+"""MuJoCo's type of each kind, and the field of `MjModel` with their number."""
 _PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
 _STRUCTS = {"joint": Joint, "actuator": Actuator, "geom": Geom}
 _SHOWN = 12
@@ -125,16 +126,9 @@ class Names:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
-        model, objects = self.model, _OBJECTS[kind]
-        count = {
-            "joint": model.njnt,
-            "actuator": model.nu,
-            "geom": model.ngeom,
-            "body": model.nbody,
-            "site": model.nsite,
-            "sensor": model.nsensor,
-        }[kind]
-        names = [mujoco.mj_id2name(model, objects, index) or "" for index in range(count)]
+        objects, count = _OBJECTS[kind]
+        indices = range(getattr(self.model, count))
+        names = [mujoco.mj_id2name(self.model, objects, index) or "" for index in indices]
         if kind == "joint":
             names = [name if self._is_scalar(index) else "" for index, name in enumerate(names)]
         return names
@@ -167,7 +161,7 @@ class Names:
             ShoalError: The model has no such sensor.
         """
         names = [contact_sensor(body, kind) for body in bodies]
-        missing = [name for name in names if mujoco.mj_name2id(self.model, _OBJECTS["sensor"], name) < 0]
+        missing = [name for name in names if mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name) < 0]
         if missing:
             raise ShoalError(
                 f"{path}: the model has no sensor '{missing[0]}': call add_contact_sensors() in build_model."

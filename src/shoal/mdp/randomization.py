@@ -17,6 +17,7 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.base import quat_of
 from shoal.mdp.names import Actuator, Geom, Joint
 from shoal.mdp.random import uniform
 
@@ -134,13 +135,9 @@ def pseudo_inertia(
     """
     for i in range(bodies.shape[0]):
         body = bodies[i]
-        real_first = state.default_body_iquat[body]
-        axes = wp.quat_to_matrix(wp.quat(real_first[1], real_first[2], real_first[3], real_first[0]))
-        mass, center, inertia = (
-            state.default_body_mass[body],
-            state.default_body_ipos[body],
-            state.default_body_inertia[body],
-        )
+        axes = wp.quat_to_matrix(quat_of(state.default_body_iquat[body]))
+        mass, center = state.default_body_mass[body], state.default_body_ipos[body]
+        inertia = state.default_body_inertia[body]
         # The second moments about the centre of mass: half the trace of the inertia, less the inertia.
         spread = axes * wp.diag(wp.vec3(0.5 * (inertia[0] + inertia[1] + inertia[2])) - inertia) * wp.transpose(axes)
         density = wp.exp(2.0 * draw(state, env, alpha, distribution))

@@ -134,9 +134,7 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "    state.action[env, column] = 0.0",
         "    state.last_action[env, column] = 0.0",
     )
-    for name, bound in _of_mode(config, terms, "reset"):
-        del name
-        source.add(bound.call())
+    source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
     for at, name in enumerate(terms.commands):
         source.add(*_new_command(config, terms, binder, at, name))
     for at, (name, _) in enumerate(_of_mode(config, terms, "interval")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -50,11 +50,8 @@ class ControlPanel:
 
     def clicks(self) -> Iterator[Action]:
         """Yield the buttons clicked since the last call."""
-        while True:
-            try:
-                yield self._clicks.get_nowait()
-            except Empty:
-                return
+        while not self._clicks.empty():
+            yield self._clicks.get()
 
     @property
     def commands(self) -> list[float] | None:

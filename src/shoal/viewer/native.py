@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from shoal.config import PlayConfig
 from shoal.learn.evaluation import open_policy
@@ -34,11 +34,8 @@ def show(
 
 def _handle_keys(keys: SimpleQueue[int], playback: Playback, pacer: Pacer) -> None:
     """Handle the keys pressed since the last call."""
-    while True:
-        try:
-            key = keys.get_nowait()
-        except Empty:
-            return
+    while not keys.empty():
+        key = keys.get()
         if key == ord(" "):
             pacer.paused = not pacer.paused
         elif key == ord("R"):
