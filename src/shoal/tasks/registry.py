@@ -12,14 +12,14 @@ import textwrap
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from shoal.config import AgentConfig, BaseEnvConfig, RslRlConfig, TrainConfig
+from shoal.config import AgentConfig, BaseEnvConfig, DistributionConfig, ModelConfig, RslRlConfig, TrainConfig
 from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.user_code import find_class, load
@@ -154,6 +154,13 @@ class TaskSpec:
     def load_reference(self) -> Callable[..., float] | None:
         """Import the reference of `shoal bench`, if the task has one."""
         return None if self.reference is None else load(self.reference)
+
+
+def networks(*hidden_dims: int, init_std: float = 1.0, std_range: tuple[float, float] | None = None) -> dict[str, Any]:
+    """Return an actor, whose actions are normally distributed, and a critic like it, as `RslRlConfig` takes them."""
+    critic = ModelConfig(hidden_dims=hidden_dims, obs_normalization=True)
+    drawn = DistributionConfig(class_name="GaussianDistribution", init_std=init_std, std_range=std_range)
+    return {"actor": replace(critic, distribution=drawn), "critic": critic}
 
 
 def require_extra(extra: str) -> Path:

@@ -3,32 +3,16 @@
 Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
-from shoal.config import (
-    DistributionConfig,
-    FastSacConfig,
-    GrpoConfig,
-    ModelConfig,
-    PpoConfig,
-    RslRlConfig,
-    SkrlConfig,
-    SkrlJaxConfig,
-)
+from shoal.config import FastSacConfig, GrpoConfig, PpoConfig, RslRlConfig, SkrlConfig, SkrlJaxConfig
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
-from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec, networks
 
-_ACTOR = ModelConfig(
-    hidden_dims=(64, 64),
-    activation="elu",
-    obs_normalization=True,
-    distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
-)
-_CRITIC = ModelConfig(hidden_dims=(64, 64), activation="elu", obs_normalization=True)
+_NETWORKS = networks(64, 64)
 
 _SWINGUP = RslRlConfig(
     num_steps_per_env=64,
-    actor=_ACTOR,
-    critic=_CRITIC,
+    **_NETWORKS,
     algorithm=PpoConfig(entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005),
 )
 
@@ -47,7 +31,7 @@ _SKRL_SAC = SkrlSacConfig(batch_size=512, memory_size=8192, polyak=0.01, initial
 _SKRL_TD3 = SkrlTd3Config(batch_size=512, memory_size=8192, polyak=0.01, exploration_noise=0.3)
 
 _OTHERS = (
-    GrpoConfig(num_steps_per_env=500, actor=_ACTOR),
+    GrpoConfig(num_steps_per_env=500, actor=_NETWORKS["actor"]),
     FastSacConfig(
         num_steps_per_env=64,
         batch_size=1024,
@@ -68,7 +52,7 @@ SPECS = (
         name="Cartpole-Balance",
         summary="Keep a pole upright on a cart that is pushed left and right.",
         env=BalanceConfig(),
-        agent=RslRlConfig(num_steps_per_env=32, actor=_ACTOR, critic=_CRITIC, algorithm=PpoConfig(entropy_coef=0.0)),
+        agent=RslRlConfig(num_steps_per_env=32, **_NETWORKS, algorithm=PpoConfig(entropy_coef=0.0)),
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",

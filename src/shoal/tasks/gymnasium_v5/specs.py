@@ -5,11 +5,11 @@ Importable without Warp, MuJoCo and Gymnasium. Results are in docs/tasks/gymnasi
 
 from dataclasses import dataclass, replace
 
-from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import PpoConfig, RslRlConfig
 from shoal.config.algorithm import Schedule
 from shoal.tasks.gymnasium_v5 import config
 from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
-from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec, networks
 
 _GREATEST_STD = 1e6
 """No bound: rsl_rl's default."""
@@ -42,12 +42,9 @@ class _Training:
     def agent(self) -> RslRlConfig:
         """Return the learner."""
         std_range = (self.least_std, _GREATEST_STD)
-        gaussian = DistributionConfig(class_name="GaussianDistribution", init_std=self.init_std, std_range=std_range)
-        layers = (self.width, self.width)
         return RslRlConfig(
             num_steps_per_env=self.steps,
-            actor=ModelConfig(hidden_dims=layers, activation="elu", obs_normalization=True, distribution=gaussian),
-            critic=ModelConfig(hidden_dims=layers, activation="elu", obs_normalization=True),
+            **networks(self.width, self.width, init_std=self.init_std, std_range=std_range),
             algorithm=PpoConfig(
                 num_mini_batches=8,
                 gamma=self.gamma,

@@ -2,25 +2,22 @@
 
 from dataclasses import replace
 
-from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import PpoConfig, RslRlConfig
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.humanoid.tracking import HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
-from shoal.tasks.registry import TaskSpec
-
-_MODEL = {"hidden_dims": (256, 256, 128), "activation": "elu", "obs_normalization": True}
+from shoal.tasks.registry import TaskSpec, networks
 
 _AGENT = RslRlConfig(
     num_steps_per_env=24,
     obs_groups={"actor": ("policy",), "critic": ("critic",)},
-    actor=ModelConfig(**_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0)),
-    critic=ModelConfig(**_MODEL),
+    **networks(256, 256, 128),
     algorithm=PpoConfig(entropy_coef=0.005, desired_kl=0.02),
 )
 
 _G1 = replace(
     _AGENT,
-    actor=ModelConfig(**_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.4)),
+    **networks(256, 256, 128, init_std=0.4),
     algorithm=replace(_AGENT.algorithm, symmetry=MIRRORED),
 )
 """With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall."""

@@ -1,12 +1,9 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import PpoConfig, RslRlConfig
 from shoal.tasks.manipulation.config import LIFT_CUBE
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
-from shoal.tasks.registry import TaskSpec
-
-_MODEL = {"hidden_dims": (128, 128, 64), "activation": "elu", "obs_normalization": True}
-_WIDE = {"hidden_dims": (256, 128, 64), "activation": "elu", "obs_normalization": True}
+from shoal.tasks.registry import TaskSpec, networks
 
 SPECS = (
     TaskSpec(
@@ -16,10 +13,7 @@ SPECS = (
         agent=RslRlConfig(
             num_steps_per_env=24,
             obs_groups={"actor": ("policy",), "critic": ("critic",)},
-            actor=ModelConfig(
-                **_MODEL, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
-            ),
-            critic=ModelConfig(**_MODEL),
+            **networks(128, 128, 64, init_std=0.5),
             algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         ),
         num_envs=256,
@@ -35,10 +29,7 @@ SPECS = (
         agent=RslRlConfig(
             num_steps_per_env=32,
             obs_groups={"actor": ("policy",), "critic": ("policy",)},
-            actor=ModelConfig(
-                **_WIDE, distribution=DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
-            ),
-            critic=ModelConfig(**_WIDE),
+            **networks(256, 128, 64, init_std=0.5),
             algorithm=PpoConfig(learning_rate=5e-4, schedule="fixed", gamma=0.99, entropy_coef=0.0),
         ),
         num_envs=256,

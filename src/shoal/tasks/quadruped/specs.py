@@ -5,29 +5,18 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 
 from dataclasses import replace
 
-from shoal.config import DistillationConfig, DistributionConfig, FastSacConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import DistillationConfig, FastSacConfig, PpoConfig, RslRlConfig
 from shoal.config.distillation import recurrent
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
-from shoal.tasks.registry import TaskSpec
+from shoal.tasks.registry import TaskSpec, networks
 
 _GROUPS = {"actor": ("policy",), "critic": ("critic",)}
 
 
 def _agent(hidden: tuple[int, ...], algorithm: PpoConfig) -> RslRlConfig:
     """Return the learner; other settings are rsl_rl's defaults."""
-    return RslRlConfig(
-        num_steps_per_env=24,
-        obs_groups=_GROUPS,
-        actor=ModelConfig(
-            hidden_dims=hidden,
-            activation="elu",
-            obs_normalization=True,
-            distribution=DistributionConfig(class_name="GaussianDistribution", init_std=1.0),
-        ),
-        critic=ModelConfig(hidden_dims=hidden, activation="elu", obs_normalization=True),
-        algorithm=algorithm,
-    )
+    return RslRlConfig(num_steps_per_env=24, obs_groups=_GROUPS, **networks(*hidden), algorithm=algorithm)
 
 
 _FAST_SAC = FastSacConfig(
