@@ -7,7 +7,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import projected_gravity
-from shoal.mdp.contacts import net_force
+from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import surface_at
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
 
@@ -34,7 +34,4 @@ def illegal_contact(
     force_threshold: wp.float32 = 10.0,
 ) -> wp.bool:
     """Whether one of the bodies is touched with more than a force [N]."""
-    found = wp.bool(False)
-    for i in range(bodies.shape[0]):
-        found = found or wp.length(net_force(state, env, contact_sensors[i])) > force_threshold
-    return found
+    return undesired_contacts(state, env, bodies, contact_sensors, force_threshold) > 0.0

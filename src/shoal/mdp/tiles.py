@@ -8,6 +8,9 @@ Names, parameters and layouts are those of mjlab 1.6.0's presets (`mjlab.terrain
 before. mjlab builds many of boxes; here a wall is one cell wide, and what is not a whole number of cells is rounded.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 CELL = 0.1
@@ -79,40 +82,21 @@ def random_rough(
     return _framed(rng.choice(heights, (POINTS, POINTS)), border_width)
 
 
-def slope(
-    difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float, sign: float = 1.0
-) -> np.ndarray:
+def slope(difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float) -> np.ndarray:
     """Return a pyramid with plane sides of a slope."""
     del rng
-    return sign * _between(slope_range, difficulty) * (_MIDDLE - np.maximum(_AWAY, platform_width / 2))
-
-
-def slope_inv(difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float) -> np.ndarray:
-    """Return the same downwards."""
-    return slope(difficulty, rng, slope_range, platform_width, -1.0)
+    return _between(slope_range, difficulty) * (_MIDDLE - np.maximum(_AWAY, platform_width / 2))
 
 
 def hf_pyramid_slope(
-    difficulty: float,
-    rng: np.random.Generator,
-    slope_range: Range,
-    platform_width: float,
-    border_width: float,
-    sign: float = 1.0,
+    difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float, border_width: float
 ) -> np.ndarray:
     """Return a hill with the slope along its axes, flatter towards its corners: a product of both."""
     del rng
     half = _MIDDLE - border_width
     along = (1 - np.abs(_ALONG) / half).clip(min=0.0)
     top = (1 - platform_width / 2 / half) ** 2
-    return sign * _between(slope_range, difficulty) * half * np.minimum(np.outer(along, along), top)
-
-
-def hf_pyramid_slope_inv(
-    difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float, border_width: float
-) -> np.ndarray:
-    """Return the same downwards."""
-    return hf_pyramid_slope(difficulty, rng, slope_range, platform_width, border_width, -1.0)
+    return _between(slope_range, difficulty) * half * np.minimum(np.outer(along, along), top)
 
 
 def pyramid_stairs(
@@ -128,16 +112,18 @@ def pyramid_stairs(
     return _between(step_height_range, difficulty) * _rings(step_width, platform_width, border_width)[0]
 
 
-def pyramid_stairs_inv(
-    difficulty: float,
-    rng: np.random.Generator,
-    step_height_range: Range,
-    step_width: float,
-    platform_width: float,
-    border_width: float,
-) -> np.ndarray:
-    """Return stairs down to the middle."""
-    return -pyramid_stairs(difficulty, rng, step_height_range, step_width, platform_width, border_width)
+def _downwards(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Return the same function with its heights turned upside down."""
+
+    def turned(*args: Any, **parameters: Any) -> np.ndarray:
+        return -function(*args, **parameters)
+
+    return turned
+
+
+slope_inv, hf_pyramid_slope_inv = _downwards(slope), _downwards(hf_pyramid_slope)
+pyramid_stairs_inv = _downwards(pyramid_stairs)
+"""The same downwards."""
 
 
 def random_stairs(

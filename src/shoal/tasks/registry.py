@@ -260,15 +260,14 @@ def _from_author(author: Any, builder: str) -> TaskSpec:  # noqa: ANN401  A clas
     note = f"{attribute} learns with the defaults of {declares}."
     if declares is None:
         note = f"{attribute} learns with rsl_rl's defaults, since it declares no `agent`."
+    training = ("agent", "learner", "other_agents", "num_envs", "max_iterations")
+    usual: dict[str, Any] = {name: getattr(base, name) for name in training} if base else {"agent": RslRlConfig()}
+    own = {name: getattr(author, name) for name in training if hasattr(author, name)}
     return TaskSpec(
         name=attribute,
         summary=(author.__doc__ or "").strip().partition("\n")[0],
         env=getattr(author, "config", BaseEnvConfig()),
-        agent=getattr(author, "agent", base.agent if base else RslRlConfig()),
-        learner=getattr(author, "learner", base.learner if base else "rsl_rl"),
-        other_agents=getattr(author, "other_agents", base.other_agents if base else ()),
-        num_envs=getattr(author, "num_envs", base.num_envs if base else 1024),
-        max_iterations=getattr(author, "max_iterations", base.max_iterations if base else 300),
+        **usual | own,
         builder=builder,
         check=base and base.check,
         note=None if declares == attribute else note,

@@ -53,11 +53,6 @@ class CartpoleConfig(EnvConfig):
     reset_pole_speed_range: Annotated[float, at_least(0)] = 0.05
     """An episode begins with the pole at most this fast [rad/s]; Gymnasium's cart-pole."""
 
-    @property
-    def step_dt(self) -> float:
-        """Time between two actions [s]."""
-        return self.physics_dt * self.decimation
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceConfig(CartpoleConfig):

@@ -72,7 +72,7 @@ class Cartpole(CartpoleState[CartpoleConfigT]):
     @property
     def step_dt(self) -> float:
         """Simulated time between two actions [s]."""
-        return self.config.step_dt
+        return self.config.physics_dt * self.config.decimation
 
     def allocate(self) -> None:
         """Make the state array and the constants of the kernels."""
