@@ -4,7 +4,8 @@ A message is one string that says what was asked, what is true, and what to do.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -64,6 +65,19 @@ class TerminatedRunError(ShoalError):
     """SIGTERM, SIGHUP or SIGUSR1 ended the run, after a checkpoint."""
 
     exit_code = 143  # 128 + SIGTERM
+
+
+@contextmanager
+def refusing_os_errors(what: str, remedy: str) -> Iterator[None]:
+    """Turn an OSError of the body into one sentence: what cannot be done, why, and the remedy.
+
+    Raises:
+        UsageError: The body has raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{what} ({error.strerror or error}): {remedy}.") from error
 
 
 def counted(number: int, noun: str) -> str:

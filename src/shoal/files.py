@@ -165,6 +165,14 @@ def folder_of(file: Path) -> Folder:
     return Folder(file.parent)
 
 
+def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
+    """Lock a file until it is closed or this process ends; return False if another process has locked it."""
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+        return True
+    return False
+
+
 def write_all(file: IO[bytes], data: bytes | memoryview | str) -> None:
     """Write everything to a file without a buffer, which may take it in pieces."""
     rest = memoryview(data.encode(errors=TYPABLE) if isinstance(data, str) else data).cast("B")

@@ -200,7 +200,7 @@ def test_yaml_may_write_a_number_in_any_way(text: str, number: float) -> None:
 
 def test_a_class_may_stand_for_its_defaults() -> None:
     assert from_plain(TrainConfig, {"task": "Walker"}) == TrainConfig(task="Walker")
-    with pytest.raises(UsageError, match=r"missing 1 required keyword-only argument: 'task'"):
+    with pytest.raises(UsageError, match=r"the key 'task' is missing"):
         from_plain(TrainConfig, {})
 
 

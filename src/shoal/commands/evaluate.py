@@ -14,7 +14,7 @@ from shoal.checks.preflight import launch_findings, notes_of
 from shoal.config.evaluate import EvaluateConfig
 from shoal.config.jobs import JobEntry
 from shoal.config.plain import to_plain
-from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted
+from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of, make_first_free
 from shoal.jobs.entries import Overrides, expand, read_entries
 from shoal.jobs.ledger import forget_failures, prepare, record_loss, seconds_of, state_of
@@ -157,7 +157,8 @@ def watch(
 def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
     """Make or open the directory of the results, and write the manifest."""
     config, jobs = plan.config, plan.jobs
-    try:
+    what = f"The results cannot be written to {config.out or config.log_root}"
+    with refusing_os_errors(what, "pass --out with a directory that you can write to"):
         if config.out is None:
             stamps = run_names(datetime.now().astimezone(), "")
             run = RunDir(make_first_free(Path(config.log_root, "evaluations"), stamps))
@@ -178,11 +179,6 @@ def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
         prepare(run.path, jobs)
         if config.rerun_failed:
             forget_failures(run.path, jobs)
-    except OSError as error:
-        raise UsageError(
-            f"The results cannot be written to {config.out or config.log_root} ({error.strerror}): pass --out with a "
-            "directory that you can write to."
-        ) from error
     return run
 
 

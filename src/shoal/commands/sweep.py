@@ -12,7 +12,7 @@ from shoal.checks.preflight import preflight
 from shoal.config import LaunchConfig
 from shoal.config.plain import to_plain
 from shoal.config.sweep import SweepConfig, SweepFile
-from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted
+from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of
 from shoal.launch.exit_records import clear_exit_records
 from shoal.launch.modes import launch_mode_of, without
@@ -131,7 +131,8 @@ def refuse_failed(plan: SweepPlan, rows: list[dict[str, Any]]) -> None:
 def _open(plan: SweepPlan, stack: ExitStack) -> None:
     """Make or open the directory of the sweep, and write its manifest."""
     run = RunDir(plan.folder)
-    try:
+    remedy = "pass --log-root with a directory that you can write to"
+    with refusing_os_errors(f"The sweep cannot be written to {plan.folder}", remedy):
         folder_of(run.manifest_json)
         for directory in (run.ranks_dir, plan.folder / "trials"):
             run.folder.make(directory)
@@ -140,11 +141,6 @@ def _open(plan: SweepPlan, stack: ExitStack) -> None:
         _refuse_changed(plan.folder, plan.sweep)
         write_manifest(run, sweep=to_plain(plan.sweep))
         run.folder.write(plan.folder / f"sweep{plan.file.suffix}", read_bytes(plan.file))
-    except OSError as error:
-        raise UsageError(
-            f"The sweep cannot be written to {plan.folder} ({error.strerror}): pass --log-root with a directory that "
-            "you can write to."
-        ) from error
 
 
 def _refuse_changed(folder: Path, sweep: SweepFile) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
@@ -39,9 +39,15 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):
         raise _mistyped(path or cls.__name__, mapping, cls)
+    given = cast("Mapping[object, object]", mapping)
     known = {item.name: item for item in fields(cls) if item.init}
+    required = [name for name, item in known.items() if item.default is item.default_factory is MISSING]
+    missing = [name for name in required if isinstance(template, type) and name not in given]
+    if missing:
+        near = did_you_mean(missing[0], [str(key) for key in given if key not in known])
+        raise UsageError(f"{path and f'{path}: '}the key '{missing[0]}' is missing.{near} Give it a value.")
     values: dict[str, Any] = {}
-    for key, value in cast("Mapping[object, object]", mapping).items():
+    for key, value in given.items():
         name = str(key)
         if name not in known:
             message = f"{_join(path, name)} is given, but {cls.__name__} has no such field."

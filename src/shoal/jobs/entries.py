@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib.machinery import PathFinder
 from operator import getitem
@@ -25,7 +25,7 @@ from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError, did_you_mean
 from shoal.plan.changes import nested
-from shoal.plan.checkpoints import MODEL, Checkpoint, checkpoint_at, list_checkpoints, newest_good, run_of
+from shoal.plan.checkpoints import MODEL, Checkpoint, list_checkpoints, run_of
 from shoal.plan.job import Job
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir, refuse_bad_name
@@ -73,14 +73,10 @@ def read_entries(file: Path) -> list[JobEntry]:
         data = data.get("jobs")
     if not isinstance(data, list) or not data:
         raise UsageError(f"--jobs {file} holds no list of entries: write one, or one under the key 'jobs'.")
-    required = [each.name for each in fields(JobEntry) if each.default is each.default_factory is MISSING]
     entries: list[JobEntry] = []
     for number, item in enumerate(data, start=1):
         named = item.get("name") if isinstance(item, dict) else None
         with _locate(f"In {file}, entry {number if named is None else repr(named)}"):
-            missing = [name for name in required if isinstance(item, dict) and name not in item]
-            if missing:
-                raise UsageError(f"the key '{missing[0]}' is missing: give it a value.")
             entries.append(from_plain(JobEntry, item))
     with _locate(f"In {file}"):
         _refuse_equal_names("entries", [entry.name for entry in entries])
@@ -258,10 +254,11 @@ def resolve_policies(log_root: str, spec: TaskSpec, text: str) -> list[Path | st
     if text in _OF_RUNS:
         return [find_model(log_root, spec, text).absolute()]
     if text == "all":
-        return _models_in(find_model(log_root, spec, "latest").absolute().parents[1])
+        return _models_in(RunDir(find_model(log_root, spec, "latest").absolute().parents[2]))
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        return _models_in(path)
+        is_of_all = path.name == "checkpoints" and not (path / MODEL).is_file()
+        return _models_in(RunDir(path.parent)) if is_of_all else [find_model(log_root, spec, str(path))]
     if path.is_file() and path.suffix in _SUFFIXES:
         return [path]
     if ":" in text:
@@ -276,14 +273,9 @@ def resolve_policies(log_root: str, spec: TaskSpec, text: str) -> list[Path | st
     )
 
 
-def _models_in(path: Path) -> list[Path | str]:
-    """Return the models of a checkpoint directory, of a run, or of the directory of its checkpoints."""
-    is_of_all = path.name == "checkpoints" and not (path / MODEL).is_file()
-    run = RunDir(path.parent if is_of_all else path)
-    if not run.checkpoints_dir.is_dir():
-        return [checkpoint_at(path)]
-    found = list_checkpoints(run) if is_of_all else [newest] if (newest := newest_good(run)[0]) else []
-    models: list[Path | str] = [each.model for each in found if not (is_of_all and each.damage())]
+def _models_in(run: RunDir) -> list[Path | str]:
+    """Return the models of all valid checkpoints of a run."""
+    models: list[Path | str] = [each.model for each in list_checkpoints(run) if each.damage() is None]
     if not models:
         raise UsageError(f"The run {run.path} has no whole checkpoint: pass another one, or train it further.")
     return models

@@ -5,7 +5,6 @@ lock with the process, so that the part of a killed worker is free at once, with
 may be shared by machines whose file system has locks (`flock`).
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from shoal.config.evaluate import Assignment
-from shoal.files import Folder, write_all
+from shoal.files import Folder, try_lock, write_all
 from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.rundir import RunDir
 from shoal.provenance import now
@@ -125,12 +124,10 @@ class Ledger:
             return None
         with ExitStack() as stack:
             stack.callback(opened.close)
-            with suppress(BlockingIOError):
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not finished.exists():  # Another worker may have finished it between the two calls above.
-                    claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(file, opened.fileno()))
-                    stack.pop_all()
-                    return claim
+            if try_lock(opened) and not finished.exists():  # Another worker may have finished it meanwhile.
+                claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(file, opened.fileno()))
+                stack.pop_all()
+                return claim
         return None
 
     def _tell_launcher(self, claim: Claim) -> None:
@@ -142,7 +139,7 @@ class Ledger:
     def complete(self, claim: Claim, seconds: float) -> None:
         """Mark a part as done, and write the episodes of its job if it was the last."""
         took = {"part": claim.part.number, "rank": self.rank, "seconds": seconds}
-        self.folder.append(_timing(self.out, claim.job), json.dumps(took))
+        self.folder.append(JobFiles(self.out / claim.job.name).timing, json.dumps(took))
         self.folder.rename(claim.file, _part_files(self.out, claim.job, claim.part)[1])
         claim.release()
         self.left[claim.job.name].remove(claim.part)
@@ -221,7 +218,8 @@ def record_loss(out: Path, rank: int | None, error: str) -> int:
 
 def seconds_of(out: Path, job: Job) -> float | None:
     """Return the time that the parts of a job of this name took, altogether [s]; None if it is unknown."""
-    times = [each["seconds"] for each in read_lines(_timing(out, job), {"seconds": int | float}, "remove it")]
+    timing = JobFiles(out / job.name).timing
+    times = [each["seconds"] for each in read_lines(timing, {"seconds": int | float}, "remove it")]
     return sum(times) if times else None
 
 
@@ -265,11 +263,6 @@ def _part_files(out: Path, job: Job, part: Part) -> tuple[Path, Path]:
     """Return the file of a part in progress, and its name once it is done."""
     directory = JobFiles(out / job.name).parts
     return directory / f"{part.number:06d}.part", directory / f"{part.number:06d}.jsonl"
-
-
-def _timing(out: Path, job: Job) -> Path:
-    """Return the file with a line about the time of each part."""
-    return JobFiles(out / job.name).path / "timing.jsonl"
 
 
 def _present(out: Path, rank: int) -> Path:

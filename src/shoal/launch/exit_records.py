@@ -12,7 +12,7 @@ import logging
 import platform
 import time
 import traceback
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -127,15 +127,10 @@ def clear_exit_records(run: RunDir) -> None:
             run.folder.remove(path)
 
 
-def first_failure(
-    records: Iterable[ExitRecord], key: Callable[[ExitRecord], float] = attrgetter("time")
-) -> ExitRecord | None:
-    """Return the earliest failure that is not secondary; None without any.
-
-    `key` is their order: times are comparable only where one clock has measured them.
-    """
+def first_failure(records: Iterable[ExitRecord]) -> ExitRecord | None:
+    """Return the earliest failure that is not secondary; None without any. One clock has measured their times."""
     causes = [record for record in records if record.ending == "failed" and not record.is_secondary]
-    return min(causes, key=key, default=None)
+    return min(causes, key=attrgetter("time"), default=None)
 
 
 def failure_of(record: ExitRecord) -> ShoalError:

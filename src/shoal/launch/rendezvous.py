@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.errors import ShoalError, UsageError, WorkerLostError, refusing_os_errors
 from shoal.files import Folder
 from shoal.launch.reaper import sweep_abandoned
 from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
@@ -131,13 +131,9 @@ class Rendezvous:
         here = self.host.startswith("127.")
         both = socket.has_dualstack_ipv6() and not here
         address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
-        try:
+        what = f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used"
+        with refusing_os_errors(what, "export another MASTER_PORT before srun"):
             listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
-        except OSError as error:
-            raise UsageError(
-                f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used "
-                f"({error.strerror or error}): export another MASTER_PORT before srun."
-            ) from error
         descriptor = listener.detach()
         return TCPStore(self.host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 

@@ -1,6 +1,5 @@
 """The run directory, made and locked by the launching process, and the record of a launch into it."""
 
-import fcntl
 import itertools
 import json
 import os
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal import __version__
-from shoal.errors import UsageError
-from shoal.files import Folder, make_first_free
+from shoal.errors import UsageError, refusing_os_errors
+from shoal.files import Folder, make_first_free, try_lock
 from shoal.launch.exit_records import clear_exit_records
 from shoal.learn.run_json import write_launch
 from shoal.plan.changes import flag_words
@@ -33,27 +32,19 @@ _ATTEMPTED = "shoal_run"
 def make_run_dir(plan: TrainPlan) -> RunDir:
     """Make the directory of a new run, which no other run has, even one started in the same second."""
     experiment = experiment_dir(plan.config.log_root, plan.spec.experiment)
-    try:
+    what = f"The run directory cannot be made in {experiment.absolute()}"
+    with refusing_os_errors(what, "pass --log-root with a directory that you can write to"):
         return RunDir(make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
-    except OSError as error:
-        raise UsageError(
-            f"The run directory cannot be made in {experiment.absolute()} ({error.strerror}): "
-            "pass --log-root with a directory that you can write to."
-        ) from error
 
 
 def make_log_dir(run: RunDir, base: Path) -> Path:
     """Make the directory of one launch's rank files, named as torchrunx names it: after the second."""
     stamp = datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005  Local time, as torchrunx has it.
-    try:
+    remedy = "pass --torchrunx-log-dir, or set TORCHRUNX_LOG_DIR, with a directory that you can write to"
+    with refusing_os_errors(f"The rank files cannot be written to {base.absolute()}", remedy):
         if base.is_relative_to(run.path):  # It may be a link there, which no user has named.
             run.folder.make(base)
         return make_first_free(base, (stamp if number == 1 else f"{stamp}-{number}" for number in itertools.count(1)))
-    except OSError as error:
-        raise UsageError(
-            f"The rank files cannot be written to {base.absolute()} ({error.strerror}): pass --torchrunx-log-dir, or "
-            "set TORCHRUNX_LOG_DIR, with a directory that you can write to."
-        ) from error
 
 
 def lock_run(run: RunDir, stack: ExitStack) -> None:
@@ -61,7 +52,7 @@ def lock_run(run: RunDir, stack: ExitStack) -> None:
     with suppress(OSError):  # The record refuses a directory that cannot be written; some file systems have no locks.
         file = stack.enter_context(run.folder.open(run.lock, "a+"))
         descriptor = file.fileno()
-        if not wait_for(lambda: _try_lock(descriptor), 2 * POLL_S):  # `shoal runs` holds it for a moment.
+        if not wait_for(lambda: try_lock(file), 2 * POLL_S):  # `shoal runs` holds it for a moment.
             owner = ascii(wait_for(lambda: os.pread(descriptor, 200, 0), RUN_LOCK_S).decode(errors="replace"))[1:-1]
             message = f"The run {run.path} is in use by process {owner}: wait until it has ended, or end it."
             raise UsageError(message)
@@ -69,26 +60,15 @@ def lock_run(run: RunDir, stack: ExitStack) -> None:
         file.write(f"{os.getpid()} on {platform.node()}".encode())
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock a file; return False if another process has locked it."""
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
 def is_in_use(run: RunDir) -> bool | None:
     """Whether another process has locked a run; None where the file system does not tell."""
     try:
         with run.folder.open(run.lock, "r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(file, shared=True)
     except FileNotFoundError:
         return False
     except OSError:
         return None
-    return False
 
 
 def save_for_next_attempt(run: RunDir) -> None:
@@ -114,12 +94,9 @@ def write_manifest(run: RunDir, **asked: Any) -> None:  # noqa: ANN401  Plain va
 def record_launch(run: RunDir, plan: TrainPlan) -> dict[str, Any]:
     """Return the entry of `run.json` for a launch, and write it, unless rank 0 does once all ranks have restored."""
     refuse_other_models(plan)
-    try:
+    with refusing_os_errors(f"The run {run.path} cannot be written", "mend it, or pass another --log-root"):
         run.folder.make(run.ranks_dir)
         clear_exit_records(run)
-    except OSError as error:
-        message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
-        raise UsageError(message) from error
     launch: dict[str, Any] = {
         "command": sys.argv,
         "started": now(),

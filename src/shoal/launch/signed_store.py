@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.errors import UsageError, WorkerLostError
+from shoal.errors import UsageError, WorkerLostError, refusing_os_errors
 from shoal.launch.reaper import locked_by, own_scratch, sweep_abandoned
 from shoal.timing import SHARED_DISK_S, wait_for
 
@@ -68,17 +68,13 @@ class SignedStore:
 def make_secret(file: Path) -> str:
     """Write a new secret into a file that only this user can read."""
     secret = os.urandom(_DIGITS // 2).hex()
-    try:
+    remedy = f"pass a --log-root that you can write to, or export {SECRET} before srun"
+    with refusing_os_errors(f"The secret of this step cannot be written to {file}", remedy):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)  # A killed task left it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(secret)
-    except OSError as error:
-        raise UsageError(
-            f"The secret of this step cannot be written to {file} ({error.strerror}): pass a --log-root that you can "
-            f"write to, or export {SECRET} before srun."
-        ) from error
     return secret
 
 
@@ -106,13 +102,9 @@ def read_secret(file: Path) -> str:
 def make_directory(directory: Path) -> None:
     """Make a directory that only this user can enter, and lock it as long as this process lives."""
     sweep_abandoned(directory.parent)
-    try:
+    what = f"The directory {directory}, in which the tasks of srun would meet, cannot be made"
+    with refusing_os_errors(what, "export TMPDIR before srun, with a directory of yours on each machine"):
         directory.mkdir(mode=0o700)
-    except OSError as error:
-        raise UsageError(
-            f"The directory {directory}, in which the tasks of srun would meet, cannot be made ({error.strerror}): "
-            "export TMPDIR before srun, with a directory of yours on each machine."
-        ) from error
     own_scratch(directory)
 
 

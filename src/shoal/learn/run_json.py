@@ -17,7 +17,7 @@ from shoal import __version__
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, UsageError, refusing_os_errors
 from shoal.plan.rundir import MODEL_FILE, RunDir
 from shoal.provenance import now
 from shoal.reading import parse_object, read_bytes, refusing
@@ -31,16 +31,13 @@ def write_launch(run: RunDir, config: TrainConfig, launch: Mapping[str, Any]) ->
     Raises:
         UsageError: The run cannot be written.
     """
-    try:
+    with refusing_os_errors(f"The run {run.path} cannot be written", "mend it, or pass another --log-root"):
         for directory in (run.params_dir, run.checkpoints_dir, run.ranks_dir):
             run.folder.make(directory)
         _write_launches(run, [*(_launches(run) if run.run_json.is_file() else []), launch])  # First: it has begun.
         _write_params(run, config)
         _keep_models(run, config)
         _remove_unfinished(run)
-    except OSError as error:
-        message = f"The run {run.path} cannot be written ({error.strerror}): mend it, or pass another --log-root."
-        raise UsageError(message) from error
 
 
 def record_end(

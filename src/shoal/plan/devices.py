@@ -33,7 +33,9 @@ class WorkerDevices:
 
 
 def parse_gpu_ids(words: Sequence[str]) -> GpuIds:
-    """Parse the values of `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``."""
+    """Parse the values of `--gpu-ids`: ``0 1``, ``0,1``, ``[0,1]``, ``all`` or ``None``, or its default, ``auto``."""
+    if tuple(words) == ("auto",):
+        return "auto"
     text = " ".join(words).strip()
     inner = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     if not inner:
@@ -74,7 +76,7 @@ def one_device(gpu_ids: Sequence[str], gpus: VisibleGpus) -> str:
     Raises:
         UsageError: It names several, or one that is not there.
     """
-    parsed = "auto" if tuple(gpu_ids) == ("auto",) else parse_gpu_ids(gpu_ids)
+    parsed = parse_gpu_ids(gpu_ids)
     if parsed == "all" or (isinstance(parsed, tuple) and len(parsed) > 1):
         named = " ".join(gpu_ids)
         raise UsageError(f"One device is needed, but --gpu-ids {named} may name several: pass one index, or None.")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoal.plan.rundir import Below
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -82,27 +84,15 @@ class JobFiles:
 
     path: Path
 
-    @property
-    def parts(self) -> Path:
-        """Directory of the parts in progress: `000003.jsonl`, a line an episode as it ends."""
-        return self.path / "parts"
-
-    @property
-    def episodes(self) -> Path:
-        """All episodes of a finished job, by index, one JSON object a line."""
-        return self.path / "episodes.jsonl"
-
-    @property
-    def failures(self) -> Path:
-        """One JSON object a line for each attempt that failed: `part`, `rank`, `host`, `error`, `time`."""
-        return self.path / "failures.jsonl"
-
-    @property
-    def traceback(self) -> Path:
-        """Traceback of the last failure."""
-        return self.path / "traceback.txt"
-
-    @property
-    def summary(self) -> Path:
-        """Statistics of the job."""
-        return self.path / "summary.json"
+    parts = Below("parts")
+    """Directory of the parts in progress: `000003.jsonl`, a line an episode as it ends."""
+    episodes = Below("episodes.jsonl")
+    """All episodes of a finished job, by index, one JSON object a line."""
+    failures = Below("failures.jsonl")
+    """One JSON object a line for each attempt that failed: `part`, `rank`, `host`, `error`, `time`."""
+    traceback = Below("traceback.txt")
+    """Traceback of the last failure."""
+    timing = Below("timing.jsonl")
+    """One JSON object a line about the time of each part."""
+    summary = Below("summary.json")
+    """Statistics of the job."""

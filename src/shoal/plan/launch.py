@@ -107,7 +107,7 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
     rank, launcher = joined_rank(environ), launcher_of(environ)
     if rank is not None:
         _refuse_launchers_decisions(config, rank, launcher)
-    found = probe_hosts() if probe_hosts else _plan_local(config, rank, requested_gpus(config), environ, gpus)
+    found = probe_hosts() if probe_hosts else _plan_local(config, rank, parse_gpu_ids(config.gpu_ids), environ, gpus)
     world_size = rank.world_size if rank else sum(len(node.devices) for node in found.nodes)
     spawned = world_size > 1 or spawns or config.hosts
     return LaunchPlan(
@@ -149,11 +149,6 @@ def _plan_local(
     else:
         workers = plan_workers(gpu_ids, number, gpus)
     return Nodes(nodes=(NodePlan.of(workers, gpus),), notes=workers.notes)
-
-
-def requested_gpus(config: LaunchConfig) -> GpuIds:
-    """Return the GPUs that `--gpu-ids` requests on each node."""
-    return "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
 
 
 def refuse_unwritable(flag: str, directory: Path) -> None:

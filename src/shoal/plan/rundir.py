@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
@@ -10,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, did_you_mean
 from shoal.files import Folder
 
 MODEL_FILE = "model.xml"
@@ -26,14 +26,14 @@ _LONGEST_NAME_BYTES = 200  # file systems allow 255 for a name, including the st
 _NAMED_AT_MOST = 3  # runs listed in an error
 
 
-class _Below:
-    """A path below a run's directory, as an attribute of `RunDir`."""
+class Below:
+    """A path below a directory, as an attribute of a class that has the directory as its `path`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, run: RunDir, _owner: type[RunDir]) -> Path:
-        return run.path / self._name
+    def __get__(self, directory: Any, _owner: type) -> Path:  # noqa: ANN401  Any class with a `path`.
+        return directory.path / self._name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +42,35 @@ class RunDir:
 
     path: Path
 
-    lock = _Below("lock")
+    lock = Below("lock")
     """Locked by the process that trains; holds its id and host."""
-    run_json = _Below("run.json")
+    run_json = Below("run.json")
     """Command, plan, versions, and how each launch ended."""
-    manifest_json = _Below("manifest.json")
+    manifest_json = Below("manifest.json")
     """The jobs of an evaluation, whose results have a directory of their own."""
-    params_dir = _Below("params")
+    params_dir = Below("params")
     """The configuration, in files that `train --config` reads back."""
-    env_yaml = _Below("params/env.yaml")
-    agent_yaml = _Below("params/agent.yaml")
-    train_yaml = _Below("params/train.yaml")
+    env_yaml = Below("params/env.yaml")
+    agent_yaml = Below("params/agent.yaml")
+    train_yaml = Below("params/train.yaml")
     """Configuration besides that of the environment and of the learner."""
-    models_dir = _Below("models")
+    models_dir = Below("models")
     """Copies of the MJCF files that the environment's configuration names, by field."""
-    metrics_jsonl = _Below("metrics.jsonl")
+    metrics_jsonl = Below("metrics.jsonl")
     """Pooled metrics, one line an iteration. TensorBoard's event files are beside it."""
-    wandb_run_id = _Below("wandb_run_id")
+    wandb_run_id = Below("wandb_run_id")
     """Id of the W&B run. wandb's own files are in `wandb/` beside it."""
-    checkpoints_dir = _Below("checkpoints")
+    checkpoints_dir = Below("checkpoints")
     """One directory for each checkpoint."""
-    videos_dir = _Below("videos")
-    exports_dir = _Below("exports")
+    videos_dir = Below("videos")
+    exports_dir = Below("exports")
     """The policy in other formats."""
-    policy_onnx = _Below("exports/policy.onnx")
-    best_onnx = _Below("exports/best.onnx")
+    policy_onnx = Below("exports/policy.onnx")
+    best_onnx = Below("exports/best.onnx")
     """The policy of the best checkpoint, where that is not the last one."""
-    torchrunx_dir = _Below("torchrunx")
+    torchrunx_dir = Below("torchrunx")
     """Default directory of the per-rank log files."""
-    ranks_dir = _Below("ranks")
+    ranks_dir = Below("ranks")
     """Heartbeat, exit record, stack dump and diverged environments of each rank."""
 
     @property
@@ -219,5 +219,4 @@ def _near(word: str, runs: Sequence[RunDir]) -> str:
     wanted = Path(word).name.lower()
     newest_first = [run.name for run in reversed(runs)]
     holding = [name for name in newest_first if wanted and wanted in name.lower()]
-    near = holding or difflib.get_close_matches(wanted, newest_first, n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return f" Did you mean '{holding[0]}'?" if holding else did_you_mean(wanted, newest_first)

@@ -11,7 +11,7 @@ from shoal.config.checks import Source, foreign_code, sources_of
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
-from shoal.reading import read_plain_file
+from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
 
 EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
@@ -33,10 +33,8 @@ def config_of_files(
     for file, layer in layers.items():
         of_another = layer.get("learner", config.learner) != config.learner
         kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
-        try:
+        with refusing(file, "mend it"):
             config = from_plain(config, kept | {"task": named, "learner": config.learner})
-        except UsageError as error:
-            raise UsageError(f"In {file}: {error}") from error
         config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
     return config
 

@@ -3,14 +3,14 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from shoal.config import LaunchConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.config.sweep import Parameter, SweepFile
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import UsageError
 from shoal.plan.changes import nested
 from shoal.plan.rundir import refuse_bad_name
 from shoal.reading import read_plain_file, refusing
@@ -39,12 +39,6 @@ def read_sweep(file: Path) -> SweepFile:
 
 def _read(data: Any) -> SweepFile:  # noqa: ANN401  Whatever the file holds.
     """Return the sweep of plain values."""
-    required = [each.name for each in fields(SweepFile) if each.default is each.default_factory is MISSING]
-    missing = [name for name in required if isinstance(data, dict) and name not in data]
-    if missing:
-        known = {each.name for each in fields(SweepFile)}
-        near = did_you_mean(missing[0], [str(key) for key in data if key not in known])
-        raise UsageError(f"the key '{missing[0]}' is missing.{near} Give it a value.")
     sweep = from_plain(SweepFile, data)
     return replace(
         sweep,

@@ -20,8 +20,9 @@ from shoal.launch.remote.channel import Message
 from shoal.launch.remote.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
+from shoal.plan.devices import parse_gpu_ids
 from shoal.plan.environment_parity import code_of, fingerprint, refuse_differences
-from shoal.plan.launch import refuse_unwritable, requested_gpus
+from shoal.plan.launch import refuse_unwritable
 from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, plan_devices, rendezvous_candidates
 from shoal.plan.slurm import allocated_hosts
 from shoal.timing import ANSWER_S, POLL_S
@@ -65,7 +66,7 @@ def probe_hosts(
             on_missing(error)
         own = fingerprint(socket.gethostname(), *code_of(tasks))
         refuse_differences(own, [each.fingerprint for each in facts])
-        planned, notes = plan_devices(requested_gpus(config), config.nproc_per_node, facts)
+        planned, notes = plan_devices(parse_gpu_ids(config.gpu_ids), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
             raise UsageError(
                 f"Host {facts[0].host} has rank 0, which writes the run, but does not see {log_root.absolute()}: pass "
