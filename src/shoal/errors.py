@@ -4,7 +4,7 @@ A message is one string that says what was asked, what is true, and what to do.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -68,7 +68,7 @@ class TerminatedRunError(ShoalError):
 
 
 @contextmanager
-def refusing_os_errors(what: str, remedy: str) -> Iterator[None]:
+def refusing_os_errors(what: str, remedy: str) -> Generator[None]:
     """Turn an OSError of the body into one sentence: what cannot be done, why, and the remedy.
 
     Raises:

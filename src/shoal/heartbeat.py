@@ -11,10 +11,10 @@ import platform
 import struct
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from shoal.files import Folder
 from shoal.procfs import started_at
@@ -148,31 +148,20 @@ class Heartbeat:
 
     def beat(self, rank: int, *, waits: bool = False) -> Beat:
         """Return this process's state, as rank `rank`. `waits` says that its device waits for other ranks."""
-        return Beat(
-            rank=rank,
-            phase=self._shown_phase(waits=waits),
-            iteration=self.iteration,
-            marks=self.marks,
-            idle=self.idle,
-            silent=0.0,
-            limit=self.limit,
-            pid=self._pid,
-            started=self._started,
-            host=platform.node(),
-        )
+        return _beat_of(rank, self._state(waits=waits))
 
     def pulse(self, *, waits: bool = False) -> None:
         """Write that this process runs. `waits` says that its device waits for other ranks."""
         if self._file is None:
             return
-        phase = _NUMBERS[self._shown_phase(waits=waits)]
         with self._lock, contextlib.suppress(OSError):  # A full disk must not end the rank.
             self._sequence = number = self._sequence + 1
-            state = phase, self.iteration, self.marks, self.progressed, time.monotonic(), self.limit
-            os.pwrite(self._file.fileno(), _RECORD.pack(number, *state, self._pid, self._started, number), 0)
+            os.pwrite(self._file.fileno(), _RECORD.pack(number, *self._state(waits=waits), number), 0)
 
-    def _shown_phase(self, *, waits: bool) -> str:
-        return "collective" if waits and self.phase not in WAITING else self.phase
+    def _state(self, *, waits: bool) -> Sequence[Any]:
+        phase = _NUMBERS["collective" if waits and self.phase not in WAITING else self.phase]
+        now = time.monotonic()
+        return phase, self.iteration, self.marks, self.progressed, now, self.limit, self._pid, self._started
 
     def close(self) -> None:
         """Close the file."""
@@ -190,21 +179,27 @@ def read_beat(directory: Path, rank: int) -> Beat | None:
     for _ in range(3):  # A read may meet a write.
         try:
             data = beat_file(directory, rank).read_bytes()
-            first, phase, iteration, marks, progressed, written, limit, pid, started, last = _RECORD.unpack_from(data)
+            first, *state, last = _RECORD.unpack_from(data)
         except (OSError, struct.error):
             return None
-        if 0 < first == last and phase < len(PHASES):
-            now = time.monotonic()
-            return Beat(
-                rank=rank,
-                phase=PHASES[phase],
-                iteration=iteration,
-                marks=marks,
-                idle=max(0.0, now - progressed),
-                silent=max(0.0, now - written),
-                limit=limit,
-                pid=pid,
-                started=started,
-                host=platform.node(),
-            )
+        if 0 < first == last and state[0] < len(PHASES):
+            return _beat_of(rank, state)
     return None
+
+
+def _beat_of(rank: int, state: Sequence[Any]) -> Beat:
+    """Return the heartbeat of a rank of this machine, from what `_RECORD` holds between its sequence numbers."""
+    phase, iteration, marks, progressed, written, limit, pid, started = state
+    now = time.monotonic()
+    return Beat(
+        rank=rank,
+        phase=PHASES[phase],
+        iteration=iteration,
+        marks=marks,
+        idle=max(0.0, now - progressed),
+        silent=max(0.0, now - written),
+        limit=limit,
+        pid=pid,
+        started=started,
+        host=platform.node(),
+    )

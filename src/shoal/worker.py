@@ -105,13 +105,13 @@ def run_worker(  # noqa: PLR0913  All by name.
         from shoal.jobs.worker import run_jobs
 
         run_jobs(job, world, stop=stop, store=store, threads=usable_threads(rank))
-        return WorkerReport(rank=world.rank, host=platform.node(), device=device), lambda: None
-    if isinstance(job, SweepSpec):
+    elif isinstance(job, SweepSpec):
         load(_RUN_TRIALS)(job, rank, stop=stop, on_row=on_row, beat=world.beat)
-        return WorkerReport(rank=world.rank, host=platform.node(), device=device), lambda: None
-    if not isinstance(job, TrainSpec):
+    elif isinstance(job, TrainSpec):
+        return _train(job, world, stop=stop, store=store, on_row=on_row, threads=usable_threads(rank))
+    else:
         raise TypeError(type(job))
-    return _train(job, world, stop=stop, store=store, on_row=on_row, threads=usable_threads(rank))
+    return WorkerReport(rank=world.rank, host=platform.node(), device=device), lambda: None
 
 
 def _train(  # noqa: PLR0913  All by name.

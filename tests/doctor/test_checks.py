@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -82,14 +81,7 @@ def test_this_python_is_in_the_range() -> None:
 
 def packages_with(monkeypatch: pytest.MonkeyPatch, **releases: str | None) -> list[tuple[str, str]]:
     """What is found of packages whose releases are good but for these."""
-
-    def version(name: str) -> str:
-        release = {**GOOD, **releases}[name]
-        if release is None:
-            raise PackageNotFoundError
-        return release
-
-    monkeypatch.setattr(software, "version", version)
+    monkeypatch.setattr(software, "installed_version", {**GOOD, **releases}.__getitem__)
     return sentences(software.packages(context_of()))
 
 

@@ -96,9 +96,9 @@ def evaluate(
         run = RunDir(mode.agree_on_run_dir(begin))
         with without(stale_rank_variables(os.environ)), mode.listen(view, _STOPPING) as stop:
             while True:
-                base = plan.log_base(run, os.environ)
+                spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)))
                 try:
-                    mode.run(plan.worker_spec(run, make_log_dir(run, base) if base else None), view, stop)
+                    mode.run(spec, view, stop)
                     break
                 except WorkerLostError as lost:
                     if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":

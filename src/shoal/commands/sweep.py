@@ -91,9 +91,9 @@ def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         run = RunDir(mode.agree_on_run_dir(begin))
         with without(stale_rank_variables(os.environ)), mode.listen(view, _STOPPING) as stop:
             while True:
-                base, since = launch.log_base(run, os.environ), _size(run.metrics_jsonl)
+                since = _size(run.metrics_jsonl)
                 spec = SweepSpec(
-                    **launch.node_fields(run, make_log_dir(run, base) if base else None),
+                    **launch.node_fields(run, make_log_dir(run, launch.log_base(run, os.environ))),
                     config=launch.config,
                     sweep=plan.sweep,
                 )

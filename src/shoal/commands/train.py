@@ -106,8 +106,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
                 try:
                     with _recorded(recorded, plan, launch, view):
                         restarts.pause(run, stop)
-                        base = plan.log_base(run, os.environ)
-                        spec = plan.worker_spec(run, make_log_dir(run, base) if base else None, launch)
+                        spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)), launch)
                         reports = mode.run(spec, view, stop)
                     break
                 except WorkerLostError as lost:

@@ -13,7 +13,7 @@ from shoal.checks.findings import Finding, problem
 from shoal.config import DoctorConfig
 from shoal.doctor import communication, machine, software
 from shoal.doctor.context import DoctorContext
-from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError
+from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError, counted
 from shoal.machine.gpus import visible_gpus
 from shoal.tasks import registry
 
@@ -54,7 +54,7 @@ class Diagnosis:
         problems = [finding for finding in self.findings if finding.level == "problem"]
         if not problems:
             return None
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = counted(len(problems), "problem")
         first = problems[0].sentence
         if all(finding.transient for finding in problems):
             return MachineBusyError(f"Training would not work now ({count} that may pass by). The first: {first}")

@@ -6,7 +6,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from shoal import __version__
@@ -17,6 +17,7 @@ from shoal.envs.mjlab_spec import problem_of_mjlab
 from shoal.machine import gpu_health
 from shoal.machine.cuda_versions import read_built_with
 from shoal.plan.ranks import stale_rank_note
+from shoal.provenance import installed_version
 
 PYTHONS = ((3, 11), (3, 14))
 """The first release of Python that works, and the first later one that does not."""
@@ -48,9 +49,8 @@ def packages(_context: DoctorContext) -> Iterator[Finding]:
     installed = [f"shoal {__version__}"]
     for name, (first, after, why) in PACKAGES.items():
         wanted = f"'{name}>={first}{f',<{after}' if after else ''}'"
-        try:
-            release = version(name)
-        except PackageNotFoundError:
+        release = installed_version(name)
+        if release is None:
             yield problem("packages", f"{name} is not installed", f"install {wanted}")
             continue
         installed.append(f"{name} {release}")

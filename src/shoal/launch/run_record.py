@@ -37,8 +37,10 @@ def make_run_dir(plan: TrainPlan) -> RunDir:
         return RunDir(make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
 
 
-def make_log_dir(run: RunDir, base: Path) -> Path:
-    """Make the directory of one launch's rank files, named as torchrunx names it: after the second."""
+def make_log_dir(run: RunDir, base: Path | None) -> Path | None:
+    """Make the directory of one launch's rank files, named as torchrunx names it: after the second; None for none."""
+    if base is None:
+        return None
     stamp = datetime.now().isoformat(timespec="seconds")  # noqa: DTZ005  Local time, as torchrunx has it.
     remedy = "pass --torchrunx-log-dir, or set TORCHRUNX_LOG_DIR, with a directory that you can write to"
     with refusing_os_errors(f"The rank files cannot be written to {base.absolute()}", remedy):

@@ -8,12 +8,12 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from shoal.machine.cgroups import control_groups, read_text
+from shoal.provenance import installed_version
 
 RESOLVE_S = 2.0
 """Time limit of a host name look-up [s]. Without one, an unreachable name server takes half a minute."""
@@ -131,10 +131,7 @@ def why_no_file(directory: Path) -> tuple[Path, str] | None:
 
 def kernel_cache(environ: Mapping[str, str]) -> Path:
     """Return the directory of Warp's compiled kernels, by Warp's own rule: importing Warp costs a second."""
-    try:
-        release = version("warp-lang")
-    except PackageNotFoundError:
-        release = ""
+    release = installed_version("warp-lang") or ""
     if "WARP_CACHE_PATH" in environ:
         return Path(os.path.realpath(environ["WARP_CACHE_PATH"])) / release
     # Warp does not expand a `~` in the variable.

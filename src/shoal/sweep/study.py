@@ -117,7 +117,7 @@ class SweepStudy:
     def _claim(self, stack: ExitStack) -> Trial | None:
         known = [each for each in self._study.get_trials(deepcopy=False) if each.state != TrialState.WAITING]
         for each in known:
-            if each.state == TrialState.RUNNING and not is_in_use(self._run(each)):
+            if each.state == TrialState.RUNNING and not is_in_use(self._run(each.number)):
                 return self._lock(each.number, each, stack)
         if len(known) >= number_of_trials(self._sweep):
             return None
@@ -134,7 +134,7 @@ class SweepStudy:
             grid = grid_of(sweep)[number]
             study.enqueue_trial({name: self._encoded(name, value) for name, value in grid.items()})
         trial = study.ask() if earlier is None else optuna.Trial(study, earlier._trial_id)  # noqa: SLF001  No other way.
-        run = RunDir(self._folder / "trials" / f"{number:04d}")
+        run = self._run(number)
         Folder(self._folder).make(run.path)
         lock_run(run, stack)
         return Trial(
@@ -145,8 +145,8 @@ class SweepStudy:
             reported=dict(earlier.intermediate_values) if earlier else {},
         )
 
-    def _run(self, trial: FrozenTrial) -> RunDir:
-        return RunDir(self._folder / "trials" / f"{trial.number:04d}")
+    def _run(self, number: int) -> RunDir:
+        return RunDir(self._folder / "trials" / f"{number:04d}")
 
     def _encoded(self, name: str, value: object) -> Any:  # noqa: ANN401
         """Return a value as Optuna gets it: it takes no lists, so choices are JSON."""
@@ -183,5 +183,5 @@ class SweepStudy:
             "iterations": trial.user_attrs.get(_ITERATIONS, last or 0),
             "parameters": {name: parameters[name] for name in self._sweep.parameters if name in parameters},
             "error": trial.user_attrs.get(_ERROR, ""),
-            "run": str(self._run(trial).path),
+            "run": str(self._run(trial.number).path),
         }

@@ -12,14 +12,7 @@ from typing import Any
 
 import torch
 
-from shoal.errors import (
-    InterruptedRunError,
-    ShoalError,
-    TerminatedRunError,
-    TrainingFailedError,
-    WorkerLostError,
-    did_you_mean,
-)
+from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean
 from shoal.heartbeat import Heartbeat
 from shoal.launch.modes import without
 from shoal.launch.run_record import record_launch
@@ -200,8 +193,7 @@ class _Worker:
         """End the work of this rank after a signal."""
         name = self._stop.first
         if name is not None:
-            kind: type[InterruptedRunError | TerminatedRunError] = ERRORS[name]
-            raise kind(f"{name} ended the sweep: the same command goes on with it.") from error
+            raise ERRORS[name](f"{name} ended the sweep: the same command goes on with it.") from error
 
 
 def _refuse_lost(run: RunDir) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.config import LaunchConfig
 from shoal.config.plain import from_plain
-from shoal.errors import ShoalError, UsageError, WorkerLostError
+from shoal.errors import ShoalError, UsageError, WorkerLostError, refusing_os_errors
 from shoal.launch.remote.channel import Message
 from shoal.launch.remote.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
@@ -52,13 +52,9 @@ def probe_hosts(
         probes = [_HostProbe(host, config.ssh_config, check, stack) for host in hosts]
         # By this file nodes find out whether they share the directory where runs are made.
         nearest = nearest_existing(log_root)
-        try:
+        what = f"--log-root asks for {log_root}, but {nearest} takes no file"
+        with refusing_os_errors(what, "pass a directory that you can write to"):
             token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest))
-        except OSError as error:
-            why = f"takes no file ({error.strerror})"
-            raise UsageError(
-                f"--log-root asks for {log_root}, but {nearest} {why}: pass a directory that you can write to."
-            ) from error
         facts, missing = _gather(probes, tasks, token.name)
         for error in missing.values():
             if on_missing is None or not facts:
