@@ -18,8 +18,6 @@ from shoal.doctor.context import DoctorContext
 from shoal.errors import TerminatedRunError, TrainingFailedError, WorkerLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shoal.doctor.communication import Measured
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
@@ -37,7 +35,7 @@ class Launches:
         self.errors: dict[tuple[str | None, int], ShoalError] = {}
         monkeypatch.setattr(communication, "launch_probe", self)
 
-    def __call__(self, plan: TrainPlan, _environ: Mapping[str, str], numbers: int) -> Measured | ShoalError:
+    def __call__(self, plan: TrainPlan, numbers: int) -> Measured | ShoalError:
         """Launch a short training."""
         self.plans.append(plan)
         error = self.errors.get((plan.backend, plan.world_size))

@@ -21,7 +21,7 @@ from shoal.jobs.ledger import forget_failures, prepare, record_loss, seconds_of,
 from shoal.jobs.report import report_html
 from shoal.jobs.results import read_jobs, write_results
 from shoal.launch.exit_records import clear_exit_records
-from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.modes import launching
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
 from shoal.launch.run_record import is_in_use, lock_run, make_log_dir, write_manifest
@@ -29,7 +29,7 @@ from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.evaluation import EvaluatePlan, plan_evaluation
 from shoal.plan.job import Job
-from shoal.plan.ranks import joined_rank, stale_rank_variables
+from shoal.plan.ranks import joined_rank
 from shoal.plan.rundir import RunDir, run_names
 from shoal.tasks import registry
 
@@ -86,25 +86,22 @@ def evaluate(
         ShoalError: Jobs failed, or the launch did.
     """
 
-    def begin() -> Path:
+    def begin(stack: ExitStack) -> Path:
         run = _open(plan, stack)
         view.on_line(f"Results: {run.path}")
         return run.path.absolute()
 
-    mode = launch_mode_of(plan, abort)
-    with ExitStack() as stack:
-        run = RunDir(mode.agree_on_run_dir(begin))
-        with without(stale_rank_variables(os.environ)), mode.listen(view, _STOPPING) as stop:
-            while True:
-                spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)))
-                try:
-                    mode.run(spec, view, stop)
-                    break
-                except WorkerLostError as lost:
-                    if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":
-                        raise
-                    view.on_line(f"{lost} Its part is tried again.")
-                    clear_exit_records(run)
+    with launching(plan, view, abort, begin, _STOPPING) as (run, run_workers, _):
+        while True:
+            spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)))
+            try:
+                run_workers(spec)
+                break
+            except WorkerLostError as lost:
+                if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":
+                    raise
+                view.on_line(f"{lost} Its part is tried again.")
+                clear_exit_records(run)
     if not plan.leads:
         return run.path, {}
     results = write_results(run.path)

@@ -15,12 +15,12 @@ from shoal.config.sweep import SweepConfig, SweepFile
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of
 from shoal.launch.exit_records import clear_exit_records
-from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.modes import launching
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.run_record import lock_run, make_log_dir, write_manifest
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
-from shoal.plan.ranks import stale_rank_note, stale_rank_variables
+from shoal.plan.ranks import stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import SweepSpec
 from shoal.plan.training import plan_training
@@ -80,31 +80,24 @@ def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         ShoalError: The launch failed.
     """
 
-    def begin() -> Path:
+    def begin(stack: ExitStack) -> Path:
         _open(plan, stack)
         view.on_line(f"Sweep: {plan.folder}")
         return plan.folder.absolute()
 
     launch = plan.launch
-    mode = launch_mode_of(launch, abort)
-    with ExitStack() as stack:
-        run = RunDir(mode.agree_on_run_dir(begin))
-        with without(stale_rank_variables(os.environ)), mode.listen(view, _STOPPING) as stop:
-            while True:
-                since = _size(run.metrics_jsonl)
-                spec = SweepSpec(
-                    **launch.node_fields(run, make_log_dir(run, launch.log_base(run, os.environ))),
-                    config=launch.config,
-                    sweep=plan.sweep,
-                )
-                try:
-                    mode.run(spec, view, stop)
-                    break
-                except WorkerLostError as lost:
-                    if launch.launch_mode != "spawned" or not record_loss(run.path, lost.rank, str(lost), since):
-                        raise
-                    view.on_line(f"{lost} Its trial goes on from its newest checkpoint.")
-                    clear_exit_records(run)
+    with launching(launch, view, abort, begin, _STOPPING) as (run, run_workers, _):
+        while True:
+            since = _size(run.metrics_jsonl)
+            nodes = launch.node_fields(run, make_log_dir(run, launch.log_base(run, os.environ)))
+            try:
+                run_workers(SweepSpec(**nodes, config=launch.config, sweep=plan.sweep))
+                break
+            except WorkerLostError as lost:
+                if launch.launch_mode != "spawned" or not record_loss(run.path, lost.rank, str(lost), since):
+                    raise
+                view.on_line(f"{lost} Its trial goes on from its newest checkpoint.")
+                clear_exit_records(run)
         if not launch.leads:
             return []
         from shoal.sweep.study import SweepStudy

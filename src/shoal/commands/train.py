@@ -11,7 +11,7 @@ from typing import Any
 from shoal.checks.preflight import preflight
 from shoal.config import TrainConfig
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.modes import launch_mode_of, without
+from shoal.launch.modes import launching
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
 from shoal.launch.rendezvous import publish_refusal
@@ -29,7 +29,6 @@ from shoal.launch.run_record import (
 from shoal.learn.run_json import record_end
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.ranks import stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import TrainPlan, plan_training
 from shoal.worker import WorkerReport
@@ -86,7 +85,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
             record_end(recorded, launch, error.exit_code, str(error))
         abort(error)
 
-    def begin() -> Path:
+    def begin(stack: ExitStack) -> Path:
         nonlocal recorded, launch
         run = plan.continued or make_run_dir(plan)
         lock_run(run, stack)
@@ -96,26 +95,23 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         view.on_phase("startup")
         return run.path.absolute()
 
-    mode = launch_mode_of(plan, record_and_abort)
-    with ExitStack() as stack:
-        run = RunDir(mode.agree_on_run_dir(begin))
+    with launching(plan, view, record_and_abort, begin) as (run, run_workers, stop):
         save_for_next_attempt(run)
         restarts = Restarts(plan)
-        with without(stale_rank_variables(os.environ)), mode.listen(view) as stop:
-            while True:
-                try:
-                    with _recorded(recorded, plan, launch, view):
-                        restarts.pause(run, stop)
-                        spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)), launch)
-                        reports = mode.run(spec, view, stop)
-                    break
-                except WorkerLostError as lost:
-                    # The error of the last loss says why it was the last.
-                    with _recorded(recorded, plan, launch, view):
-                        plan = restarts.after(lost, run, view, stop)
-                    launch = record_launch(run, plan)
-            if recorded is not None:
-                record_end(recorded, launch, 0, "finished", {report.rank: report.digest for report in reports})
+        while True:
+            try:
+                with _recorded(recorded, plan, launch, view):
+                    restarts.pause(run, stop)
+                    spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)), launch)
+                    reports = run_workers(spec)
+                break
+            except WorkerLostError as lost:
+                # The error of the last loss says why it was the last.
+                with _recorded(recorded, plan, launch, view):
+                    plan = restarts.after(lost, run, view, stop)
+                launch = record_launch(run, plan)
+        if recorded is not None:
+            record_end(recorded, launch, 0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,6 @@ from shoal.doctor.context import DoctorContext, training_of
 from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError
 from shoal.launch.remote.host_probe import probe_hosts
 from shoal.machine.gpus import visible_gpus
-from shoal.plan.ranks import stale_rank_variables
-from shoal.plan.rundir import RunDir
 from shoal.plan.training import TrainPlan, plan_training
 
 Timings = Mapping[str, float]
@@ -59,24 +58,22 @@ class _MetricsCollector:
     def close(self) -> None: ...
 
 
-def launch_probe(plan: TrainPlan, environ: Mapping[str, str], numbers: int) -> Measured | ShoalError:
+def launch_probe(plan: TrainPlan, numbers: int) -> Measured | ShoalError:
     """Launch a short training whose ranks time all_reduce first, or return why it failed. A stop signal is raised.
 
     The longer message has so many `numbers`; with 0 it has the size of the gradient of the task.
     """
-    from shoal.launch.modes import launch_mode_of, without
+    from shoal.launch.modes import launching
+
+    def begin(stack: ExitStack) -> Path:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-doctor-")))
 
     metrics = _MetricsCollector()
-    mode = launch_mode_of(plan, abort=lambda _error: None)  # No rank runs in this process.
-    with (
-        tempfile.TemporaryDirectory(prefix="shoal-doctor-") as scratch,
-        without(stale_rank_variables(environ)),
-        mode.listen(metrics) as stop,
-    ):
+    # No rank runs in this process, so none aborts it.
+    with launching(plan, metrics, lambda _error: None, begin) as (run, run_workers, stop):
         nodes = tuple(replace(node, shares_runs=False) for node in plan.nodes)
-        spec = replace(plan.worker_spec(RunDir(Path(scratch))), nodes=nodes, probe=numbers)
         try:
-            reports = mode.run(spec, metrics, stop)
+            reports = run_workers(replace(plan.worker_spec(run), nodes=nodes, probe=numbers))
         except (InterruptedRunError, TerminatedRunError) as error:
             if stop.first is None:  # A rank was stopped, and this process was not.
                 return WorkerLostError(str(error))
@@ -135,7 +132,7 @@ def _launch_here(context: DoctorContext, gpu_ids: tuple[str, ...], size: int) ->
     config = replace(context.config, task=None, log_root=tempfile.gettempdir())
     config = _short_training(config, STARTUP_S, gpu_ids=gpu_ids, nproc_per_node=size, num_envs=NUM_ENVS)
     try:
-        return launch_probe(plan_training(config, context.environ, context.gpus), context.environ, GRADIENT)
+        return launch_probe(plan_training(config, context.environ, context.gpus), GRADIENT)
     except UsageError as error:
         return error
 
@@ -190,7 +187,7 @@ def examine_hosts(config: DoctorConfig, environ: Mapping[str, str], log: Callabl
         return
     about = f", and training {config.task} for {iterations} iterations" if config.task else ""
     log(f"Timing all_reduce through {plan.backend} among {plan.world_size} ranks{about}.")
-    measured = launch_probe(plan, environ, 0 if config.task else GRADIENT)
+    measured = launch_probe(plan, 0 if config.task else GRADIENT)
     if isinstance(measured, ShoalError):
         yield _problem_of("between machines", measured)
     else:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,7 @@ from shoal.launch.supervisor import run_spawned
 from shoal.learn.run_json import record_end
 from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import Rank
+from shoal.plan.ranks import Rank, stale_rank_variables
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import WorkerSpec
 from shoal.signals import STOPPING_TRAINING, StopRequests, stop_requests
@@ -65,18 +65,35 @@ class LaunchMode:
     close: Callable[[], None] = lambda: None
     """Removes what the launch needs no more at its end."""
 
-    @contextmanager
-    def listen(self, progress: ProgressReporter, announcement: str = STOPPING_TRAINING) -> Iterator[StopRequests]:
-        """Count stop signals, from before the workers run until the end is recorded, and close."""
-        announce = None if self.shares_signals else lambda name: progress.on_line(f"{name}: {announcement}")
-        with stop_requests(insist=not self.shares_signals, announce=announce) as stop:
-            try:
-                yield stop
-            finally:
-                self.close()
+
+@contextmanager
+def launching(
+    plan: LaunchPlan,
+    progress: ProgressReporter,
+    abort: Callable[[ShoalError], None],
+    make_run_dir: Callable[[ExitStack], Path],
+    announcement: str = STOPPING_TRAINING,
+) -> Iterator[tuple[RunDir, Callable[[WorkerSpec], list[WorkerReport]], StopRequests]]:
+    """Meet the other ranks, if any, and yield the run, what runs the workers, and the stop signals of the body.
+
+    Args:
+        plan: What this process does.
+        progress: Shows it.
+        abort: Ends this process when a rank in it is stuck.
+        make_run_dir: Called in one process, with a stack that holds locks until the end.
+        announcement: Acknowledges the first signal where launchers do not repeat them.
+    """
+    mode = _mode_of(plan, abort)
+    announce = None if mode.shares_signals else lambda name: progress.on_line(f"{name}: {announcement}")
+    with ExitStack() as stack:
+        run = RunDir(mode.agree_on_run_dir(partial(make_run_dir, stack)))
+        stack.enter_context(without(stale_rank_variables(os.environ)))
+        stop = stack.enter_context(stop_requests(insist=not mode.shares_signals, announce=announce))
+        stack.callback(mode.close)
+        yield run, lambda spec: mode.run(spec, progress, stop), stop
 
 
-def launch_mode_of(plan: LaunchPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
+def _mode_of(plan: LaunchPlan, abort: Callable[[ShoalError], None]) -> LaunchMode:
     """Return the launch mode of `plan`, whose rank in this process, if any, calls `abort` when it is stuck."""
     # torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
     # waits for as soon as anything else runs. On two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to
