@@ -54,8 +54,10 @@ def render() -> str:
 
 def _properties() -> dict[str, Any]:
     """Return the schema of each key: type, limits, default, and the docstring as its description."""
-    body = ast.parse(inspect.getsource(jobs.JobEntry)).body[0].body  # pyright: ignore[reportAttributeAccessIssue]
-    docs = {ast.unparse(field.target): doc for field, doc in pairwise(body) if isinstance(field, ast.AnnAssign)}
+    docs: dict[str, ast.stmt] = {}
+    for each in (jobs.JobSettings, jobs.JobEntry):
+        body = ast.parse(inspect.getsource(each)).body[0].body  # pyright: ignore[reportAttributeAccessIssue]
+        docs |= {ast.unparse(field.target): doc for field, doc in pairwise(body) if isinstance(field, ast.AnnAssign)}
     hints = get_type_hints(jobs.JobEntry, include_extras=True)
     properties: dict[str, Any] = {}
     for each in fields(jobs.JobEntry):

@@ -14,7 +14,29 @@ _SEED = Rule(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobEntry(Config):
+class JobSettings(Config):
+    """What an entry of a jobs file and each of its jobs have in common."""
+
+    num_envs: Annotated[int, at_least(1)] = 64
+    """Environments side by side, and episodes of a part of the job."""
+    num_steps: Annotated[int | None, at_least(1)] = None
+    """Steps of each environment, instead of a number of episodes."""
+    rebuilds: Annotated[int, at_least(1)] = 1
+    """Number of times that the environments are built, each with another seed."""
+    timeout: Annotated[float | None, above(0)] = None
+    """Longest time of a part of the job [s]. Default: no limit."""
+    retries: Annotated[int, at_least(0)] = 1
+    """How often a part that failed is tried again."""
+    policy_device: str | None = None
+    """Device of the policy, `cpu` or `cuda`. Default: that of the environments."""
+    record: bool = False
+    """Keep observations, actions and rewards of each step."""
+    video: bool = False
+    """Film the first episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEntry(JobSettings):
     """An entry of a jobs file. Each combination of its lists is a job."""
 
     name: Annotated[str, _NAMED]
@@ -29,29 +51,13 @@ class JobEntry(Config):
     `.pt2` (torch.export) file; `zero` or `random` actions; `package.module:Class` or `path/to/file.py:Class`."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the policy's class."""
-    num_envs: Annotated[int, at_least(1)] = 64
-    """Environments side by side, and episodes of a part of the job."""
     num_episodes: Annotated[int | None, at_least(1)] = None
     """Number of episodes. Default: 100, unless `num_steps` is given."""
-    num_steps: Annotated[int | None, at_least(1)] = None
-    """Steps of each environment, instead of a number of episodes."""
-    rebuilds: Annotated[int, at_least(1)] = 1
-    """Number of times that the environments are built, each with another seed."""
     seed: Annotated[int | tuple[int, ...], _SEED] = 1
     """Seed, or a list of them. Jobs with the same seed have the same episodes."""
     variations: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the environment by their names without `env.`, each with a value or a list of values. Where the field
     is a list itself, a list of lists has several values."""
-    timeout: Annotated[float | None, above(0)] = None
-    """Longest time of a part of the job [s]. Default: no limit."""
-    retries: Annotated[int, at_least(0)] = 1
-    """How often a part that failed is tried again."""
-    policy_device: str | None = None
-    """Device of the policy, `cpu` or `cuda`. Default: that of the environments."""
-    record: bool = False
-    """Keep observations, actions and rewards of each step."""
-    video: bool = False
-    """Film the first episode."""
     control: bool = False
     """Add a job `<name>-control` to each, with the same environments and zero actions."""
 

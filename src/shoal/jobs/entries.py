@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from importlib.machinery import PathFinder
 from operator import getitem
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from shoal.config import AgentConfig, BaseEnvConfig, TrainConfig
-from shoal.config.jobs import JobEntry
+from shoal.config.jobs import JobEntry, JobSettings
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError, did_you_mean
@@ -44,8 +44,6 @@ _LONGEST_LABEL = 32
 """Most characters of a value in a job's name; a longer one is numbered."""
 _MOST_PARTS = 100_000
 """Of all jobs. A job, or one of its rebuilds, counts as ten."""
-_SHARED = ("num_envs", "num_steps", "rebuilds", "timeout", "retries", "policy_device", "record", "video")
-"""Fields that an entry and its jobs have in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ def _jobs_of(
     entry: JobEntry, log_root: str, training_of: Callable[[str, Path | str], TrainConfig], where: str
 ) -> Iterator[Job]:
     """Yield the jobs of an entry: all combinations of its lists."""
-    shared = {name: getattr(entry, name) for name in _SHARED}
+    shared = {each.name: getattr(entry, each.name) for each in fields(JobSettings)}
     shared["num_episodes"] = entry.num_episodes or (DEFAULT_EPISODES if entry.num_steps is None else None)
     seeds = _listed(entry.seed)
     with _locate(where, "task"):

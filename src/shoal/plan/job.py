@@ -1,15 +1,15 @@
 """`Job`: one policy in one variation of a task, and `Part`, the episodes of it that one worker runs at a time."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoal.config.jobs import JobSettings
 from shoal.plan.rundir import Below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(JobSettings):
     """One job, of plain values, with every name resolved: all workers run the same."""
 
     name: str
@@ -27,43 +27,23 @@ class Job:
     """The whole configuration of the environment."""
     variation: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of `env` that this job was asked to change, by their dotted names."""
-    num_envs: int = 64
-    """Environments side by side, and episodes of a part."""
     num_episodes: int | None = None
     first_episode: int = 0
     """Index of the first episode."""
-    num_steps: int | None = None
-    """Steps of each environment, instead of a number of episodes."""
-    rebuilds: int = 1
-    """Number of times that the environments are built, each with another seed."""
     seed: int = 1
-    timeout: float | None = None
-    """Longest time of a part [s]."""
-    retries: int = 1
-    """How often a part is tried again."""
-    policy_device: str | None = None
-    record: bool = False
-    """Keep observations, actions and rewards of each step."""
-    video: bool = False
-    """Film the first episode."""
 
     def parts(self) -> list["Part"]:
         """Return the parts of this job, in order. None spans two builds of the environments."""
-        return list(self._parts())
-
-    def _parts(self) -> Iterator["Part"]:
+        builds, size = range(self.rebuilds), self.num_envs
         if self.num_episodes is None:
-            for build in range(self.rebuilds):
-                yield Part(number=build, first=build * self.num_envs, count=self.num_envs, build=build)
-            return
-        number = 0
-        for build in range(self.rebuilds):
-            first = build * self.num_episodes // self.rebuilds
-            end = (build + 1) * self.num_episodes // self.rebuilds
-            while first < end:
-                count = min(self.num_envs, end - first)
-                yield Part(number=number, first=self.first_episode + first, count=count, build=build)
-                number, first = number + 1, first + count
+            return [Part(number=build, first=build * size, count=size, build=build) for build in builds]
+        parts: list[Part] = []
+        for build in builds:
+            begin, end = (each * self.num_episodes // self.rebuilds for each in (build, build + 1))
+            for first in range(begin, end, size):
+                count = min(size, end - first)
+                parts.append(Part(number=len(parts), first=self.first_episode + first, count=count, build=build))
+        return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
