@@ -18,7 +18,7 @@ def test_log_probabilities_are_those_of_a_squashed_gaussian() -> None:
     actor = _Actor(3, 2, CONFIG).eval()
     observations = torch.randn(64, 3)
     actions, log_probs = actor.sample(observations)
-    mean, log_std = actor(observations)
+    mean, log_std = actor.distribution(observations)
     gaussian = torch.distributions.Normal(mean.double(), log_std.double().exp())
     squashed = torch.distributions.TransformedDistribution(gaussian, torch.distributions.TanhTransform())
     expected = squashed.log_prob(actions.double()).sum(dim=1)

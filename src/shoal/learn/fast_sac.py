@@ -234,10 +234,10 @@ class _Actor(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Return the most likely actions for the environments. Shape (num, num_actions)."""
-        mean, _ = self._distribution(observations)
+        mean, _ = self.distribution(observations)
         return torch.tanh(mean) * self.limit
 
-    def _distribution(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def distribution(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and log standard deviation before tanh. Shapes (num, num_actions)."""
         mean, raw = self.network(self.normaliser(observations)).chunk(2, dim=-1)
         low, high = _LOG_STD_RANGE
@@ -245,7 +245,7 @@ class _Actor(nn.Module):
 
     def sample(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return actions in [-1, 1], shape (num, num_actions), and their log-probabilities, shape (num,)."""
-        mean, log_std = self._distribution(observations)
+        mean, log_std = self.distribution(observations)
         noise = torch.randn_like(mean)
         raw = mean + log_std.exp() * noise
         gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
