@@ -82,14 +82,9 @@ class TorchBound(Bound):
     """Its parameters: an index, places in the array of numbers, or the name of an array."""
 
     @property
-    def is_observed(self) -> bool:
-        """Whether it is an observation."""
-        return self.path.startswith("observations.")
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is a termination."""
-        return self.path.startswith("terminations.")
+    def group(self) -> str:
+        """Its group, such as ``rewards``."""
+        return self.path.partition(".")[0]
 
     def call(self, *more: str) -> str:
         """Return one column of its value."""

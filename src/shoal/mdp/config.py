@@ -41,25 +41,21 @@ def members(each: Any) -> dict[str, Any]:
     return {item.name: getattr(each, item.name) for item in fields(each)}
 
 
-_KINDS: dict[str, type[Term]] = {
-    "actions": ActionTerm,
-    "commands": CommandTerm,
-    "contacts": ContactTerm,
-    "observations": ObsTerm,
-    "rewards": RewardTerm,
-    "terminations": DoneTerm,
-    "events": EventTerm,
-    "metrics": MetricTerm,
-    "curricula": CurriculumTerm,
-}
-"""Groups of terms, and what each holds."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TermsConfig(MujocoConfig):
     """Base of the configuration of a task made of terms; `task_config` makes one."""
 
-    kinds: ClassVar[Mapping[str, type[Term]]] = _KINDS
+    kinds: ClassVar[Mapping[str, type[Term]]] = {
+        "actions": ActionTerm,
+        "commands": CommandTerm,
+        "contacts": ContactTerm,
+        "observations": ObsTerm,
+        "rewards": RewardTerm,
+        "terminations": DoneTerm,
+        "events": EventTerm,
+        "metrics": MetricTerm,
+        "curricula": CurriculumTerm,
+    }
     """Fields that are groups of terms, and what each holds."""
 
     actions: Group = field(default_factory=Group)

@@ -197,7 +197,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             if getattr(self.config.events, name).mode != "startup":
                 self.engine.changing |= {*filter(None, map(_model_field, uses(bound.function)))}
         values = {
-            each.name: self.array(each.path, len(each.columns), wp.bool if each.is_done else wp.float32)
+            each.name: self.array(each.path, len(each.columns), wp.bool if each.group == "terminations" else wp.float32)
             for each in self.binder.torch
         }
         arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **values, **self.binder.arrays}

@@ -62,7 +62,7 @@ class TorchTerm:
             remedy = " An observation of several columns names them: Obs(..., columns=(...))."
             raise ShoalError(
                 f"{self.bound.path} returns {got}, but must return a tensor of shape {wanted}."
-                f"{remedy if self.bound.path.startswith('observations') else ''}"
+                f"{remedy if self.bound.group == 'observations' else ''}"
             )
         self.output.copy_(value.view(num_envs, columns))
 
@@ -109,7 +109,7 @@ class TorchTerms:
     def run(self, *, observe: bool) -> None:
         """Call the functions of observations, or of all other terms."""
         for term in self._terms:
-            if term.bound.is_observed == observe:
+            if (term.bound.group == "observations") == observe:
                 term.write(self._state)
 
     def describe_cost(self) -> str:

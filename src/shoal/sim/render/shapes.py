@@ -11,12 +11,10 @@ import numpy as np
 
 from shoal.sim.render.marks import Mark, Sphere
 from shoal.sim.render.surfaces import BY_MESH, surface_of
+from shoal.sim.render.surroundings import GROUND
 
 FIRST_HIDDEN_GROUP = 3
 """Geoms of this group and above are for collisions; MuJoCo's viewers hide them, and such sites, at first."""
-
-_GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-"""Geom types of the ground."""
 
 _GREY = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's default colour of a geom; a material's colour replaces it."""
@@ -60,7 +58,7 @@ class SceneGeometry:
         self.mean_size = float(model.stat.meansize)
         """Mean size of geoms [m]."""
         self._sites = np.flatnonzero((model.site_group < FIRST_HIDDEN_GROUP) & (model.site_rgba[:, 3] > 0))
-        self._solid = ~np.isin(model.geom_type, _GROUND)
+        self._solid = ~np.isin(model.geom_type, GROUND)
         self.is_shared = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD).any())
         """Whether all environments share one height field, each at a place of its own."""
 

@@ -3,7 +3,8 @@
 import mujoco
 
 _NAME = "shoal_sky", "shoal_ground"
-_GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+GROUND = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+"""Geom types of the ground."""
 _USUAL_ELEVATION, _ELEVATION = -45.0, -20.0
 """MuJoCo's default elevation of cameras that no model describes, which sees no sky; and the one instead [degrees]."""
 
@@ -24,7 +25,7 @@ def add_surroundings(spec: mujoco.MjSpec) -> None:
         )
     if spec.visual.global_.elevation == _USUAL_ELEVATION:
         spec.visual.global_.elevation = _ELEVATION
-    bare = [geom for geom in spec.worldbody.geoms if geom.type in _GROUND and not geom.material]
+    bare = [geom for geom in spec.worldbody.geoms if geom.type in GROUND and not geom.material]
     if not bare:
         return
     spec.add_texture(

@@ -5,6 +5,7 @@ The model is made from a configuration, with masses and inertias written out, so
 """
 
 import time
+from dataclasses import asdict
 
 import mujoco
 import numpy as np
@@ -40,15 +41,8 @@ _MODEL = """
 def model_xml(config: CartpoleConfig) -> str:
     """Return the cart-pole of `config` as MJCF; its control is the force on the cart in newtons."""
     inertia = config.pole_mass * config.pole_half_length**2 / 3  # Of a thin rod about its middle.
-    return _MODEL.format(
-        physics_dt=config.physics_dt,
-        gravity=config.gravity,
-        cart_mass=config.cart_mass,
-        pole_mass=config.pole_mass,
-        pole_half_length=config.pole_half_length,
-        inertia=inertia,
-        thin=inertia / 2,  # About its own axis, around which it never turns; MuJoCo wants it above zero.
-    )
+    thin = inertia / 2  # About its own axis, around which it never turns; MuJoCo wants it above zero.
+    return _MODEL.format(**asdict(config), inertia=inertia, thin=thin)
 
 
 def scene(config: CartpoleConfig) -> mujoco.MjModel:

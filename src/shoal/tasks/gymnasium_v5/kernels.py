@@ -85,19 +85,6 @@ def reward_velocity(
 
 
 @wp.kernel(enable_backward=False)
-def reward_height(
-    field: wp.array2d[wp.float32],
-    column: wp.int32,
-    unit: wp.float32,
-    term: wp.int32,
-    terms: wp.array2d[wp.float32],
-) -> None:
-    """Reward a number, in units of `unit`."""
-    env = wp.tid()
-    terms[env, term] = field[env, column] / unit
-
-
-@wp.kernel(enable_backward=False)
 def penalise_squares(
     field: wp.array2d[wp.float32],
     limit: wp.float32,

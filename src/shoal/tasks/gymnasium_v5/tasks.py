@@ -317,12 +317,17 @@ class HumanoidStandup(GymnasiumTask[configs.StandupConfig]):
     reward_terms = ("reward_linup", "reward_quadctrl", "reward_impact", "reward_survive")
     layout = HUMANOID_LAYOUT
 
+    def allocate(self) -> None:
+        """Add the height of the ground, from which Gymnasium rewards a way upwards as if it were that of one step."""
+        super().allocate()
+        self.ground = wp.zeros(self.num_envs, dtype=wp.float32, device=self.device)
+
     def compute_rewards(self) -> None:
         """Reward height, and penalise effort and forces."""
         config = self.config
         self.launch(
-            kernels.reward_height,
-            inputs=[self.qpos, 2, float(self.model.opt.timestep), self.column("reward_linup")],
+            kernels.reward_velocity,
+            inputs=[self.qpos, 2, self.ground, float(self.model.opt.timestep), self.column("reward_linup")],
             outputs=[self.terms],
         )
         self.penalise_squares("reward_quadctrl", self.ctrl)
