@@ -355,7 +355,7 @@ def compare_batches(updates: int = 8, delay: int = 4) -> None:
     """Print of how many environments the batches are that one step of training updates the actor with."""
     agent = settings(updates_per_step=updates, policy_delay=delay, num_step_returns=1, batch_size=64 * Blank.num_envs)
     with both(agent) as (ours, theirs):
-        replay = Replay(64, Blank.num_envs, Blank.num_actions, ours._sizes, "cpu")  # noqa: SLF001
+        replay = Replay(64, Blank.num_envs, Blank.num_actions, ours._inputs.sizes, "cpu")  # noqa: SLF001
         number = torch.arange(Blank.num_envs, dtype=torch.float32)
         observations = number.unsqueeze(1).expand(-1, Blank.size)
         row = dict.fromkeys(("actor", "critic", "next_actor", "next_critic"), observations)
@@ -480,8 +480,8 @@ def filled(agent: FastSacConfig) -> tuple[Callable[[int], object], Callable[[int
     """Return functions that take updates from replay buffers with random steps, by each learner."""
     env: Any = new_env(NUM_ENVS, 0)
     ours = FastSacLearner(env, replace(agent, num_steps_per_env=1), World())
-    size = ours._sizes["actor"]  # noqa: SLF001
-    replay = Replay(agent.replay_steps, NUM_ENVS, env.num_actions, ours._sizes, "cpu")  # noqa: SLF001
+    size = ours._inputs.sizes["actor"]  # noqa: SLF001
+    replay = Replay(agent.replay_steps, NUM_ENVS, env.num_actions, ours._inputs.sizes, "cpu")  # noqa: SLF001
     with tempfile.TemporaryDirectory() as directory:
         theirs = new_published(env, agent, 1, directory)
     for _ in range(64):

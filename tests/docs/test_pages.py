@@ -77,7 +77,7 @@ def told_of_tasks() -> Iterator[str]:
     yield f"| {env.force_limit:g} N |"
     yield f"| half the length of the rail | {env.rail_half_length} m |"
     yield f"| {env.physics_dt} s, {env.decimation} |"
-    yield f"| {env.episode_length_s:g} s, so {env.episode_length_s / env.step_dt:.0f} actions |"
+    yield f"| {env.episode_length_s:g} s, so {env.episode_length_s / env.physics_dt / env.decimation:.0f} actions |"
     yield f"speed of the cart (in units of {env.cart_speed_scale:g} m/s)"
     yield f"angular speed of the pole (in units of {env.pole_speed_scale:g} rad/s)"
 

@@ -95,6 +95,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
 def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:
     made = [make_log_dir(RunDir(tmp_path / "run"), tmp_path / "files") for _ in range(3)]
     assert len(set(made)) == 3
+    assert made[0] is not None
     datetime.fromisoformat(made[0].name)  # torchrunx's name
 
 
