@@ -58,12 +58,12 @@ def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None
     previous: dict[int, Any] = {}
 
     def count(number: int, _frame: object) -> None:
-        name = signal.Signals(number).name
-        if announce is not None and requests.first is None:
-            threading.Thread(target=announce, args=(name,), daemon=True).start()
+        name, is_first = signal.Signals(number).name, requests.first is None
         requests.counts[name] += 1
         if insist and name == "SIGINT":
             signal.signal(number, previous[number])
+        if announce is not None and is_first:  # Last: a second signal may answer it at once.
+            threading.Thread(target=announce, args=(name,), daemon=True).start()
 
     if threading.current_thread() is threading.main_thread():
         for number in STOPPING:
