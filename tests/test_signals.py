@@ -18,7 +18,11 @@ def test_a_second_ctrl_c_that_answers_the_announcement_at_once_interrupts() -> N
         announced.append(name)
         os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt), stop_requests(insist=True, announce=announce):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10)
+    def interrupted() -> None:
+        with stop_requests(insist=True, announce=announce):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert announced == ["SIGINT"]
