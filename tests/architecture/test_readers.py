@@ -27,7 +27,6 @@ PACKAGED = "a file of an installed package"
 SCRATCH = "a file that this launch has written into a directory of its own"
 EXCEPTIONS = {
     "bench/environments.py json.loads": MESSAGE,
-    "bench/until_return.py json.loads": MESSAGE,
     "doctor/probe.py json.loads": MESSAGE,
     "doctor/software.py script.read_bytes": "a script on PATH, which the shell would run",
     "envs/mjlab_spec.py OVERRIDES.read_text": PACKAGED,

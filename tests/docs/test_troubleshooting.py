@@ -47,9 +47,20 @@ def finding(call: ast.Call) -> str | None:
     return truth and (f"{truth}: {remedy[0]}." if remedy else f"{truth}.")
 
 
+def os_error(call: ast.Call, module: ast.Module) -> str:
+    """The sentence of an error of the operating system: what cannot be done, why, and the remedy."""
+    before = [node for node in ast.walk(module) if isinstance(node, ast.Assign) and node.lineno < call.lineno]
+    names = {ast.unparse(node.targets[0]): node.value for node in sorted(before, key=lambda node: node.lineno)}
+    what, remedy = [sentence(names[each.id] if isinstance(each, ast.Name) else each) for each in call.args]
+    return f"{what} (…): {remedy}."
+
+
 def sentences_of(source: str, *, with_findings: bool = False) -> Iterator[tuple[int, str]]:
     """The sentences of one module, each with its line."""
-    for node in ast.walk(ast.parse(source)):
+    module = ast.parse(source)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "refusing_os_errors":
+            yield node.lineno, os_error(node, module)
         if with_findings and isinstance(node, ast.Call) and ast.unparse(node.func) in FINDERS:
             found = finding(node)
             if found:
@@ -113,6 +124,15 @@ def f(name):
     raise WorkerLostError(f"Lost {name}") from None
 """
     assert [text for _, text in sentences_of(source)] == ["No task '…'.…", "is empty", "Lost …"]
+
+
+def test_errors_of_the_operating_system_are_sentences_too() -> None:
+    source = """
+remedy = f"remove {other}"
+with refusing_os_errors(f"{file} cannot be written", remedy):
+    write()
+"""
+    assert [text for _, text in sentences_of(source)] == ["… cannot be written (…): remove …."]
 
 
 def test_findings_are_sentences_too() -> None:

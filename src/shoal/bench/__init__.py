@@ -51,7 +51,7 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
         ShoalError: A measured command failed.
     """
     spec = registry.resolve(config.task)
-    gpu_ids = "auto" if config.gpu_ids == ("auto",) else parse_gpu_ids(config.gpu_ids)
+    gpu_ids = parse_gpu_ids(config.gpu_ids)
     devices = {n: plan_workers(gpu_ids, n, visible_gpus()).devices for n in config.nproc_per_node}
     device = devices[config.nproc_per_node[0]][0]
     report = BenchReport(task=spec.name, machine=_machine(), num_envs=config.num_envs, threads=config.threads)

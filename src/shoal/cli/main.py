@@ -216,7 +216,7 @@ def _convert(words: Sequence[str]) -> None:
     from shoal.cli.parse import parse_convert
     from shoal.commands.convert import convert
 
-    report.print_converted(convert(parse_convert(words)))
+    report.print_line("\n".join(convert(parse_convert(words)).lines()))
 
 
 def _tasks(words: Sequence[str]) -> None:

@@ -21,7 +21,6 @@ from rich.text import Text
 
 from shoal.bench import BenchReport
 from shoal.cli.output import printable
-from shoal.commands.convert import Converted
 from shoal.commands.export import Exported
 from shoal.commands.play import Episodes
 from shoal.doctor import Diagnosis
@@ -312,14 +311,6 @@ def print_exported(exported: Exported) -> None:
     """Print the files of an export and their metadata."""
     print_rows((name, Text(value)) for name, value in exported.metadata.items())
     print_line(f"Exported the policy to {' and '.join(map(str, exported.files))}.")
-
-
-def print_converted(converted: Converted) -> None:
-    """Print the notes of a conversion, and the path of the file."""
-    for note in converted.notes:
-        print_line(note)
-    print_line(f"Converted {converted.file}, which has {converted.layout}, to {converted.output}.")
-    print_line(f"To start from it: train TASK --checkpoint {converted.output}")
 
 
 def print_env_report(checked: EnvReport) -> None:

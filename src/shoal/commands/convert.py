@@ -19,6 +19,11 @@ class Converted:
     notes: tuple[str, ...]
     """A sentence about each entry that was changed or left out."""
 
+    def lines(self) -> list[str]:
+        """Return the notes, and how to go on."""
+        converted = f"Converted {self.file}, which has {self.layout}, to {self.output}."
+        return [*self.notes, converted, f"To start from it: train TASK --checkpoint {self.output}"]
+
 
 def convert(config: ConvertConfig) -> Converted:
     """Convert a foreign checkpoint to a plain `model.pt`.

@@ -154,8 +154,8 @@ def watch(
 def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
     """Make or open the directory of the results, and write the manifest."""
     config, jobs = plan.config, plan.jobs
-    what = f"The results cannot be written to {config.out or config.log_root}"
-    with refusing_os_errors(what, "pass --out with a directory that you can write to"):
+    failure = f"The results cannot be written to {config.out or config.log_root}"
+    with refusing_os_errors(failure, "pass --out with a directory that you can write to"):
         if config.out is None:
             stamps = run_names(datetime.now().astimezone(), "")
             run = RunDir(make_first_free(Path(config.log_root, "evaluations"), stamps))

@@ -131,8 +131,8 @@ class Rendezvous:
         here = self.host.startswith("127.")
         both = socket.has_dualstack_ipv6() and not here
         address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
-        what = f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used"
-        with refusing_os_errors(what, "export another MASTER_PORT before srun"):
+        failure = f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used"
+        with refusing_os_errors(failure, "export another MASTER_PORT before srun"):
             listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
         descriptor = listener.detach()
         return TCPStore(self.host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)

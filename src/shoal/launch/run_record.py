@@ -32,8 +32,8 @@ _ATTEMPTED = "shoal_run"
 def make_run_dir(plan: TrainPlan) -> RunDir:
     """Make the directory of a new run, which no other run has, even one started in the same second."""
     experiment = experiment_dir(plan.config.log_root, plan.spec.experiment)
-    what = f"The run directory cannot be made in {experiment.absolute()}"
-    with refusing_os_errors(what, "pass --log-root with a directory that you can write to"):
+    failure = f"The run directory cannot be made in {experiment.absolute()}"
+    with refusing_os_errors(failure, "pass --log-root with a directory that you can write to"):
         return RunDir(make_first_free(experiment, run_names(datetime.now().astimezone(), plan.config.run_name)))
 
 

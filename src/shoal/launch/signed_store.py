@@ -102,8 +102,8 @@ def read_secret(file: Path) -> str:
 def make_directory(directory: Path) -> None:
     """Make a directory that only this user can enter, and lock it as long as this process lives."""
     sweep_abandoned(directory.parent)
-    what = f"The directory {directory}, in which the tasks of srun would meet, cannot be made"
-    with refusing_os_errors(what, "export TMPDIR before srun, with a directory of yours on each machine"):
+    failure = f"The directory {directory}, in which the tasks of srun would meet, cannot be made"
+    with refusing_os_errors(failure, "export TMPDIR before srun, with a directory of yours on each machine"):
         directory.mkdir(mode=0o700)
     own_scratch(directory)
 

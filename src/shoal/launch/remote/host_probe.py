@@ -52,8 +52,8 @@ def probe_hosts(
         probes = [_HostProbe(host, config.ssh_config, check, stack) for host in hosts]
         # By this file nodes find out whether they share the directory where runs are made.
         nearest = nearest_existing(log_root)
-        what = f"--log-root asks for {log_root}, but {nearest} takes no file"
-        with refusing_os_errors(what, "pass a directory that you can write to"):
+        failure = f"--log-root asks for {log_root}, but {nearest} takes no file"
+        with refusing_os_errors(failure, "pass a directory that you can write to"):
             token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest))
         facts, missing = _gather(probes, tasks, token.name)
         for error in missing.values():
