@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from support.fuzz.mutations import BY_SUFFIX, BYTES, FOLDERS, IN_PLACE
+from support.fuzz.mutations import BYTES, FOLDERS, IN_PLACE, of_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,24 +26,28 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     ),
     ".pt": lambda file: torch.save({"iter": 1, "state": {"weight": torch.ones(2, 3)}, "infos": None}, file),
     ".xml": lambda file: file.write_text(ROBOT.read_text(encoding="utf-8"), encoding="utf-8"),
+    "config": lambda file: (file.write_text("[core]\n", encoding="utf-8"), file.with_name("info").mkdir()),
 }
 
 
-@pytest.mark.parametrize("suffix", WRITERS)
-def test_every_change_of_a_file_can_be_made(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_change_of_a_file_can_be_made(kind: str, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    for number, (name, mutate) in enumerate({**IN_PLACE, **BYTES, **BY_SUFFIX[suffix]}.items()):
+    (outside / "file").touch()
+    named = f"a{kind}" if kind.startswith(".") else kind
+    for number, (name, mutate) in enumerate({**IN_PLACE, **BYTES, **of_content(Path(named))}.items()):
         said: set[str] = set()
         for again in range(2):
             folder = tmp_path / f"{number}-{again}"
             folder.mkdir()
-            file = folder / f"a{suffix}"
-            WRITERS[suffix](file)
+            file = folder / named
+            WRITERS[kind](file)
             said.add(mutate(file, Random(number), outside))  # noqa: S311
         assert len(said) == 1, name
         assert said != {""}, name
-    assert list(outside.iterdir()) == []
+    assert [*outside.iterdir()] == [outside / "file"]
+    assert not (outside / "file").stat().st_size
 
 
 def test_a_folder_gets_odd_entries(tmp_path: Path) -> None:

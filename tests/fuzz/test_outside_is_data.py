@@ -58,6 +58,7 @@ FAULTY = {
     "raises": ("traceback", "raise GeneratorExit"),
     "hangs": ("hangs", "import signal; signal.pause()"),
     "grows": ("traceback", "try: bytes(3 << 30)\nexcept MemoryError: raise GeneratorExit"),
+    "is refused memory": ("memory", "try: bytes(3 << 30)\nexcept MemoryError as error: print(repr(error))"),
     "ends otherwise": ("exit code", "import os; os._exit(3)"),
 }
 """What a task of one's own does as it is imported, which is to be found, and as what."""
@@ -72,18 +73,21 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
         for name, (_, code) in {**FAULTY, "nothing": ("", "")}.items():
             place = Place(path=tmp_path_factory.mktemp("case") / "place")
             place.make()
-            place.given.mkdir()
-            task = place.given / "task.py"
-            task.write_text(
-                code.format(outside=str(place.outside)) + "\nfrom shoal.tasks.cartpole.task import *\n",
-                encoding="utf-8",
-            )
+            words = plan_of_task(place, code)
             before = place.state()
-            logs = str(place.given / "logs")
-            words = ("shoal", "train", f"{task}:Nothing", "--dry-run", "--gpu-ids", "None", "--log-root", logs)
             answer = server.run(place, words, seconds=5)
             findings[name] = list(judge(0, name, "a task", place, answer, before))
     return findings
+
+
+def plan_of_task(place: Place, code: str) -> list[str]:
+    """Write a task that runs code as it is imported; return a command that imports it."""
+    place.given.mkdir()
+    task = place.given / "task.py"
+    places = {"outside": str(place.outside), "given": str(place.given)}
+    task.write_text(f"{code.format(**places)}\nfrom shoal.tasks.cartpole.task import *\n", encoding="utf-8")
+    logs = str(place.given / "logs")
+    return ["shoal", "train", f"{task}:Nothing", "--dry-run", "--gpu-ids", "None", "--log-root", logs]
 
 
 @pytest.mark.slow
@@ -95,6 +99,23 @@ def test_the_harness_finds_a_command_that_misbehaves(name: str, found: dict[str,
 @pytest.mark.slow
 def test_the_harness_finds_that_code_of_a_file_ran(found: dict[str, list[Finding]]) -> None:
     assert [each.kind for each in found["nothing"]] == ["code"]
+
+
+@pytest.mark.slow
+def test_a_witness_tells_what_is_touched_below_a_descriptor(tmp_path: Path) -> None:
+    place = Place(path=tmp_path / "place")
+    place.make()
+    lines = (
+        "import os",
+        "below = os.open({given!r}, 0)",
+        "os.mkdir('folder', dir_fd=below)",
+        "os.close(os.open('new', os.O_CREAT | os.O_WRONLY, dir_fd=below))",
+        "os.rename('new', 'renamed', src_dir_fd=below, dst_dir_fd=below)",
+    )
+    words = plan_of_task(place, "\n".join(lines))
+    with Server(tmp_path / "home") as server:
+        told = server.run(place, words, witness=True).told
+    assert {f"writes {place.given}/{name}" for name in ("folder", "new", "renamed")} <= {*told}, told
 
 
 def test_every_command_that_reads_files_is_among_the_cases() -> None:

@@ -12,11 +12,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.fuzz.corpus import CPU, RUN, TASK
-from support.fuzz.harness import Finding, Place, Server, judge
-from support.fuzz.mutations import BY_SUFFIX, BYTES, FOLDERS, IN_PLACE, Mutation
+from support.fuzz.harness import Answer, Finding, Place, Server, judge
+from support.fuzz.mutations import BYTES, FOLDERS, IN_PLACE, LINKS, Mutation, of_content
 from support.hostile import vouch_for
 
 if TYPE_CHECKING:
@@ -42,15 +42,21 @@ class Command:
     given: tuple[str, ...]
     """Files and folders of the corpus."""
     unseen: tuple[str, ...] = ()
-    """Files that a library in C reads, which no witness sees."""
+    """Files that a library in C or another program reads, which no witness sees."""
+    is_inside: bool = False
+    """Whether it works in the folder that it is given, of which only what is unseen is changed."""
 
     def in_place(self, place: Place) -> list[str]:
         """Return the words for a place."""
         return [word.replace("{given}", str(place.given)) for word in self.words]
 
+    def run(self, server: Server, place: Place, **options: Any) -> Answer:
+        """Run it in a place."""
+        return server.run(place, self.in_place(place), inside=self.is_inside, **options)
 
-def _command(*words: str, given: str, unseen: str = "") -> Command:
-    return Command(words=words, given=tuple(given.split()), unseen=tuple(unseen.split()))
+
+def _command(*words: str, given: str, unseen: str = "", is_inside: bool = False) -> Command:
+    return Command(words=words, given=tuple(given.split()), unseen=tuple(unseen.split()), is_inside=is_inside)
 
 
 COMMANDS: dict[str, Command] = {
@@ -130,6 +136,12 @@ COMMANDS: dict[str, Command] = {
         *_LOGS,
         given=f"jobs.yaml unfinished {RUN}",
     ),
+    "evaluate in a repository": _command(
+        *("evaluate", TASK, "--checkpoint", "{given}/model.pt", *_NEW, *_BRIEFLY, *CPU, *_LOGS, *_NETWORKS),
+        given="model.pt rl_games.yaml .git",
+        unseen=".git/config",
+        is_inside=True,
+    ),
     "watch": _command("evaluate", TASK, "--watch", _RUN, *_NEW, *_BRIEFLY, *CPU, *_LOGS, given=RUN),
     "compare": _command("shoal", "compare", "{given}/out", "{given}/other", "--json", given="out other"),
     "play": _command("play", TASK, "--checkpoint", _RUN, "--episodes", "1", *CPU, *_LOGS, given=RUN),
@@ -196,6 +208,8 @@ class Target:
     path: str
     """Below the given folder."""
     mutation: str
+    is_link: bool
+    """Whether it leads elsewhere what the command writes."""
 
 
 class Cases:
@@ -216,9 +230,10 @@ class Cases:
     def _targets_of(self, name: str, server: Server, place: Place) -> list[Target]:
         command = COMMANDS[name]
         with _filled(self.corpus, place, command):
-            answer = server.run(place, command.in_place(place), witness=True, seconds=120)
+            answer = command.run(server, place, witness=True, seconds=120)
             assert answer.code == 0 or (answer.code == _USAGE and name in REFUSED), (name, answer)
-            seen = {*answer.told, *(f"reads {place.given}/{path}" for path in command.unseen)}
+            touched = [] if command.is_inside else answer.told
+            seen = {*touched, *(f"reads {place.given}/{path}" for path in command.unseen)}
             targets = _targets(name, place, self.corpus, seen)
             assert targets, name
             return targets
@@ -239,18 +254,18 @@ class Cases:
             if _is_vouched_for(path) and rng.random() < _VOUCHED:
                 vouch_for(path)
             before = place.state()
-            answer = server.run(place, command.in_place(place))
+            answer = command.run(server, place)
             return list(judge(number, target.command, f"{target.path} {what}", place, answer, before))
 
 
 def _varied(targets: list[Target], seed: int) -> list[Target]:
-    """Return targets in random order, each mutation on one path before any on a second one."""
+    """Return targets in random order, each mutation on one path before any on a second one; links on all at once."""
     Random(seed).shuffle(targets)  # noqa: S311
     seen: Counter[str] = Counter()
     rounds: list[tuple[int, int]] = []
     for index, target in enumerate(targets):
-        rounds.append((seen[target.mutation], index))
-        seen[target.mutation] += 1
+        rounds.append((0 if target.is_link else seen[target.mutation], index))
+        seen[target.mutation] += not target.is_link
     return [targets[index] for _, index in sorted(rounds)]
 
 
@@ -331,6 +346,7 @@ _UNIQUE = re.compile(r"\.\d+$|\d{4}-\d\d-\d\d_|tfevents|\.lock$")
 def _targets(command: str, place: Place, corpus: Place, touched: set[str]) -> list[Target]:
     """Return the targets of a command, of what its witness told."""
     found: set[tuple[str, str]] = set()
+    written: set[str] = set()
     for line in sorted(touched):
         kind, _, where = line.partition(" ")
         if kind not in {"reads", "writes", "lists"} or not where.startswith(f"{place.given}/"):
@@ -339,13 +355,18 @@ def _targets(command: str, place: Place, corpus: Place, touched: set[str]) -> li
         there = corpus.given / path
         if _UNIQUE.search(path.replace(RUN, "")):
             continue
-        of_file = [*IN_PLACE, *BYTES, *BY_SUFFIX.get(there.suffix, {})] if there.is_file() else []
+        if kind == "writes" and (corpus.given / path.partition("/")[0]).exists():  # A new folder must be empty.
+            written.add(path)
+        of_file = [*IN_PLACE, *BYTES, *of_content(there)] if there.is_file() else []
         of_folder = [*IN_PLACE, *FOLDERS] if there.is_dir() else []
         found |= {(path, name) for name in of_file or of_folder or IN_PLACE}
         for parent in list(there.relative_to(corpus.given).parents)[:-1]:
             found |= {(str(parent), name) for name in IN_PLACE}
-    return [Target(command=command, path=path, mutation=name) for path, name in sorted(found)]
+    return [
+        Target(command=command, path=path, mutation=name, is_link=path in written and name in LINKS)
+        for path, name in sorted(found)
+    ]
 
 
 def _mutation(path: Path, name: str) -> Mutation:
-    return {**IN_PLACE, **BYTES, **FOLDERS, **BY_SUFFIX.get(path.suffix, {})}[name]
+    return {**IN_PLACE, **BYTES, **FOLDERS, **of_content(path)}[name]

@@ -91,6 +91,9 @@ def make_corpus(place: Place, server: Server) -> None:
     subprocess.run([sys.executable, "-c", _LOST, str(given / "lost.npz")], check=True, cwd=Path(__file__).parents[2])
     _make_robots(given / "robot")
     (given / "rl_games.yaml").write_text(_RL_GAMES, encoding="utf-8")
+    user = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "rl_games.yaml"), (*user, "commit", "-q", "-m", "One file")):
+        subprocess.run(["git", "-C", given, *words], check=True)
 
 
 def _write_yaml(file: Path, data: object) -> None:

@@ -99,11 +99,15 @@ class Guard:
         }
 
         def hear(event: str, arguments: Sequence[Any]) -> None:
-            path = arguments[event == "os.rename"] if event in kinds else None
+            if event not in kinds:
+                return
+            at, directory_at = _PATHS[event][-1] if event in _PATHS else (0, None)
+            path = arguments[at]
             if not isinstance(path, str | bytes | os.PathLike):
                 return
+            opened_in = getattr(self._here, "directory", None) if event == "open" else None
+            where = _absolute(path, opened_in if directory_at is None else arguments[directory_at])
             writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
-            where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  Links are kept.
             if where.startswith(self._code):
                 os.write(
                     self._told, f"{'writes' if writes else kinds[event]} {where}\n".encode(errors="backslashreplace")
@@ -147,10 +151,16 @@ class Guard:
         """Tell that a file is changed which is below none of the folders."""
         if isinstance(path, int):
             return  # It was open before.
-        where = os.fsdecode(path)
-        if directory is not None and directory >= 0:
-            where = str(Path(f"/proc/self/fd/{directory}").readlink() / where)
-        parent, name = os.path.split(os.path.abspath(where))  # noqa: PTH100  Links are kept.
+        where = _absolute(path, directory)
+        parent, name = os.path.split(where)
         real = os.path.realpath(where) if follows else str(Path(os.path.realpath(parent), name))
         if real != os.devnull and not any(Path(real).is_relative_to(folder) for folder in self._writable):
             yield f"{event} {real}"
+
+
+def _absolute(path: Any, directory: int | None) -> str:
+    """Return the absolute path of a name in a directory that is open, or else in the working directory."""
+    where = os.fsdecode(path)
+    if directory is not None and directory >= 0:
+        where = str(Path(f"/proc/self/fd/{directory}").readlink() / where)
+    return os.path.abspath(where)  # noqa: PTH100  Links are kept.

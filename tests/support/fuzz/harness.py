@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 """Longest time of a command [s]."""
 _TESTS = Path(__file__).parents[2]
+_WITHOUT_MEMORY = re.compile("MemoryError|Unable to allocate|can't allocate memory")
+"""What Python, NumPy and torch say where a limit of memory ends a command, also if it is refused in a sentence."""
 _FRAME = re.compile(r'File "(?:.*/)?((?:shoal|support|site-packages)/.+?)", line (\d+), in (.+)')
 
 
@@ -112,13 +114,21 @@ class Server:
         self._process.stdin.write(json.dumps(data) + "\n")
         self._process.stdin.flush()
 
-    def run(self, place: Place, words: Sequence[str], *, witness: bool = False, seconds: float = SECONDS) -> Answer:
-        """Run a command in a place."""
+    def run(
+        self,
+        place: Place,
+        words: Sequence[str],
+        *,
+        inside: bool = False,
+        witness: bool = False,
+        seconds: float = SECONDS,
+    ) -> Answer:
+        """Run a command in a place; `inside` is whether it works in the folder that it is given."""
         self._send(
             {
                 "name": words[0],
                 "words": list(words[1:]),
-                "cwd": str(place.cwd),
+                "cwd": str(place.given if inside else place.cwd),
                 "environ": {**self._environ, "TMPDIR": str(place.temporary)},
                 "writable": [str(place.given), str(place.temporary), str(self._home / ".cache")],
                 "given": str(place.given),
@@ -173,6 +183,8 @@ def judge(  # noqa: PLR0917  A case.
         yield finding("traceback", _innermost(answer.output))
     elif answer.code not in {0, 1, 2}:
         yield finding("exit code", str(answer.code))
+    if _WITHOUT_MEMORY.search(answer.output):
+        yield finding("memory", "more than it may take")
     if answer.left:
         yield finding("processes left", str(answer.left))
 

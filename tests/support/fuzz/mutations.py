@@ -119,6 +119,9 @@ IN_PLACE: dict[str, Mutation] = {
     "link to nothing": _replacing(
         lambda path, outside: path.symlink_to(outside / "new"), "is a link to nothing outside"
     ),
+    "second name": _replacing(
+        lambda path, outside: path.hardlink_to(outside / "file"), "is a second name of a file outside"
+    ),
     "link to itself": _replacing(lambda path, _: path.symlink_to(path.name), "is a link to itself"),
     "FIFO": _replacing(lambda path, _: os.mkfifo(path), "is a FIFO"),
     "folder": _replacing(lambda path, _: path.mkdir(), "is an empty folder"),
@@ -126,6 +129,8 @@ IN_PLACE: dict[str, Mutation] = {
     "missing": _replacing(lambda _path, _outside: None, "is missing"),
 }
 """What anything may be replaced by."""
+LINKS = {"link to file", "link to folder", "second name"}
+"""Those with which something outside may be written."""
 
 
 def _zero(path: Path, _outside: Path) -> None:
@@ -362,10 +367,12 @@ def _npz(path: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _write_zip(path: Path, members: dict[str, bytes]) -> None:
+def _write_zip(path: Path, members: dict[str, bytes], bomb: str = "") -> None:
+    """Write an archive. What the member `bomb` holds is 8 GiB more of zeros, as its directory says."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
             archive.writestr(name, data)
+            archive.filelist[-1].file_size += (8 << 30) * (name == bomb)
 
 
 def _npy(array: Any) -> bytes:
@@ -378,11 +385,6 @@ def _claim(shape: str, dtype: str = "<f8") -> bytes:
     """Return a .npy header that claims a shape, and no data."""
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-
-
-def _bomb() -> bytes:
-    """Return an array of 8 GiB of zeros as a .npy without its header's size in the archive."""
-    return _claim("(1073741824,)") + bytes(1 << 26)
 
 
 def _in_arrays(path: Path, rng: Random, outside: Path) -> str:
@@ -414,13 +416,13 @@ def _in_arrays(path: Path, rng: Random, outside: Path) -> str:
         "is an object": lambda: _npy(np.array([Hostile(outside / "ran")], dtype=object)),
         "is no array": lambda: b"word",
         "is left out": lambda: b"",
-        "is a bomb": _bomb,
+        "is a bomb": lambda: _claim("(1073741824,)"),
     }
     what = rng.choice(sorted(options))
     members[name] = options[what]()
     if what == "is left out":
         del members[name]
-    _write_zip(path, members)
+    _write_zip(path, members, bomb=name if what == "is a bomb" else "")
     return f"{name} {what}"
 
 
@@ -463,7 +465,7 @@ def _other_tensor(value: torch.Tensor, rng: Random) -> tuple[torch.Tensor, str]:
         "has one axis more": lambda: value[None],
         "is empty": lambda: torch.empty(0),
         "is of whole numbers": value.long,
-        "is sparse": value.to_sparse,
+        "is sparse": real.to_sparse,
         "is a view": lambda: torch.zeros(1).expand(1 << 20, 1 << 20),
         "is on no device": lambda: torch.empty_like(value, device="meta"),
         "needs its gradient": real.clone().requires_grad_,
@@ -492,7 +494,10 @@ def _in_archive(path: Path, rng: Random, outside: Path) -> str:
     members = _npz(path)
     name = rng.choice(sorted(members))
     data = members[name]
-    how = rng.choice(("leave out", "bytes", "cut", "pickle", "tree", "tree", "tree", "tree"))
+    how = rng.choice(("leave out", "bytes", "cut", "pickle", "bomb", "tree", "tree", "tree", "tree"))
+    if how == "bomb":
+        _write_zip(path, members, bomb=name)
+        return f"{name} is a bomb"
     if how == "leave out":
         del members[name]
     elif how == "bytes":
@@ -686,6 +691,25 @@ def _xml_entities(path: Path, _rng: Random, _outside: Path) -> str:
     return "has entities that multiply"
 
 
+# Repositories.
+
+
+def _git_programs(path: Path, rng: Random, outside: Path) -> str:
+    """Let a repository's configuration name a program, which git starts where it looks for changed files."""
+    how = rng.choice(("clean", "process", "fsmonitor", "hooksPath", "hook"))
+    program = path.parent / "hooks" / "post-index-change"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\nmkdir {outside}/ran\n", encoding="utf-8")
+    program.chmod(0o755)
+    sections = {"clean": 'filter "a"', "process": 'filter "a"', "fsmonitor": "core", "hooksPath": "core"}
+    if how in sections:
+        value = program.parent if how == "hooksPath" else program
+        text = f"{path.read_text(encoding='utf-8')}[{sections[how]}]\n\t{how} = {value}\n"
+        path.write_text(text, encoding="utf-8")
+    (path.parent / "info" / "attributes").write_text("* filter=a\n", encoding="utf-8")
+    return f"names a program as {how}"
+
+
 # Folders.
 
 
@@ -761,8 +785,15 @@ BY_SUFFIX: dict[str, dict[str, Mutation]] = {
     ".xml": _ROBOT,
     ".urdf": _ROBOT,
     ".obj": {},
+    "config": {f"program {each}": _git_programs for each in range(10)},
 }
-"""Mutations of the content of a file, by the suffix of its name."""
+"""Mutations of the content of a file, by the suffix of its name, or by its name if it has none."""
+
+
+def of_content(path: Path) -> dict[str, Mutation]:
+    """Return the mutations of the content of a file."""
+    return BY_SUFFIX.get(path.suffix or path.name, {})
+
 
 FOLDERS: dict[str, Mutation] = {f"entry {each}": _odd_entries for each in range(6)} | {
     "copy": _copy,
