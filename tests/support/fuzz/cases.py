@@ -339,6 +339,8 @@ class _filled:  # noqa: N801  A context manager.
         shutil.rmtree(self._place.path)
 
 
+_OWN = re.compile(r"logs(/sweeps(/\w+)?)?")
+"""Folders of the user, who may have put them on another disk: what is written in them is written there."""
 _UNIQUE = re.compile(r"\.\d+$|\d{4}-\d\d-\d\d_|tfevents|\.lock$")
 """Names that no one can foresee: of a process, of a moment."""
 
@@ -362,6 +364,7 @@ def _targets(command: str, place: Place, corpus: Place, touched: set[str]) -> li
         found |= {(path, name) for name in of_file or of_folder or IN_PLACE}
         for parent in list(there.relative_to(corpus.given).parents)[:-1]:
             found |= {(str(parent), name) for name in IN_PLACE}
+    found = {(path, name) for path, name in found if name != "link to folder" or not _OWN.fullmatch(path)}
     return [
         Target(command=command, path=path, mutation=name, is_link=path in written and name in LINKS)
         for path, name in sorted(found)
