@@ -301,6 +301,13 @@ def test_moments_of_other_weights_are_refused_before_an_update_breaks_on_them() 
         tiny_loop().restore(state)
 
 
+def test_moments_that_some_weights_lack_are_refused_before_an_update_breaks_on_them() -> None:
+    state = copy.deepcopy(dict(train(tiny_loop()).saved[3]))
+    del state["optimizer_state_dict"]["state"][1]["exp_avg"]
+    with pytest.raises(TrainingFailedError, match=r"does not fit .*optimizer has \['step', 'exp_avg_sq'\] for some"):
+        tiny_loop().restore(state)
+
+
 @pytest.mark.parametrize("infos", [None, {}, {"env_state": {"common_step_counter": 5}}, "a word"])
 def test_infos_of_others_are_passed_over(infos: Any) -> None:
     state = dict(train(tiny_loop()).saved[3]) | {"infos": infos}

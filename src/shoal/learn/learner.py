@@ -180,13 +180,19 @@ def does_not_fit(modules: Mapping[str, torch.nn.Module], state: Mapping[str, Any
 
 
 def refuse_other_moments(name: str, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse moments of an optimizer that have another shape than their weights, which loading does not notice."""
-    for weights, moments in optimizer.state.items():
-        for key, each in moments.items():
-            if isinstance(each, torch.Tensor) and each.ndim and each.shape != weights.shape:
-                raise ValueError(
-                    f"{key} of {name} has the shape {tuple(each.shape)}, its weights {tuple(weights.shape)}"
-                )
+    """Refuse moments of an optimizer that some weights lack, or of other shapes, which loading does not notice."""
+    for group in optimizer.param_groups:
+        saved = [(weights, optimizer.state[weights]) for weights in group["params"] if weights in optimizer.state]
+        kinds = [{key: type(each) for key, each in moments.items()} for _, moments in saved]
+        other = next((each for each in kinds if each != kinds[0]), None)
+        if other is not None:
+            raise ValueError(f"{name} has {[*other]!r:.100} for some weights, and {[*kinds[0]]!r:.100} for others")
+        for weights, moments in saved:
+            for key, each in moments.items():
+                if isinstance(each, torch.Tensor) and each.ndim and each.shape != weights.shape:
+                    raise ValueError(
+                        f"{key} of {name} has the shape {tuple(each.shape)}, its weights {tuple(weights.shape)}"
+                    )
 
 
 def refuse_other_shapes(name: str, here: Mapping[Any, Any], saved: Mapping[Any, Any]) -> None:
