@@ -63,8 +63,10 @@ class Place:
         """Make the folders but that of what is given, and what is outside."""
         for folder in (self.cwd, self.temporary, self.outside / "folder" / "parts"):
             folder.mkdir(parents=True)
-        for name in ("file", "folder/file", "folder/parts/000000.jsonl", "folder/parts/file"):
+        for name in ("file", "folder/file", "folder/parts/file"):
             (self.outside / name).write_text("This must stay as it is.\n", encoding="utf-8")
+        for name in ("000000.jsonl", "000001.jsonl"):  # As an evaluation has them, which merges them and removes all.
+            (self.outside / "folder" / "parts" / name).touch()
 
     def state(self) -> dict[str, Any]:
         """Return what nothing may change: the working directory, and what is outside."""

@@ -219,6 +219,18 @@ def change_tree(tree: Any, rng: Random, outside: Path) -> tuple[Any, str]:
     return tree, f"{shown(node[key])} is added at {key}"
 
 
+def _count(path: Path, rng: Random, _outside: Path) -> str:
+    """Change a whole number of a file of YAML or JSON to one that is too large to be counted to."""
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    counts = [(node, key) for node, key in _places(tree) if type(node[key]) is int]
+    if not counts:
+        return "has no whole number"
+    node, key = rng.choice(counts)
+    node[key] = rng.choice((10**9, 10**12, 2**53, 2**63 - 1))
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return f"{key!r:.40} is {node[key]}"
+
+
 def _json_text(tree: Any) -> str:
     """Return JSON, of a tree that json.dumps may be too deep for."""
     try:
@@ -748,6 +760,7 @@ def _copy(path: Path, rng: Random, _outside: Path) -> str:
 
 
 _TREE = {f"tree {each}": _in_yaml for each in range(10)} | {f"graft {each}": _graft for each in range(4)}
+_COUNT: dict[str, Mutation] = {f"count {each}": _count for each in range(6)}
 _TEXT: dict[str, Mutation] = {name: _with_text(name) for name in _TEXTS}
 _LINE: dict[str, Mutation] = {
     **{f"tree {each}": _in_lines for each in range(8)},
@@ -769,8 +782,8 @@ _ROBOT: dict[str, Mutation] = {
 }
 
 BY_SUFFIX: dict[str, dict[str, Mutation]] = {
-    ".yaml": {**_TREE, **_TEXT, "machines": _other_machines},
-    ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT},
+    ".yaml": {**_TREE, **_TEXT, **_COUNT, "machines": _other_machines},
+    ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT, **_COUNT},
     ".jsonl": _LINE,
     ".part": _LINE,
     ".journal": _LINE,
