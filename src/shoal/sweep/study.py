@@ -85,6 +85,8 @@ class SweepStudy:
         self._folder, self._sweep = folder, sweep
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = folder / "study.journal"
+        if not journal.exists():  # Optuna would make it where a link leads.
+            Folder(folder).open(journal, "a").close()
         backend = JournalFileBackend(str(journal), lock_obj=_JournalLock(journal))  # pyright: ignore[reportArgumentType]
         warmup = max(1, config_of(sweep, {}).max_iterations // 10)  # Returns of the first iterations say little.
         pruners = {

@@ -159,6 +159,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "convert": _command("shoal", "convert", "{given}/model.pt", "--output", "{given}/new.pt", given="model.pt"),
     "plan of a sweep": _command("shoal", "sweep", "{given}/sweep.yaml", *CPU, *_LOGS, "--dry-run", given="sweep.yaml"),
+    "plan of a grid": _command("shoal", "sweep", "{given}/grid.yaml", *CPU, *_LOGS, "--dry-run", given="grid.yaml"),
     "sweep": _command("shoal", "sweep", "{given}/sweep.yaml", *CPU, *_LOGS, given="sweep.yaml logs/sweeps"),
     "plan of a robot": _command(
         *_SPEC,

@@ -83,6 +83,8 @@ def make_corpus(place: Place, server: Server) -> None:
         },
     )
     run("shoal", "sweep", given / "sweep.yaml", *CPU, *logs)
+    steps = {"agent.algorithm.gamma": {"low": 0.9, "high": 0.99, "step": 0.03}, "seed": {"choices": [1, 2]}}
+    _write_yaml(given / "grid.yaml", {"name": "steps", "task": TASK, "sampler": "grid", "parameters": steps})
 
     run("shoal", "motion", "squats", "--end", "0.3", "--out", given / "motion.npz")
     with np.load(given / "motion.npz") as motion:

@@ -91,6 +91,7 @@ class Server:
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
             "CUDA_VISIBLE_DEVICES": "",
+            "WANDB_MODE": "offline",  # It starts a process then, too, and needs no account.
         }
         python_path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(

@@ -255,9 +255,9 @@ def _other_machines(path: Path, _rng: Random, outside: Path) -> str:
     ssh_config.write_text(
         f"Match exec 'mkdir {outside}/ran'\n  User x\nHost *\n  ProxyCommand true\n", encoding="utf-8"
     )
-    named = {"hosts": ["x"], "ssh_config": str(ssh_config)}
+    named = {"hosts": ["x"], "ssh_config": str(ssh_config), "logger": "wandb"}
     path.write_text(yaml.safe_dump(tree | named if isinstance(tree, dict) else named), encoding="utf-8")
-    return "names machines, and a program to reach them"
+    return "names machines, a program to reach them, and a logger"
 
 
 def _deep_text(tree: Any) -> str:
@@ -424,6 +424,7 @@ def _in_arrays(path: Path, rng: Random, outside: Path) -> str:
         "is of truth values": lambda: _npy(array.astype(bool) if array.dtype.kind in "fiub" else array),
         "is of whole numbers": lambda: _npy(array.astype(np.int64) if array.dtype.kind in "fiub" else array),
         "is of zeros": lambda: _npy(np.zeros_like(array)),
+        "is tiny": lambda: _npy(array * 1e-300 if array.dtype.kind == "f" else array),
         "is negative": lambda: _npy(-array if array.dtype.kind in "fi" else array),
         "is an object": lambda: _npy(np.array([Hostile(outside / "ran")], dtype=object)),
         "is no array": lambda: b"word",
@@ -782,8 +783,8 @@ _ROBOT: dict[str, Mutation] = {
 }
 
 BY_SUFFIX: dict[str, dict[str, Mutation]] = {
-    ".yaml": {**_TREE, **_TEXT, **_COUNT, "machines": _other_machines},
-    ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT, **_COUNT},
+    ".yaml": {**_TREE, **_TEXT, "machines": _other_machines},
+    ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT},
     ".jsonl": _LINE,
     ".part": _LINE,
     ".journal": _LINE,
@@ -805,7 +806,8 @@ BY_SUFFIX: dict[str, dict[str, Mutation]] = {
 
 def of_content(path: Path) -> dict[str, Mutation]:
     """Return the mutations of the content of a file."""
-    return BY_SUFFIX.get(path.suffix or path.name, {})
+    counted = _COUNT if path.stem in {"jobs", "grid"} else {}  # Which are planned: a training takes its time.
+    return BY_SUFFIX.get(path.suffix or path.name, {}) | counted
 
 
 FOLDERS: dict[str, Mutation] = {f"entry {each}": _odd_entries for each in range(6)} | {
