@@ -165,8 +165,9 @@ def test_a_link_or_a_pipe_in_place_of_the_journal_is_refused(folder: Path, tmp_p
     journal.unlink()
     (tmp_path / "another").touch()
     journal.symlink_to(tmp_path / "another")
-    for _ in ("to a file", "to none"):
-        with pytest.raises(UsageError, match=r"study\.journal is a link, and nothing is written there"):
-            SweepStudy(folder, sweep_of())
-        (tmp_path / "another").unlink(missing_ok=True)
+    with pytest.raises(UsageError, match=r"study\.journal is a link, and nothing is written there"):
+        SweepStudy(folder, sweep_of())
+    (tmp_path / "another").unlink()
+    with pytest.raises(UsageError, match=r"study\.journal is a link, and nothing is written there"):
+        SweepStudy(folder, sweep_of())
     assert not (tmp_path / "another").exists()
