@@ -180,19 +180,21 @@ def _export(words: Sequence[str]) -> None:
 
 
 def _replay(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_replay
+    from shoal.cli.flags import ReplayFlags
+    from shoal.cli.parse import parse_flags
     from shoal.cli.replayed import print_replayed
     from shoal.commands.replay import replay
 
-    print_replayed(replay(parse_replay(words)))
+    print_replayed(replay(parse_flags(ReplayFlags, words, program="shoal replay", about="replay")))
 
 
 def _motion(words: Sequence[str]) -> None:
+    from shoal.cli.flags import MotionFlags
     from shoal.cli.motion import print_motion
-    from shoal.cli.parse import parse_motion
+    from shoal.cli.parse import parse_flags
     from shoal.commands.motion import inspect_motion
 
-    config = parse_motion(words)
+    config = parse_flags(MotionFlags, words, program="shoal motion", about="motion")
     print_motion(inspect_motion(config), config)
 
 

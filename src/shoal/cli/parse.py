@@ -19,9 +19,7 @@ from shoal.cli.flags import (
     ComparePoliciesFlags,
     ConvertFlags,
     EvaluateFlags,
-    MotionFlags,
     PlayFlags,
-    ReplayFlags,
     SweepFlags,
 )
 from shoal.cli.help import HELP_FLAGS, print_help
@@ -31,9 +29,7 @@ from shoal.config import (
     ConvertConfig,
     DoctorConfig,
     ExportConfig,
-    MotionConfig,
     PlayConfig,
-    ReplayConfig,
     RunsConfig,
     TrainConfig,
 )
@@ -277,16 +273,6 @@ def parse_doctor(arguments: Sequence[str]) -> DoctorConfig:
     """Parse the arguments of `shoal doctor`; the task is optional."""
     task, words = split_task(arguments)
     return parse_flags(DoctorConfig(task=task), words, program="shoal doctor", about="doctor")
-
-
-def parse_replay(arguments: Sequence[str]) -> ReplayConfig:
-    """Parse the arguments of `shoal replay`. The file names its task."""
-    return parse_flags(ReplayFlags, arguments, program="shoal replay", about="replay")
-
-
-def parse_motion(words: Sequence[str]) -> MotionConfig:
-    """Parse the arguments of `shoal motion`."""
-    return parse_flags(MotionFlags, words, program="shoal motion", about="motion")
 
 
 def parse_runs(arguments: Sequence[str]) -> RunsConfig:
