@@ -49,6 +49,16 @@ def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
     assert "'shoal.cli.report' has no attribute 'print_tasks'" in ended.stderr
 
 
+def test_a_command_that_asks_for_more_memory_than_there_is_says_so() -> None:
+    hungry = "from shoal.cli import main; import torch; main._COMMANDS['tasks'] = ('', lambda _: torch.empty(10**15))"
+    script = f"import sys; sys.argv = ['shoal', 'tasks']; {hungry}; main.run('shoal')"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(
+        "Error: There is not enough memory (you tried to allocate 4000000000000000 bytes): make"
+    )
+
+
 @pytest.mark.parametrize(
     ("environ", "order"),
     [({}, "PCI_BUS_ID"), ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "FASTEST_FIRST")],

@@ -328,6 +328,12 @@ def _run(command: _Command, words: Sequence[str]) -> NoReturn:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _exit(1, ShoalError(f"The output could not be written ({error.strerror}): make room, or write it elsewhere."))
+    except RuntimeError as error:
+        _, refused, reason = str(error).partition("can't allocate memory: ")  # Torch has no class for it on the CPU.
+        if not refused:
+            raise
+        sizes = "the number of environments or episodes, networks or --agent.num-steps-per-env"
+        _exit(1, ShoalError(f"There is not enough memory ({reason.partition('.')[0]}): make {sizes} smaller."))
     _exit(0)
 
 
