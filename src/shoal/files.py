@@ -106,13 +106,15 @@ class Folder:
             os.unlink(name, dir_fd=parent)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all that is in it, or what is in its place. Links are removed, not followed."""
+        """Remove a directory with all that is in it, if there is one. Links are removed, not followed."""
         with suppress(FileNotFoundError), self._parent(path) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-            if stat.S_ISDIR(mode):
-                shutil.rmtree(name, dir_fd=parent)
-            else:  # rmtree would wait for a pipe.
+            if stat.S_ISLNK(mode):
                 os.unlink(name, dir_fd=parent)
+            elif not stat.S_ISDIR(mode):  # rmtree would wait for a pipe.
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            else:
+                shutil.rmtree(name, dir_fd=parent)
 
     def flush(self, path: Path) -> None:
         """Flush the names in a directory to the disk."""

@@ -204,6 +204,7 @@ def test_what_a_crash_has_left_of_checkpoints_is_swept_when_a_launch_begins(log_
         directory.mkdir(parents=True)
         (directory / "model.pt").write_bytes(b"some of it")
     run.unfinished_dir(60).write_text("a file, where a directory would be made", encoding="utf-8")
+    os.mkfifo(run.unfinished_dir(70))
     run.dropped_dir(70).symlink_to(run.checkpoint_dir(40))
     (run.checkpoints_dir / ".of-somebody-else").touch()
     record_launch(run, plan)

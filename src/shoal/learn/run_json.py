@@ -88,4 +88,7 @@ def _remove_unfinished(run: RunDir) -> None:
     """Remove what a crash has left of checkpoints that were being written or removed."""
     for named in (run.unfinished_dir(0), run.dropped_dir(0)):
         for left in run.checkpoints_dir.glob(named.name.replace("000000", "*")):
-            run.folder.remove_tree(left)
+            if left.is_dir():
+                run.folder.remove_tree(left)
+            else:  # Not Shoal's, but in the way.
+                run.folder.remove(left)
