@@ -55,10 +55,12 @@ def assert_one_run(ended: Ended, killer: Killer, iterations: int) -> None:
 
 def test_a_training_that_loses_workers_goes_on_from_its_checkpoints_to_its_end(tmp_path: Path) -> None:
     iterations = 24
-    killer = train_under_fire(tmp_path, ["iteration", "checkpoint"], seed=1, iterations=iterations, max_restarts=1)
+    phases = ["iteration", "start-up", "checkpoint"]
+    killer = train_under_fire(tmp_path, phases, seed=1, iterations=iterations, max_restarts=2)
     ended = killer.running.end()
     assert_one_run(ended, killer, iterations)
     assert ended.stdout.count("Starting again in 1 s from iteration ") == 2
+    assert ended.stdout.count("Starting again in 2 s from iteration ") == 1  # It was lost before it had restored.
 
 
 @pytest.mark.soak

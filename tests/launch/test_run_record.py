@@ -143,6 +143,28 @@ def test_the_end_of_a_launch_that_was_never_written_is_not_that_of_the_one_befor
     assert [launch["ended"] is not None for launch in launches_in(run.path)] == [False, True]
 
 
+def test_a_restart_that_is_lost_before_it_has_restored_is_recorded_if_what_it_replaces_was(log_root: Path) -> None:
+    plan = plan_of(log_root, TASK)
+    run = make_run_dir(plan)
+    record_launch(run, plan)
+    write_checkpoint(run, 5, {}, 1)
+    resumed = plan_of(log_root, TASK, "--resume")
+    before = run.run_json.read_bytes()
+    failed = [record_launch(run, resumed) | {"started": f"2026-01-01T00:00:0{number}+00:00"} for number in range(2)]
+    failed[1]["restart_of"] = failed[0]["started"]
+    for launch in failed:
+        record_end(run, launch, 75, "Lost rank 1.")
+    assert run.run_json.read_bytes() == before
+
+    write_launch(run, resumed.config, failed[0])
+    record_end(run, failed[0], 75, "Lost rank 1.")
+    record_end(run, failed[1], 75, "Lost rank 0.")
+    assert launches_in(run.path)[1:] == [
+        launch | {"ended": launches_in(run.path)[number]["ended"]} for number, launch in enumerate(failed, 1)
+    ]
+    assert [launch["ended"]["last_line"] for launch in launches_in(run.path)[1:]] == ["Lost rank 1.", "Lost rank 0."]
+
+
 def test_no_planted_link_is_written_through(log_root: Path, tmp_path: Path) -> None:
     plan = plan_of(log_root, TASK)
     run = make_run_dir(plan)

@@ -70,6 +70,7 @@ class Wish:
 WISHES = {
     # Commands and tasks.
     "a misspelt command": Wish("trian Cartpole-Swingup"),
+    "a command that is gone": Wish("checkpoints latest"),
     "a list of tasks with a flag": Wish("tasks --gpu-ids"),
     "a misspelt task": Wish("train Cartpole-Swingupp"),
     "a task that is like no other": Wish("train Walker"),

@@ -41,8 +41,9 @@ def _shoal(words: Sequence[str]) -> None:
         report.print_line(f"shoal {__version__}")
         return
     if words[0] not in _COMMANDS:
-        hint = did_you_mean(words[0], _COMMANDS)
-        raise UsageError(f"There is no command 'shoal {words[0]}'.{hint} `shoal --help` lists them.")
+        gone = {"checkpoints": " `shoal runs RUN` lists a run's checkpoints."}
+        hint = gone.get(words[0]) or did_you_mean(words[0], _COMMANDS)
+        raise UsageError(f"There is no command 'shoal {words[0]}'.{hint} `shoal --help` lists the commands.")
     _COMMANDS[words[0]][1](words[1:])
 
 

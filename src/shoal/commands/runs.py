@@ -62,8 +62,6 @@ class ListedRun:
     best: Checkpoint | None = None
     """The best checkpoint by the manifests; its other files may be damaged."""
     score: float | None = None
-    metric: str | None = None
-    """Metric of the score."""
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
     """Configuration, by dotted names."""
     changed: dict[str, Any] | None = None
@@ -87,7 +85,7 @@ class ListedRun:
             "steps": self.steps,
             "best": self.best.iteration if self.best else None,
             "score": self.score,
-            "metric": self.metric,
+            "metric": self.best.metric if self.best else None,
             "changed": self.changed,
             "flags": flag_words(self.changed or {}),
         }
@@ -178,7 +176,6 @@ def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) ->
         steps=int(row["Train/total_steps"]) if "Train/total_steps" in row else None,
         best=best,
         score=best.score if best else None,
-        metric=best.metric if best else None,
         fields=fields,
         changed=None if known is None else changed_fields(fields, known),
     )

@@ -109,7 +109,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
                 # The error of the last loss says why it was the last.
                 with _recorded(recorded, plan, launch, view):
                     plan = restarts.after(lost, run, view, stop)
-                launch = record_launch(run, plan)
+                launch = record_launch(run, plan, launch["started"])
         if recorded is not None:
             record_end(recorded, launch, 0, "finished", {report.rank: report.digest for report in reports})
     return Outcome(run, reports)

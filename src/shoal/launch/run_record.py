@@ -93,7 +93,7 @@ def write_manifest(run: RunDir, **asked: Any) -> None:  # noqa: ANN401  Plain va
     run.folder.write(run.manifest_json, json.dumps(about | asked, indent=2))
 
 
-def record_launch(run: RunDir, plan: TrainPlan) -> dict[str, Any]:
+def record_launch(run: RunDir, plan: TrainPlan, restart_of: str | None = None) -> dict[str, Any]:
     """Return the entry of `run.json` for a launch, and write it, unless rank 0 does once all ranks have restored."""
     refuse_other_models(plan)
     with refusing_os_errors(f"The run {run.path} cannot be written", "mend it, or pass another --log-root"):
@@ -102,6 +102,7 @@ def record_launch(run: RunDir, plan: TrainPlan) -> dict[str, Any]:
     launch: dict[str, Any] = {
         "command": sys.argv,
         "started": now(),
+        "restart_of": restart_of,  # When the launch was started that this one replaces, after a loss.
         "host": platform.node(),
         "pid": os.getpid(),
         "plan": plan.to_plain(),

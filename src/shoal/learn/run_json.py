@@ -45,14 +45,16 @@ def record_end(
 ) -> None:
     """Write how `launch` ended, with the learner's fingerprint on each rank; warn where that fails.
 
-    A launch that ended before it was written changes nothing.
+    A launch that ended before it was written changes nothing, unless it restarts the one that was written last.
     """
     ended = {"time": now(), "exit_code": exit_code, "last_line": last_line, "digests": digests or {}}
+    entry = json.loads(json.dumps(launch))
     try:
         launches = _launches(run)
-        if {**launches[-1], "ended": None} == json.loads(json.dumps(launch)):
-            launches[-1]["ended"] = ended
-            _write_launches(run, launches)
+        last = launches[-1] if launches and isinstance(launches[-1], dict) else {}
+        is_written = last | {"ended": None} == entry
+        if is_written or (entry["restart_of"] and last.get("started") == entry["restart_of"]):
+            _write_launches(run, [*launches[: -1 if is_written else None], entry | {"ended": ended}])
     except (OSError, ShoalError) as error:
         logger.warning("%s does not tell how this launch ended (%s).", run.run_json, error)
 
