@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, zip_longest
@@ -42,7 +42,7 @@ class StepGraph:
         self._calls: list[Callable[[], None]] = []
         for is_on_host, group in groupby(stages, lambda stage: isinstance(stage, HostStage)):
             if is_on_host:
-                self._calls += group
+                self._calls += [CapturedGraph(stage, device, captures=False).launch for stage in group]
             else:
                 self._graphs.append(CapturedGraph(partial(run_all, [*group]), device, captures=captures))
                 self._calls.append(self._graphs[-1].launch)
@@ -210,11 +210,9 @@ def _shown(argument: tuple[Any, ...]) -> str:
 
 @contextmanager
 def torch_stream(device: wp.Device) -> Iterator[None]:
-    """Queue the body's kernels on torch's current stream: order then needs no event and no waiting."""
-    if not device.is_cuda:
-        yield
-        return
-    with wp.ScopedStream(_stream_of_torch(device), sync_enter=False):
+    """Run the body's kernels on `device`; a GPU's queue on torch's current stream, without an event or waiting."""
+    stream = wp.ScopedStream(_stream_of_torch(device), sync_enter=False) if device.is_cuda else nullcontext()
+    with wp.ScopedDevice(device), stream:
         yield
 
 

@@ -746,6 +746,8 @@ def patch_warp(context: Any, open_driver: Callable[[Any], Driver]) -> None:
         )
         raise EmulationError(message)
     warp.config.enable_cpu_blocks = True
+    # A kernel that reads the memory of another device ends a GPU's context; here it would read it.
+    warp.config.launch_array_access_mode = warp.config.LaunchArrayAccessMode.STRICT
     load_library = context.Runtime.load_dll
 
     def load_dll(self: Any, path: str) -> Any:
