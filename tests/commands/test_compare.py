@@ -18,7 +18,7 @@ from shoal.commands.compare import Comparison, compare, compare_policies
 from shoal.commands.evaluate import evaluate, make_plan
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.errors import ShoalError, UsageError
-from shoal.jobs.comparison import Verdict
+from shoal.jobs.comparison import judge
 from shoal.jobs.entries import Overrides
 from shoal.jobs.results import read_jobs
 from shoal.plan.job import Job, JobFiles
@@ -53,18 +53,19 @@ def compared(*words: str, out: Path) -> tuple[Comparison, list[int]]:
 
 
 def test_two_policies_are_told_apart_before_all_episodes_are_run(tmp_path: Path) -> None:
-    comparison, rounds = compared("zero", "random", out=tmp_path / "out")
+    earned = ("--return-range", "-1", "1")
+    comparison, rounds = compared("zero", "random", *earned, out=tmp_path / "out")
     assert comparison.verdict.which == "A"  # Random pushes topple the pole earlier.
     assert comparison.verdict.mean < 0
     assert rounds[-1] == comparison.verdict.pairs < 1000
-    swapped, _ = compared("random", "zero", out=tmp_path / "swapped")
+    swapped, _ = compared("random", "zero", *earned, out=tmp_path / "swapped")
     assert (swapped.verdict.which, swapped.verdict.mean) == ("B", -comparison.verdict.mean)
 
 
 def test_a_policy_does_not_differ_from_itself(tmp_path: Path) -> None:
     comparison, rounds = compared("random", "random", "--num-episodes", "150", out=tmp_path)
     # The same seed and index: the same episode, also of random actions.
-    assert (comparison.verdict.which, comparison.verdict.low, comparison.verdict.high) == ("undecided", 0.0, 0.0)
+    assert (comparison.verdict.which, comparison.verdict.mean) == ("undecided", 0.0)
     assert rounds == [64, 128, 150]
     for side in "AB":
         jobs = [job for job in read_jobs(tmp_path) if job.name.startswith(side)]
@@ -77,7 +78,7 @@ def test_a_second_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     lines = episodes.read_text(encoding="utf-8").splitlines()
     changed = [json.dumps(json.loads(line) | {"return": 1000.0 + number}) for number, line in enumerate(lines)]
     episodes.write_text("\n".join(changed) + "\n", encoding="utf-8")
-    comparison, rounds = compared("zero", "zero", "--num-episodes", "100", out=tmp_path)
+    comparison, rounds = compared("zero", "zero", "--num-episodes", "100", "--return-range", "0", "1100", out=tmp_path)
     assert comparison.verdict.which == "A"
     assert rounds == [64]
 
@@ -159,24 +160,24 @@ def compared_directories(a: Path, b: Path) -> list[Comparison]:
 
 def test_each_task_of_two_directories_has_a_verdict(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    alternating = [float(number % 2) for number in range(60)]
+    alternating = [float(number % 2) for number in range(600)]
     write_results(a, "Hopper", alternating)
     write_results(b, "Hopper", [value + 1 for value in alternating])
     write_results(a, "Ant", [*alternating, 5.0])
-    write_results(b, "Ant", [*alternating[:59], math.nan])
+    write_results(b, "Ant", [*alternating[:599], math.nan])
     write_results(b, "Walker", alternating)
     ant, hopper = compared_directories(a, b)
-    assert (ant.task, ant.verdict.which, ant.verdict.pairs, ant.unpaired, ant.diverged) == (
+    assert (ant.task, ant.verdict.which, ant.verdict.pairs, ant.unpaired, ant.verdict.diverged) == (
         "Ant",
         "undecided",
-        59,
+        599,
         1,
         1,
     )
     assert (hopper.task, hopper.verdict.which, hopper.verdict.mean) == ("Hopper", "B", 1.0)
     text = "\n".join(ant.lines())
     assert "1 episode of A or B alone: left out." in text
-    assert "1 pair with a return that is not finite: left out, which favours the side" in text
+    assert "1 pair with a return that is not finite: left out of returns." in text
 
 
 def test_environments_that_differ_without_being_asked_to_are_named(tmp_path: Path) -> None:
@@ -201,16 +202,17 @@ def test_directories_without_a_pair_are_refused(tmp_path: Path) -> None:
 
 
 def test_directories_are_compared_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = (write_results(tmp_path / name, "Ant", [value] * 60) for name, value in (("a", 2.0), ("b", 1.0)))
+    a, b = (write_results(tmp_path / name, "Ant", [value] * 600) for name, value in (("a", 2.0), ("b", 1.0)))
     main._shoal(["compare", str(a), str(b)])
     assert capsys.readouterr().out.splitlines() == [
-        "Ant: A has the higher mean return after 60 pairs: B - A is -1 (95% interval -1 to -1).",
+        "Ant: A returns more after 600 pairs: B - A is -1 (95% interval -1.029 to -0.9707).",
         f"A is {a}, B is {b}.",
+        "Failures: 0 of A, 0 of B; 0 of A alone, 0 of B alone.",
     ]
 
 
 def test_an_interval_without_ends_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    verdict = Verdict(mean=1.0, low=-math.inf, high=math.inf, pairs=3, which="undecided", text="Undecided.")
+    verdict = judge([(EPISODE, EPISODE | {"return": 1.0})] * 3)
     comparison = Comparison(task="Ant", a="a", b="b", verdict=verdict, unpaired=2)
     print_comparisons([comparison], as_json=True)
     printed = json.loads(capsys.readouterr().out)

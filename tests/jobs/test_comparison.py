@@ -1,25 +1,22 @@
-"""Pairs of two directories, and an interval that keeps its promise however often it is looked at."""
+"""Pairs of two directories, and what they tell about returns and failures."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.episode import EPISODE
 
-from shoal.errors import ShoalError, UsageError
-from shoal.jobs.comparison import ConfidenceSequence, Verdict, pair
+from shoal.errors import UsageError
+from shoal.jobs.comparison import Episode, Failures, Pairs, judge, pair
 from shoal.plan.job import Job, JobFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -38,6 +35,10 @@ def write_jobs(out: Path, *jobs: tuple[dict[str, Any], Sequence[float]]) -> Path
     return out
 
 
+def differences(pairs: Pairs) -> list[float]:
+    return [b["return"] - a["return"] for a, b in pairs.pairs]
+
+
 # Pairs
 
 
@@ -46,15 +47,8 @@ def test_pairs_are_episodes_with_equal_variation_seed_and_index(tmp_path: Path) 
     a = write_jobs(tmp_path / "a", ({"seed": 1}, [10, 20]), ({"seed": 2}, [30, 40]), (slippery, [50]))
     b = write_jobs(tmp_path / "b", (slippery, [55]), ({"seed": 2}, [33, 44]), ({"seed": 1}, [11, 22, 99]))
     pairs = pair(a, b)
-    assert pairs.differences.tolist() == [5, 1, 3, 2, 4]  # By index, then by seed and variation.
-    assert (pairs.task, pairs.unpaired, pairs.diverged) == ("Ant-v5", 1, 0)
-
-
-def test_pairs_with_a_return_that_is_no_number_are_left_out_and_counted(tmp_path: Path) -> None:
-    a = write_jobs(tmp_path / "a", ({}, [1.0, math.nan, 3.0]))
-    b = write_jobs(tmp_path / "b", ({}, [2.0, 2.0, math.inf]))
-    pairs = pair(a, b)
-    assert (pairs.differences.tolist(), pairs.diverged, pairs.unpaired) == ([1.0], 2, 0)
+    assert differences(pairs) == [5, 1, 3, 2, 4]  # By index, then by seed and variation.
+    assert (pairs.task, pairs.unpaired) == ("Ant-v5", 1)
 
 
 @pytest.mark.parametrize("other", [{"seed": 2}, {"task": "Hopper-v5"}, {"variation": {"friction": 0.1}}])
@@ -81,7 +75,7 @@ def test_the_control_is_no_side_of_a_comparison(tmp_path: Path) -> None:
     control = {"name": "0-control", "policy": "zero"}
     a = write_jobs(tmp_path / "a", (control, [-1.0]), ({}, [1.0]))
     b = write_jobs(tmp_path / "b", ({}, [2.0]), (control, [-1.0]))
-    assert pair(a, b).differences.tolist() == [1.0]
+    assert differences(pair(a, b)) == [1.0]
 
 
 def test_a_directory_with_two_policies_is_refused(tmp_path: Path) -> None:
@@ -90,109 +84,116 @@ def test_a_directory_with_two_policies_is_refused(tmp_path: Path) -> None:
         pair(a, write_jobs(tmp_path / "b", ({}, [2.0])))
 
 
-# The confidence sequence
+# Verdicts
 
 
-def look_at_each(differences: Iterable[float], sequence: ConfidenceSequence | None = None) -> Verdict:
-    """Look after each pair, and stop as soon as the verdict is sure."""
-    sequence = sequence or ConfidenceSequence()
-    for difference in differences:
-        sequence.add(difference)
-        if (verdict := sequence.verdict()).sure:
-            return verdict
-    return sequence.verdict()
+def episode(value: float, ended: str = "time out", *, success: bool | None = None) -> Episode:
+    return EPISODE | {"return": value, "ended": ended, "success": success}
 
 
-def returns_with_falls(random: np.random.Generator, count: int) -> np.ndarray:
-    """Returns of a policy that sometimes falls early."""
-    return np.where(random.random(count) < 0.2, random.uniform(0, 10, count), random.normal(30, 2, count))
+def walks(values: Sequence[float], falls: int = 0) -> list[Episode]:
+    """Episodes with these returns, of which the first ones end with a fall."""
+    return [episode(value, "terminated" if index < falls else "time out") for index, value in enumerate(values)]
 
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]
-DRAWS: dict[str, Draw] = {
-    "normal": lambda random, count: random.normal(0, 3, count),
-    "of returns": lambda random, count: returns_with_falls(random, count) - returns_with_falls(random, count),
-    "mostly equal": lambda random, count: np.where(random.random(count) < 0.3, random.normal(0, 5, count), 0),
-}
+def alternating(low: float, high: float, pairs: int = 1000) -> list[float]:
+    return [low, high] * (pairs // 2)
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_looking_after_every_pair_raises_no_more_false_alarms_than_promised(draw: Draw) -> None:
-    random = np.random.default_rng(0)
-    alarms = sum(look_at_each(draw(random, 500)).sure for _ in range(300))
-    # 5 % of 300, plus two standard errors. Ordinary intervals raise 39 % alarms.
-    assert alarms <= 15 + 8
+def judged(a: Sequence[Episode], b: Sequence[Episode], **options: Any) -> Any:
+    return judge(list(zip(a, b, strict=True)), **options)
 
 
-def test_skewed_differences_keep_the_promise_from_a_hundred_pairs_on() -> None:
+def test_the_policy_with_the_higher_mean_return_is_named() -> None:
+    verdict = judged(walks(alternating(10, 11)), walks(alternating(12, 13)))
+    assert (verdict.which, verdict.mean, verdict.pairs, verdict.sure) == ("B", 2, 1000, True)
+    assert verdict.low < 2 < verdict.high
+    assert verdict.text.startswith("B returns more after 1,000 pairs: B - A is 2 (95% interval 1.8")
+    swapped = judged(walks(alternating(12, 13)), walks(alternating(10, 11)))
+    assert (swapped.which, swapped.mean) == ("A", -2)
+
+
+def test_no_verdict_about_returns_comes_before_five_hundred_pairs() -> None:
+    a, b = walks(alternating(10, 11, 498)), walks(alternating(20, 21, 498))
+    verdict = judged(a, b)
+    assert (verdict.which, verdict.low, verdict.high) == ("undecided", -math.inf, math.inf)
+    assert verdict.text == ("Undecided after 498 pairs: B - A is 10. At least 500 pairs are needed, or --return-range.")
+    assert judged([*a, *a[:2]], [*b, *b[:2]]).which == "B"
+    assert judged([], []).text.startswith("Undecided after 0 pairs: B - A is nan.")
+
+
+def test_with_the_range_of_returns_a_verdict_comes_early() -> None:
+    verdict = judged(walks(alternating(10, 11, 64)), walks(alternating(20, 21, 64)), return_range=(0, 30))
+    assert verdict.which == "B"
+    with pytest.raises(UsageError, match=r"--return-range is 0 to 20, but there are returns from 10 to 21: pass"):
+        judged(walks(alternating(10, 11, 64)), walks(alternating(20, 21, 64)), return_range=(0, 20))
+
+
+def test_a_small_gain_waits_for_rare_outcomes() -> None:
+    verdict = judged(walks(alternating(100, 101)), walks(alternating(100.5, 101.5)))
+    assert verdict.which == "undecided"
+    assert "Rare outcomes decide, and too few were seen: about " in verdict.text
+    enough = int(verdict.text.split("about ")[1].split(" pairs")[0].replace(",", ""))
+    assert judged(walks(alternating(100, 101, 2 * enough)), walks(alternating(100.5, 101.5, 2 * enough))).which == "B"
+
+
+def test_equal_policies_stay_undecided() -> None:
+    verdict = judged(walks(alternating(5, 6)), walks(alternating(5, 6)))
+    assert (verdict.which, verdict.mean, verdict.failures.fewer) == ("undecided", 0, "undecided")
+    assert "Rare outcomes" not in verdict.text
+
+
+def test_the_policy_that_falls_less_is_named_beside_the_return() -> None:
+    a, b = walks(alternating(10, 11), falls=12), walks(alternating(12, 13))
+    assert judged(a, b).text.startswith("B returns more, and ends early less often, after 1,000 pairs: ")
+    a, b = walks(alternating(10, 11)), walks(alternating(12, 13), falls=12)
+    verdict = judged(a, b)
+    assert verdict.text.startswith("B returns more, A ends early less often after 1,000 pairs: ")
+    assert (verdict.which, verdict.failures) == ("B", Failures(a=0, b=12, only_a=0, only_b=12, fewer="A"))
+    few = judged(walks(alternating(10, 11, 64), falls=12), walks(alternating(10, 11, 64)))
+    assert few.text.startswith("B ends early less often, and the return is undecided, after 64 pairs: ")
+
+
+def test_a_task_that_defines_success_is_judged_by_it() -> None:
+    met = [episode(1.0, "terminated", success=True)] * 20
+    missed = [episode(1.0, success=False)] * 20
+    diverged = [episode(math.nan, "diverged", success=True)] * 20
+    verdict = judged(missed, met)
+    assert verdict.failures == Failures(a=20, b=0, only_a=20, only_b=0, fewer="B")
+    assert verdict.text.startswith("B fails less often, and the return is undecided, after 20 pairs: ")
+    assert judged(met, diverged).failures == Failures(a=0, b=20, only_a=0, only_b=20, fewer="A")
+
+
+def test_a_return_that_is_no_number_counts_as_a_failure_only() -> None:
+    a = [episode(1.0), episode(math.nan, "diverged"), episode(3.0)]
+    b = [episode(2.0), episode(2.0), episode(math.inf, "diverged")]
+    verdict = judged(a, b)
+    assert (verdict.mean, verdict.pairs, verdict.diverged) == (1, 1, 2)
+    assert (verdict.failures.only_a, verdict.failures.only_b) == (1, 1)
+
+
+@pytest.mark.parametrize(("alone", "fewer"), [(6, "undecided"), (7, "B")])
+def test_failures_of_one_side_alone_decide_from_seven_on(alone: int, fewer: str) -> None:
+    # The mixture has the likelihood B(n + 1/2, 1/2) / B(1/2, 1/2), 14.4 and 26.8 times that of equal rates: 20 decide.
+    failed = np.zeros((1000, 2), dtype=bool)
+    failed[:alone, 0] = True
+    failed[alone : alone + 100] = True  # Both fail, which tells nothing.
+    assert Failures.of(failed) == Failures(a=alone + 100, b=100, only_a=alone, only_b=0, fewer=fewer)
+
+
+@pytest.mark.parametrize("comparisons", [200, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rate", [1 / 2, 1 / 10, 1 / 100])
+def test_equal_rates_of_failure_raise_no_more_false_alarms_than_promised(rate: float, comparisons: int) -> None:
     random = np.random.default_rng(0)
     alarms = 0
-    for _ in range(300):
-        alarms += look_at_each(random.exponential(2, 500) - 2, ConfidenceSequence(minimum=100)).sure
-    assert alarms <= 15 + 8
+    for _ in range(comparisons):
+        failed = random.random((1024, 2)) < rate
+        alarms += any(Failures.of(failed[:pairs]).fewer != "undecided" for pairs in (64, 128, 256, 512, 1024))
+    assert alarms <= comparisons / 20 + 2 * math.sqrt(comparisons / 20)
 
 
-def test_a_true_difference_stops_early() -> None:
-    random = np.random.default_rng(1)
-    verdicts = [look_at_each(random.normal(1.0, 1.5, 500)) for _ in range(50)]
-    assert {verdict.which for verdict in verdicts} == {"B"}
-    assert np.median([verdict.pairs for verdict in verdicts]) < 60
-    assert look_at_each(random.normal(-1.0, 1.5, 500)).which == "A"
-
-
-def test_identical_policies_stay_undecided() -> None:
-    sequence = ConfidenceSequence()
-    for _ in range(500):
-        sequence.add(0.0)
-        assert not sequence.verdict().sure
-    verdict = sequence.verdict()
-    assert (verdict.which, verdict.low, verdict.high, verdict.pairs) == ("undecided", 0.0, 0.0, 500)
-
-
-def test_no_verdict_comes_before_fifty_pairs() -> None:
-    verdict = look_at_each(100.0 + i for i in range(49))
-    assert (verdict.which, verdict.low, verdict.high) == ("undecided", -math.inf, math.inf)
-    assert verdict.text == "Undecided after 49 pairs: at least 50 are needed."
-    assert look_at_each(100.0 + i for i in range(500)).pairs == 50
-
-
-def test_the_interval_is_the_formulas() -> None:
-    sequence = ConfidenceSequence(tightest_at=100)
-    values = np.random.default_rng(2).normal(1e6, 1.0, 64)
-    for value in values:
-        sequence.add(value)
-    rho2 = (-2 * math.log(0.05) + math.log(-2 * math.log(0.05) + 1)) / 100
-    half = values.std(ddof=1) * math.sqrt(
-        2 * (64 * rho2 + 1) / (64**2 * rho2) * math.log(math.sqrt(64 * rho2 + 1) / 0.05)
-    )
-    # Of values near a million, about ten digits of their spread remain.
-    assert sequence.interval() == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-14, abs=1e-8)
-
-
-@given(st.integers(50, 300), st.floats(0.8, 0.99))
-def test_the_interval_is_about_as_tight_as_it_can_be_where_it_was_asked_to_be(count: int, confidence: float) -> None:
-    def width(tightest_at: int) -> float:
-        sequence = ConfidenceSequence(confidence, tightest_at)
-        for i in range(count):
-            sequence.add((-1.0) ** i)
-        low, high = sequence.interval()
-        return high - low
-
-    assert width(count) <= 1.001 * min(width(count // 2), width(2 * count), width(int(1.2 * count)))
-
-
-def test_a_verdict_is_one_sentence() -> None:
-    values = [0.5, 1.5] * 50
-    assert (
-        look_at_each(values).text
-        == "B has the higher mean return after 50 pairs: B - A is 1 (95% interval 0.7832 to 1.217)."
-    )
-    assert look_at_each(-value for value in values).text.startswith(
-        "A has the higher mean return after 50 pairs: B - A is -1 "
-    )
-    assert look_at_each([0.0] * 50).text == "Undecided after 50 pairs: B - A is 0 (95% interval 0 to 0)."
-
-
-def test_a_difference_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ShoalError, match="A difference of returns is nan"):
-        ConfidenceSequence().add(math.nan)
+def test_a_policy_that_falls_once_in_twenty_episodes_is_told_from_one_that_does_not() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        failed = random.random((1024, 2)) < (0.0, 1 / 20)
+        assert Failures.of(failed).fewer == "A"

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.jobs import JobEntry
 from shoal.errors import UsageError, counted
-from shoal.jobs.comparison import ConfidenceSequence, Verdict, pair
+from shoal.jobs.comparison import Episode, Verdict, judge, pair
 from shoal.jobs.entries import Overrides, expand
 from shoal.jobs.results import is_control, iterate_episodes, read_jobs
 from shoal.plan.job import Job
@@ -31,8 +31,6 @@ class Comparison:
     verdict: Verdict
     unpaired: int = 0
     """Episodes of either side that the other one lacks."""
-    diverged: int = 0
-    """Pairs left out because a return is not finite."""
     differing: tuple[str, ...] = ()
     """Fields of the environment that differ, though no job was asked to change them."""
 
@@ -40,22 +38,21 @@ class Comparison:
         """Yield the verdict, and what it leaves out."""
         yield f"{self.task}: {self.verdict.text}"
         yield f"A is {self.a}, B is {self.b}."
+        seen = self.verdict.failures
+        yield f"Failures: {seen.a:,} of A, {seen.b:,} of B; {seen.only_a:,} of A alone, {seen.only_b:,} of B alone."
         if self.unpaired:
             yield f"{counted(self.unpaired, 'episode')} of A or B alone: left out."
-        if self.diverged:
-            yield (
-                f"{counted(self.diverged, 'pair')} with a return that is not finite: left out, which favours the side "
-                "whose environments diverged."
-            )
+        if self.verdict.diverged:
+            yield f"{counted(self.verdict.diverged, 'pair')} with a return that is not finite: left out of returns."
         if self.differing:
             yield f"The environments of A and B differ in {', '.join(self.differing)}: returns may not be comparable."
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the comparison as plain values; None for an end of the interval that is infinite."""
+        """Return the comparison as plain values; None for a mean or an end of the interval that is not finite."""
         plain = asdict(self)
         verdict = plain.pop("verdict")
-        for end in ("low", "high"):
-            verdict[end] = verdict[end] if math.isfinite(verdict[end]) else None
+        for name in ("mean", "low", "high"):
+            verdict[name] = verdict[name] if math.isfinite(verdict[name]) else None
         return plain | verdict
 
 
@@ -71,17 +68,13 @@ def compare(config: CompareConfig) -> list[Comparison]:
     comparisons: list[Comparison] = []
     for task in tasks or [None]:  # Without a common task, `pair` says so.
         pairs = pair(*outs, task=task)
-        sequence = ConfidenceSequence()
-        for difference in pairs.differences.tolist():
-            sequence.add(difference)
         comparisons.append(
             Comparison(
                 task=pairs.task,
                 a=config.a,
                 b=config.b,
-                verdict=sequence.verdict(),
+                verdict=judge(pairs.pairs, config.return_range),
                 unpaired=pairs.unpaired,
-                diverged=pairs.diverged,
                 differing=_differing_fields(*([job for job in side if job.task == task] for side in jobs)),
             )
         )
@@ -119,7 +112,8 @@ def compare_policies(
     sides = [_job_of(side, policy, config, overrides) for side, policy in (("A", config.a), ("B", config.b))]
     shared = {each.name for each in fields(EvaluateConfig)} & {each.name for each in fields(config)}
     flags = EvaluateConfig(**{name: getattr(config, name) for name in shared})
-    sequence, diverged, first = ConfidenceSequence(), 0, 0
+    pairs: list[tuple[Episode, Episode]] = []
+    first = 0
     while True:
         end = min(2 * first or FIRST_ROUND, config.num_episodes)
         # The range is in the name, so that the same command with another --num-episodes goes on, too.
@@ -129,18 +123,14 @@ def compare_policies(
         ]
         out = run_jobs(flags, jobs)
         flags = replace(flags, out=str(out), rerun_failed=False)
-        a, b = ({episode["index"]: episode["return"] for episode in iterate_episodes(out, job)} for job in jobs)
+        a, b = ({episode["index"]: episode for episode in iterate_episodes(out, job)} for job in jobs)
         with refusing(out, "pass another --out"):
-            differences = [b[index] - a[index] for index in range(first, end)]
-        finite = [each for each in differences if math.isfinite(each)]
-        diverged += len(differences) - len(finite)
-        for difference in finite:
-            sequence.add(difference)
-        verdict, first = sequence.verdict(), end
+            pairs += [(a[index], b[index]) for index in range(first, end)]
+        verdict, first = judge(pairs, config.return_range), end
         on_round(verdict)
         if verdict.sure or end == config.num_episodes:
             a, b = (side.policy for side in sides)
-            return Comparison(task=config.task, a=a, b=b, verdict=verdict, diverged=diverged)
+            return Comparison(task=config.task, a=a, b=b, verdict=verdict)
 
 
 def _job_of(side: str, policy: str, config: ComparePoliciesConfig, overrides: Overrides) -> Job:

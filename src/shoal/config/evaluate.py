@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import Config, above, at_least, each
+from shoal.config.checks import RANGE, Config, above, at_least, each
 from shoal.config.commands import AgentKind
 from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import LaunchConfig
@@ -101,6 +101,8 @@ class CompareConfig(Config):
     """Directory of results."""
     b: str
     """Directory of results, whose episodes have the same tasks, variations, seeds and indices."""
+    return_range: Annotated[tuple[float, float] | None, RANGE] = None
+    """The least and the largest return that an episode can have: makes the interval exact, and mostly shorter."""
     json: bool = False
     """Print JSON."""
 
@@ -121,6 +123,8 @@ class ComparePoliciesConfig(LaunchConfig):
     """Environments on each worker, and episodes that it takes at a time."""
     num_episodes: Annotated[int, at_least(50)] = 1000
     """Most episodes of each policy. Fewer are run if the difference is sure earlier."""
+    return_range: Annotated[tuple[float, float] | None, RANGE] = None
+    """The least and the largest return that an episode can have: makes the interval exact, and mostly shorter."""
     seed: Annotated[int, at_least(0)] = 1
     """Seed of the environments. Both policies run the same episodes."""
     out: str | None = None

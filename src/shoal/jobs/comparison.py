@@ -1,38 +1,41 @@
-"""Comparison of two evaluations: paired differences of returns, and an interval of their mean for every look."""
+"""Comparison of two evaluations: what pairs of episodes tell about returns, and about failures, at every look."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from shoal.errors import ShoalError, UsageError, counted
+from shoal.errors import UsageError, counted
+from shoal.jobs.intervals import MINIMUM_PAIRS, Differences, bounded_mean, rate_bounds
 from shoal.jobs.results import is_control, iterate_episodes, read_jobs
 from shoal.jobs.statistics import CONFIDENCE
 
+_ALPHA = 1 - CONFIDENCE
+Side = Literal["A", "B", "undecided"]
+Episode = dict[str, Any]
 _Key = tuple[int, int, str]
 """Index, seed and variation of an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Paired differences of the returns of two evaluations."""
+    """Episodes of two evaluations with equal task, variation, seed and index."""
 
     task: str
-    differences: np.ndarray
-    """B - A, by index, then by seed and variation, so that any beginning is balanced. Shape (pairs,)."""
+    pairs: list[tuple[Episode, Episode]]
+    """A and B, by index, then by seed and variation, so that any beginning is balanced."""
     unpaired: int
     """Episodes of either side that the other one lacks."""
-    diverged: int
-    """Pairs left out because a return is not finite."""
 
 
 def pair(out_a: Path, out_b: Path, *, task: str | None = None) -> Pairs:
-    """Return paired differences of two output directories: of episodes with equal task, variation, seed and index.
+    """Return the pairs of two output directories. Controls are left out.
 
-    Controls are left out. `task` is by default the only one that both have.
+    `task` is by default the only one that both have.
 
     Raises:
         UsageError: Nothing pairs, several tasks do, or a directory has an episode of several policies.
@@ -41,21 +44,19 @@ def pair(out_a: Path, out_b: Path, *, task: str | None = None) -> Pairs:
     tasks = sorted(tasks_a & tasks_b & ({task} if task else tasks_a))
     if len(tasks) > 1:
         raise UsageError(f"A ({out_a}) and B ({out_b}) have the tasks {', '.join(tasks)}: compare one task at a time.")
-    a, b = ({key: value for each in tasks for key, value in _returns(out, each).items()} for out in (out_a, out_b))
+    a, b = ({key: value for each in tasks for key, value in _episodes(out, each).items()} for out in (out_a, out_b))
     keys = sorted(a.keys() & b.keys())
     if not keys:
         raise UsageError(
             f"A ({out_a}) and B ({out_b}) have no finished episode{f' of {task}' if task else ''} with equal task, "
             "variation, seed and index: evaluate both policies in the same jobs."
         )
-    differences = np.array([b[key] - a[key] for key in keys])
-    finite = differences[np.isfinite(differences)]
     unpaired = len(a) + len(b) - 2 * len(keys)
-    return Pairs(task=tasks[0], differences=finite, unpaired=unpaired, diverged=len(keys) - finite.size)
+    return Pairs(task=tasks[0], pairs=[(a[key], b[key]) for key in keys], unpaired=unpaired)
 
 
-def _returns(out: Path, task: str) -> dict[_Key, float]:
-    returns: dict[_Key, float] = {}
+def _episodes(out: Path, task: str) -> dict[_Key, Episode]:
+    episodes: dict[_Key, Episode] = {}
     origin: dict[_Key, tuple[str, object]] = {}
     for job in read_jobs(out):
         if job.task != task or is_control(job):
@@ -68,24 +69,56 @@ def _returns(out: Path, task: str) -> dict[_Key, float]:
                     f"{out} has the same episodes of {origin[key][0]} and of {job.policy}: "
                     "compare directories with one policy each."
                 )
-            returns.setdefault(key, episode["return"])
-    return returns
+            episodes.setdefault(key, episode)
+    return episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Failures of two policies in the same episodes.
+
+    An episode fails that does not succeed; where the task defines no success, one that ends before its time.
+    """
+
+    a: int
+    b: int
+    only_a: int
+    """Episodes in which A alone failed."""
+    only_b: int
+    fewer: Side
+    """The side that fails less often."""
+
+    @classmethod
+    def of(cls, failed: np.ndarray) -> "Failures":
+        """Return those of pairs. Shape (pairs, 2).
+
+        The test of Q. McNemar (Psychometrika 12, 1947), exact and for every look: if both fail equally often, each side
+        is the one that failed alone with probability 1/2.
+        """
+        a, b = (int(each) for each in failed.sum(axis=0))
+        only_a, only_b = (int((failed[:, one] & ~failed[:, other]).sum()) for one, other in ((0, 1), (1, 0)))
+        low, high = rate_bounds(only_a, only_a + only_b, _ALPHA)
+        fewer: Side = "B" if low > 1 / 2 else "A" if high < 1 / 2 else "undecided"
+        return cls(a=a, b=b, only_a=only_a, only_b=only_b, fewer=fewer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Which of two evaluations has the higher mean return."""
+    """What pairs of episodes tell about returns and about failures, each wrong in one comparison of twenty at most."""
 
     mean: float
-    """Mean difference B - A."""
+    """Mean difference of returns B - A; NaN without pairs."""
     low: float
     """Lower end of its interval; minus infinity with too few pairs."""
     high: float
     pairs: int
-    which: Literal["A", "B", "undecided"]
+    """Pairs with finite returns."""
+    diverged: int
+    """Pairs with a return that is not finite, which tell of failures only."""
+    which: Side
     """The side with the higher mean return."""
+    failures: Failures
     text: str
-    """One sentence."""
 
     @property
     def sure(self) -> bool:
@@ -93,66 +126,76 @@ class Verdict:
         return self.which != "undecided"
 
 
-class ConfidenceSequence:
-    """Intervals of the mean of a stream that all cover it at once, so that one may look often, and stop early.
+def judge(pairs: Sequence[tuple[Episode, Episode]], return_range: tuple[float, float] | None = None) -> Verdict:
+    """Return what pairs of episodes tell. One may look often, and stop as soon as it is sure.
 
-    With ordinary intervals, looking after each value and stopping as soon as 0 is outside finds differences that do
-    not exist. This is the asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and
-    A. Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52, 2024.
-    With n values, their standard deviation sd, and alpha = 1 - confidence, an interval is
+    Args:
+        pairs: Episodes of A and B, the earlier ones first.
+        return_range: The least and the largest return of an episode. With it, the interval is exact, and comes early;
+            without it, it relies on what was seen, see `Differences`.
 
-        mean ± sd sqrt(2 (n rho² + 1) / (n² rho²) log(sqrt(n rho² + 1) / alpha)),
-
-    which is tightest at n = n0 for about rho = sqrt((-2 log(alpha) + log(1 - 2 log(alpha))) / n0).
-
-    It relies on the standard deviation so far. In simulations of 500 looks at 95 %, symmetric differences, as of two
-    policies with equal returns, gave 1 to 4 % false alarms. Strongly skewed ones, a fall in one pair of ten, gave 18 %
-    with a `minimum` of 20, 9 % with 50, and 4 % with 100.
+    Raises:
+        UsageError: A return lies outside of `return_range`.
     """
+    every = np.array([[each["return"] for each in pair] for pair in pairs], dtype=float).reshape(-1, 2)
+    returns = every[np.isfinite(every).all(axis=1)]
+    failures = Failures.of(
+        np.array([[_has_failed(each) for each in pair] for pair in pairs], dtype=bool).reshape(-1, 2)
+    )
+    count, remark = len(returns), ""
+    low, high = -math.inf, math.inf
+    if return_range is not None:
+        _refuse_outside(returns, return_range)
+        span = return_range[1] - return_range[0]
+        low, high = bounded_mean(returns[:, 1] - returns[:, 0], -span, span, _ALPHA)
+    elif count >= MINIMUM_PAIRS:
+        differences = Differences.of(returns)
+        low, high = differences.bounds(count, _ALPHA)
+        if low <= 0 <= high and abs(differences.mean) > differences.half_width(count, _ALPHA):
+            enough = differences.enough(count, _ALPHA)
+            remark = " Rare outcomes decide, and too few were seen"
+            remark += f": about {enough:,} pairs would do." if enough else "."
+    else:
+        remark = f" At least {MINIMUM_PAIRS} pairs are needed, or --return-range."
+    which: Side = "B" if low > 0 else "A" if high < 0 else "undecided"
+    mean = float(np.mean(returns[:, 1] - returns[:, 0])) if count else math.nan
+    text = _claim(which, failures, names_success=any(each["success"] is not None for pair in pairs for each in pair))
+    text += f" after {counted(count, 'pair')}: B - A is {mean:.4g}"
+    text += f" ({CONFIDENCE:.0%} interval {low:.4g} to {high:.4g})." if math.isfinite(high) else "."
+    return Verdict(
+        mean=mean,
+        low=low,
+        high=high,
+        pairs=count,
+        diverged=len(every) - count,
+        which=which,
+        failures=failures,
+        text=text + remark,
+    )
 
-    def __init__(self, confidence: float = CONFIDENCE, tightest_at: int = 50, minimum: int = 50) -> None:
-        """Begin without values.
 
-        Args:
-            confidence: Probability that all intervals cover the mean.
-            tightest_at: n0.
-            minimum: Number of values below which an interval is infinite, at least 2.
-        """
-        self._confidence, self._minimum = confidence, minimum
-        self._log_alpha = math.log(1 - confidence)
-        self._rho2 = (-2 * self._log_alpha + math.log(1 - 2 * self._log_alpha)) / tightest_at
-        self._count, self._mean, self._squares = 0, 0.0, 0.0
+def _has_failed(episode: Episode) -> bool:
+    if episode["success"] is not None:
+        return not episode["success"] or episode["ended"] == "diverged"
+    return episode["ended"] in {"terminated", "diverged"}
 
-    def add(self, value: float) -> None:
-        """Count a value.
 
-        Raises:
-            ShoalError: It is not finite.
-        """
-        if not math.isfinite(value):
-            raise ShoalError(f"A difference of returns is {value}: leave out pairs with an episode that diverged.")
-        self._count += 1  # B. P. Welford's recurrences, Technometrics 4, 1962.
-        apart = value - self._mean
-        self._mean += apart / self._count
-        self._squares += apart * (value - self._mean)
+def _refuse_outside(returns: np.ndarray, return_range: tuple[float, float]) -> None:
+    least, most = return_range
+    if returns.size and not least <= returns.min() <= returns.max() <= most:
+        raise UsageError(
+            f"--return-range is {least:g} to {most:g}, but there are returns from {returns.min():g} to "
+            f"{returns.max():g}: pass the least and the largest return that an episode can have."
+        )
 
-    def interval(self) -> tuple[float, float]:
-        """Return the interval of the mean."""
-        if self._count < self._minimum:
-            return -math.inf, math.inf
-        scaled = self._count * self._rho2 + 1
-        squared = 2 * scaled / (self._count**2 * self._rho2) * (math.log(scaled) / 2 - self._log_alpha)
-        half = math.sqrt(squared * self._squares / (self._count - 1))
-        return self._mean - half, self._mean + half
 
-    def verdict(self) -> Verdict:
-        """Return the verdict about differences B - A."""
-        low, high = self.interval()
-        which = "B" if low > 0 else "A" if high < 0 else "undecided"
-        text = "Undecided" if which == "undecided" else f"{which} has the higher mean return"
-        text += f" after {counted(self._count, 'pair')}: "
-        if self._count < self._minimum:
-            text += f"at least {self._minimum} are needed."
-        else:
-            text += f"B - A is {self._mean:.4g} ({self._confidence:.0%} interval {low:.4g} to {high:.4g})."
-        return Verdict(mean=self._mean, low=low, high=high, pairs=self._count, which=which, text=text)
+def _claim(which: Side, failures: Failures, *, names_success: bool) -> str:
+    """Return who is better in what."""
+    rarely = "fails less often" if names_success else "ends early less often"
+    if which == failures.fewer == "undecided":
+        return "Undecided"
+    if which == failures.fewer:
+        return f"{which} returns more, and {rarely},"
+    claims = [f"{which} returns more"] * (which != "undecided")
+    claims += [f"{failures.fewer} {rarely}"] * (failures.fewer != "undecided")
+    return f"{', '.join(claims)}{', and the return is undecided,' if which == 'undecided' else ''}"
