@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pytest
 from shoal.config import LaunchConfig
 from shoal.config.plain import to_plain
 from shoal.jobs.ledger import Ledger, prepare
+from shoal.jobs.statistics import summarize
 from shoal.jobs.worker import run_jobs
 from shoal.learn.groups import World
 from shoal.plan.job import Job, JobFiles
@@ -28,13 +30,14 @@ from shoal.tasks import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KINDS = f"{Path(__file__).parents[1] / 'support' / 'two_lengths.py'}:TwoLengths"
 GOALS = f"{Path(__file__).parents[1] / 'support' / 'goal_task.py'}:Goal"
 
 
 def job(task: str = "Cartpole-Balance", **fields: Any) -> Job:
     """A job with random actions."""
     env = registry.resolve(task).env
-    env = replace(env, episode_length_s=0.5) if task not in {"Hopper-v5", GOALS} else env
+    env = replace(env, episode_length_s=0.5) if task.startswith(("Cartpole", "Quadruped")) else env
     plain: dict[str, Any] = {"name": "job", "policy": "random", "num_envs": 8, "num_episodes": 20, **fields}
     return Job(task=task, env=to_plain(env), **plain)
 
@@ -92,7 +95,24 @@ def test_with_a_number_of_steps_episodes_follow_each_other_in_each_environment(t
         of_each[each["index"] % 8] = of_each.get(each["index"] % 8, 0) + each["length"]
     assert len({each["index"] for each in found}) == len(found)
     assert set(of_each) == set(range(8)), "four environments in each of two builds"
-    assert all(35 < steps <= 60 for steps in of_each.values()), "an episode lasts 25 steps, and the last may not end"
+    assert all(60 <= steps < 60 + 25 for steps in of_each.values()), "an episode lasts 25 steps, and the last one ends"
+
+
+def test_with_a_number_of_steps_long_episodes_count_as_often_as_short_ones(tmp_path: Path) -> None:
+    found = episodes_of(tmp_path / "out", job(KINDS, num_episodes=None, num_steps=60, num_envs=64, rebuilds=4))
+    returns = [each["return"] for each in found]
+    assert {each["length"]: each["return"] for each in found} == {1: 0.0, 50: 200.0}
+    error = statistics.stdev(returns) / len(returns) ** 0.5
+    assert statistics.fmean(returns) == pytest.approx(100, abs=3 * error)
+
+
+def test_what_does_not_end_is_unfinished_and_counts(tmp_path: Path) -> None:
+    endless = "gym:CliffWalking-v1"
+    found = episodes_of(tmp_path / "out", job(endless, policy="zero", num_episodes=3, num_envs=2))
+    assert [(each["index"], each["ended"]) for each in found] == [(index, "unfinished") for index in range(3)]
+    assert {(each["return"], each["length"]) for each in found} == {(-1000.0, 1000)}
+    summary = summarize(found)
+    assert (summary["episodes"], summary["ended"], summary["return"]["mean"]) == (3, {"unfinished": 3}, -1000)
 
 
 def test_success_is_counted_at_the_end_and_what_was_met_at_reset_is_told(tmp_path: Path) -> None:

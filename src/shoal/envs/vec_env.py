@@ -63,6 +63,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         self._extras: dict[str, Any] = {
             "time_outs": to_torch(task.time_out),
             "episode_sums": to_torch(task.finished_sums),
+            "diverged": to_torch(task.divergences),
             "log": {},
         }
         if task.terminations:
@@ -72,7 +73,6 @@ class WarpVecEnv(Capabilities, VecEnv):
             self._extras["log"] = {
                 f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)
             }
-            self._extras["diverged"] = to_torch(task.divergences)
         self._live = {group: to_torch(array) for group, array in task.obs.items()}
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = [
@@ -125,8 +125,8 @@ class WarpVecEnv(Capabilities, VecEnv):
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,
                 num_terms); ``log``, the task's metrics, each of shape (num_envs,); ``diverged``, the number of
-                divergences since `take_warnings`, shape (num_envs,), if the task has metrics; ``done_terms``, which
-                terminations hold, booleans of shape (num_envs, number of terminations), if it has any.
+                divergences since `take_warnings`, shape (num_envs,); ``done_terms``, which terminations hold, booleans
+                of shape (num_envs, number of terminations), if it has any.
         """
         if actions.shape != self._actions.shape:
             raise ShoalError(

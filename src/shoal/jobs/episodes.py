@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,11 @@ def run_part(
     on_step: Callable[[], None],
     recording: Recording | None = None,
 ) -> None:
-    """Run a part: one episode in each environment, or `num_steps` steps of each.
+    """Run a part: one episode in each environment, or those that begin in each within `num_steps` steps.
+
+    All of them run to their end, so that none is left out for its length: the number that begin is a stopping time, and
+    by Wald's identity the mean over all of them has no bias. What has not ended after `max_episode_length` steps is
+    unfinished, and counts with what it has earned.
 
     Args:
         claim: The part. Its episodes are written as they end.
@@ -44,9 +48,15 @@ def run_part(
     policy.begin(range(part.first, part.first + env.num_envs), job.seed)
     counter = _Counter(env, part.count)
     observations = env.get_observations()
-    steps = job.num_steps or int(env.max_episode_length)
+    steps = (job.num_steps or 0) + int(env.max_episode_length)
     every = 1 if job.num_steps else _FLUSH_STEPS
     end = time.monotonic() + (job.timeout or math.inf)
+
+    def write(episodes: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        for row, episode in episodes:
+            index = part.first + row + episode.pop("number") * job.num_envs * job.rebuilds
+            claim.write({"index": index, "seed": job.seed, **episode})
+
     with torch.inference_mode():
         for step in range(steps):
             actions, seen, running = policy(observations), observations, counter.running
@@ -63,11 +73,10 @@ def run_part(
                     "raise `timeout`, or pass fewer `num_envs`."
                 )
             if (step + 1) % every == 0 or step + 1 == steps:
-                for row, episode in counter.take_ended(again=job.num_steps is not None):
-                    index = part.first + row + episode.pop("number") * job.num_envs * job.rebuilds
-                    claim.write({"index": index, "seed": job.seed, **episode})
+                write(counter.take_ended(again=step + 1 < (job.num_steps or 0)))
                 if not counter.is_running():
                     break
+        write(counter.take_unfinished())
 
 
 def _time_outs(dones: torch.Tensor, extras: Mapping[str, Any]) -> torch.Tensor:
@@ -137,10 +146,18 @@ class _Counter:
             self.running = self.running | mask
         return episodes
 
-    def _episode(self, row: int) -> dict[str, Any]:
+    def take_unfinished(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return the environment and the statistics of each episode that has not ended."""
+        rows = self.running.nonzero().flatten().tolist()
+        return [(row, self._episode(row, "unfinished")) for row in rows]
+
+    def _episode(self, row: int, how: str | None = None) -> dict[str, Any]:
+        """Return the statistics of an episode. Its reward terms are known only when it has ended."""
         length = int(self._lengths[row])
-        diverged = bool(self._divergences[row] > self._divergences_before[row])
-        how = "diverged" if diverged else "time out" if bool(self._time_out[row]) else "terminated"
+        terms = [math.nan] * len(self._terms) if how else self._term_sums[row].tolist()
+        if self._divergences[row] > self._divergences_before[row]:
+            how = "diverged"
+        how = how or ("time out" if bool(self._time_out[row]) else "terminated")
         means = dict(zip(self._metrics, (self._metric_sums[row] / length).tolist(), strict=True))
         success, met = None, False
         if "success" in means:
@@ -154,6 +171,6 @@ class _Counter:
             "ended": how,
             "success": success,
             "met_at_reset": met,
-            "terms": dict(zip(self._terms, self._term_sums[row].tolist(), strict=True)),
+            "terms": dict(zip(self._terms, terms, strict=True)),
             "metrics": means,
         }
