@@ -16,6 +16,7 @@ from support.learners import ALONE, loop_on, tiny_agent, tiny_config
 from support.saved import write_checkpoint
 
 from shoal.config import ModelConfig, PlayConfig, PpoConfig, RndConfig
+from shoal.config.evaluate import ComparePoliciesConfig, EvaluateConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.heartbeat import Heartbeat
@@ -148,10 +149,15 @@ def test_evaluate_repeats_the_episodes_of_an_evaluation(run_dir: RunDir) -> None
     loop = loop_of("rsl_rl", eval_interval=2)
     rows, saved = train(loop, evaluation_env(num_envs=12))
     model = write_checkpoint(run_dir, 4, loop.state(), world_size=1) / "model.pt"
-    config = PlayConfig(task=SPEC.name, episodes=12, env=SHORT, agent=loop.config.agent)
+    config = PlayConfig(task=SPEC.name, episodes=12, env=SHORT, agent=loop.config.agent, seed=EVALUATION_SEED)
     returns, lengths = run_episodes(config, SPEC, model, "cpu")
     assert saved[-1].metadata["score"] == sum(returns) / 12
     assert rows[-1]["Eval/length"] == sum(lengths) / 12
+
+
+def test_the_episodes_that_choose_the_best_checkpoint_are_not_those_that_report_it() -> None:
+    play, compare = PlayConfig(task=SPEC.name), ComparePoliciesConfig(task=SPEC.name)
+    assert EVALUATION_SEED not in {play.seed, compare.seed, *EvaluateConfig().seeds}
 
 
 def test_each_step_of_an_evaluation_is_progress() -> None:
