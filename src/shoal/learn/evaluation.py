@@ -34,8 +34,8 @@ from shoal.sim.render.reel import Reel
 from shoal.tasks.registry import TaskSpec
 
 EVALUATION_SEED = 1_000_000_007
-"""Seed of evaluations during training, in every run: not that of `evaluate`, `play` or `compare`. The best of many equal
-checkpoints is the one to which these episodes are kindest, and must be reported on others."""
+"""Seed of evaluations during training, in every run: not that of `evaluate`, `play` or `compare`. The best of many
+equal checkpoints is the one to which these episodes are kindest, and must be reported on others."""
 
 _CHECK_STEPS = 16
 """Steps between checks whether all episodes have ended, for which the host waits for the device."""
