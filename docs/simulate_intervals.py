@@ -2,7 +2,7 @@
 
     python docs/simulate_intervals.py --comparisons 2000
 
-Returns are drawn as those of robots are: a usual one with noise, and now and then a fall that costs more than the return.
+Returns are drawn as those of robots are: a usual one with noise, and now and then a fall that costs more than it.
 """
 
 from __future__ import annotations
@@ -99,9 +99,8 @@ def print_comparisons(comparisons: int) -> None:
             exact = f"{sum(verdicts(draw, comparisons // 4, LOOKS, exact=True).values()):.1%}"
         say(f"| {name} | {plain:.1%} | {exact} |")
     say("\nShare of comparisons that find the better policy within 1,024 and 4,096 pairs, and the worse one:\n")
-    say(
-        "| policies | 1,024 | 4,096 | the worse one | 1,024 with a range | 4,096 |\n| --- | --- | --- | --- | --- | --- |"
-    )
+    say("| policies | 1,024 | 4,096 | the worse one | 1,024 with a range | 4,096 |")
+    say("| --- | --- | --- | --- | --- | --- |")
     for name, (draw, better) in UNEQUAL.items():
         cells: list[str] = []
         for exact in (False, True):

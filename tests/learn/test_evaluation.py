@@ -14,7 +14,8 @@ from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn import evaluation
-from shoal.learn.evaluation import open_policy, run_episodes
+from shoal.learn.episodes import Episode
+from shoal.learn.evaluation import open_policy, play_episodes
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ def first_episodes(env: Scripted, noise_seed: int = 0) -> tuple[list[float], lis
     loop = tiny_loop(env=env)
     policy = loop.learner.policy()
     torch.manual_seed(noise_seed)
-    return evaluation.first_episodes(env, policy)[:2]  # pyright: ignore[reportArgumentType]  Any VecEnv does.
+    return returns_and_lengths(evaluation.first_episodes(env, policy))  # pyright: ignore[reportArgumentType]  Any VecEnv does.
+
+
+def returns_and_lengths(episodes: list[Episode]) -> tuple[list[float], list[int]]:
+    return [each["return"] for each in episodes], [each["length"] for each in episodes]
 
 
 def test_only_the_first_episode_of_each_environment_counts() -> None:
@@ -89,7 +94,8 @@ def test_an_episode_succeeds_where_its_last_step_does() -> None:
 
     env.step = with_success  # pyright: ignore[reportAttributeAccessIssue]
     policy = tiny_loop(env=env).learner.policy()
-    assert evaluation.first_episodes(env, policy).successes == [True, False, False]  # pyright: ignore[reportArgumentType]
+    episodes = evaluation.first_episodes(env, policy)  # pyright: ignore[reportArgumentType]
+    assert [each["success"] for each in episodes] == [True, False, False]
 
 
 def test_small_rewards_are_not_lost_beside_large_ones() -> None:
@@ -110,8 +116,9 @@ def test_a_saved_policy_plays_the_same_episodes_again(run_dir: RunDir) -> None:
     task = spec.load_builder()(spec.env, num_envs=1, device="cpu", seed=0)
     loop = loop_on(WarpVecEnv(task), spec.defaults(), ALONE)
     model = write_checkpoint(run_dir, 1, loop.state(), world_size=1) / "model.pt"
-    returns, lengths = run_episodes(config, spec, model, "cpu")
-    assert run_episodes(config, spec, model, "cpu") == (returns, lengths)
+    episodes = play_episodes(config, spec, model, "cpu")
+    assert play_episodes(config, spec, model, "cpu") == episodes
+    returns, lengths = returns_and_lengths(episodes)
     assert len(set(returns)) == 8  # Each environment begins in a way of its own.
     assert max(lengths) <= task.max_episode_length
 
@@ -122,7 +129,7 @@ def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
     config = PlayConfig(task=spec.name, episodes=1, env=spec.env, agent=spec.agent)
     said = r"does not fit the network 'actor' of this training: its 'obs_normalizer\._mean' is"
     with pytest.raises(UsageError, match=said):
-        run_episodes(config, spec, model, "cpu")
+        play_episodes(config, spec, model, "cpu")
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [("zero", 0.0, 0.0), ("random", -1.0, 1.0)])
@@ -135,5 +142,5 @@ def test_actions_without_a_policy_need_no_checkpoint(kind: AgentKind, least: flo
     assert actions.min().item() == pytest.approx(least, abs=0.01)
     assert actions.max().item() == pytest.approx(most, abs=0.01)
     assert actions.mean().item() == pytest.approx(0.0, abs=0.1)  # Of 2,000 even numbers: four standard errors are 0.05.
-    returns, lengths = run_episodes(config, spec, None, "cpu")
-    assert run_episodes(config, spec, None, "cpu") == (returns, lengths)
+    episodes = play_episodes(config, spec, None, "cpu")
+    assert play_episodes(config, spec, None, "cpu") == episodes

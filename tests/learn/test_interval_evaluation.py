@@ -20,7 +20,7 @@ from shoal.config.evaluate import ComparePoliciesConfig, EvaluateConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.heartbeat import Heartbeat
-from shoal.learn.evaluation import EVALUATION_SEED, evaluate_learner, run_episodes
+from shoal.learn.evaluation import EVALUATION_SEED, evaluate_learner, play_episodes
 from shoal.learn.groups import World
 from shoal.learn.replicas import compare_replicas
 from shoal.tasks import registry
@@ -150,9 +150,9 @@ def test_evaluate_repeats_the_episodes_of_an_evaluation(run_dir: RunDir) -> None
     rows, saved = train(loop, evaluation_env(num_envs=12))
     model = write_checkpoint(run_dir, 4, loop.state(), world_size=1) / "model.pt"
     config = PlayConfig(task=SPEC.name, episodes=12, env=SHORT, agent=loop.config.agent, seed=EVALUATION_SEED)
-    returns, lengths = run_episodes(config, SPEC, model, "cpu")
-    assert saved[-1].metadata["score"] == sum(returns) / 12
-    assert rows[-1]["Eval/length"] == sum(lengths) / 12
+    episodes = play_episodes(config, SPEC, model, "cpu")
+    assert saved[-1].metadata["score"] == sum(each["return"] for each in episodes) / 12
+    assert rows[-1]["Eval/length"] == sum(each["length"] for each in episodes) / 12
 
 
 def test_the_episodes_that_choose_the_best_checkpoint_are_not_those_that_report_it() -> None:

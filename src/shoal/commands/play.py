@@ -1,10 +1,11 @@
 """`play` and `evaluate`: find a policy's checkpoint, run episodes, and return statistics or show a viewer."""
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
@@ -40,12 +41,17 @@ class Episodes:
             "video": self.video,
             "episodes": len(self.returns),
             "return_mean": fmean(self.returns),
-            "return_std": pstdev(self.returns),
+            "return_std": _deviation(self.returns),
             "return_min": min(self.returns),
             "return_max": max(self.returns),
             "length_mean": fmean(self.lengths),
-            "length_std": pstdev(self.lengths),
+            "length_std": _deviation(self.lengths),
         }
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of what the values are a sample of; NaN for one value."""
+    return stdev(values) if len(values) > 1 else math.nan
 
 
 def play(config: PlayConfig) -> Episodes:
@@ -59,9 +65,10 @@ def play(config: PlayConfig) -> Episodes:
         refuse_no_film(device, os.environ)
         refuse_unwritable("--video-path", Path(config.video_path).parent)
 
-    from shoal.learn.evaluation import run_episodes
+    from shoal.learn.evaluation import play_episodes
 
-    returns, lengths = run_episodes(config, spec, model, device)
+    episodes = play_episodes(config, spec, model, device)
+    returns, lengths = ([each[name] for each in episodes] for name in ("return", "length"))
     return Episodes(
         config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video_path
     )

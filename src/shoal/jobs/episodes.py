@@ -1,21 +1,17 @@
-"""Running one part of a job: episodes side by side, each counted once, and written as it ends."""
+"""Running one part of a job: its episodes are written as they end."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import torch
+from rsl_rl.env import VecEnv
 
-from shoal.envs.building import VecEnv
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError
 from shoal.jobs.ledger import Claim
 from shoal.jobs.policies import JobPolicy
 from shoal.jobs.recording import Recording
-
-_FLUSH_STEPS = 16
-"""Steps between looks at which episodes have ended, for which the host waits for the device."""
+from shoal.learn.episodes import Episode, Step, run_episodes
 
 
 class JobTimeoutError(ShoalError):
@@ -32,10 +28,6 @@ def run_part(
 ) -> None:
     """Run a part: one episode in each environment, or those that begin in each within `num_steps` steps.
 
-    All of them run to their end, so that none is left out for its length: the number that begin is a stopping time, and
-    by Wald's identity the mean over all of them has no bias. What has not ended after `max_episode_length` steps is
-    unfinished, and counts with what it has earned.
-
     Args:
         claim: The part. Its episodes are written as they end.
         env: `job.num_envs` environments. Those beyond the part's episodes run along and are not counted.
@@ -46,131 +38,20 @@ def run_part(
     job, part = claim.job, claim.part
     capabilities_of(env).restart(job.seed, part.first)
     policy.begin(range(part.first, part.first + env.num_envs), job.seed)
-    counter = _Counter(env, part.count)
-    observations = env.get_observations()
-    steps = (job.num_steps or 0) + int(env.max_episode_length)
-    every = 1 if job.num_steps else _FLUSH_STEPS
     end = time.monotonic() + (job.timeout or math.inf)
 
-    def write(episodes: Iterable[tuple[int, dict[str, Any]]]) -> None:
-        for row, episode in episodes:
-            index = part.first + row + episode.pop("number") * job.num_envs * job.rebuilds
-            claim.write({"index": index, "seed": job.seed, **episode})
+    def write(row: int, episode: Episode) -> None:
+        index = part.first + row + episode.pop("number") * job.num_envs * job.rebuilds
+        claim.write({"index": index, "seed": job.seed, **episode})
 
-    with torch.inference_mode():
-        for step in range(steps):
-            actions, seen, running = policy(observations), observations, counter.running
-            observations, rewards, dones, extras = env.step(actions)
-            policy.reset(dones)
-            counter.add(rewards, dones, extras)
-            if recording is not None:  # The observations are valid until the step after next.
-                ends = {"dones": dones, "time_outs": _time_outs(dones, extras), "running": running}
-                recording.add(seen, actions=actions, rewards=rewards, **ends)
-            on_step()
-            if time.monotonic() > end:
-                raise JobTimeoutError(
-                    f"Part {part.number} of the job {job.name} took longer than its timeout of {job.timeout:g} s: "
-                    "raise `timeout`, or pass fewer `num_envs`."
-                )
-            if (step + 1) % every == 0 or step + 1 == steps:
-                write(counter.take_ended(again=step + 1 < (job.num_steps or 0)))
-                if not counter.is_running():
-                    break
-        write(counter.take_unfinished())
+    def watch(step: Step) -> None:
+        if recording is not None:
+            recording.add(step)
+        on_step()
+        if time.monotonic() > end:
+            raise JobTimeoutError(
+                f"Part {part.number} of the job {job.name} took longer than its timeout of {job.timeout:g} s: "
+                "raise `timeout`, or pass fewer `num_envs`."
+            )
 
-
-def _time_outs(dones: torch.Tensor, extras: Mapping[str, Any]) -> torch.Tensor:
-    """Return where episodes ended by their time; nowhere if the environments do not tell. Shape (num_envs,)."""
-    return extras["time_outs"].bool() if "time_outs" in extras else torch.zeros_like(dones, dtype=torch.bool)
-
-
-class _Counter:
-    """Returns, lengths and other statistics of the running episode of each environment, on the device."""
-
-    def __init__(self, env: VecEnv, count: int) -> None:
-        """Count the first `count` environments."""
-        self._env = env
-        environments = self._environments = capabilities_of(env)
-        self._terms, self._metrics = environments.episode_terms, environments.metrics
-        zeros = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
-        self._returns, self._lengths = zeros.clone(), torch.zeros_like(zeros, dtype=torch.int64)
-        self._metric_sums = zeros.new_zeros(env.num_envs, len(self._metrics))
-        self._first_metrics, self._last_metrics = self._metric_sums.clone(), self._metric_sums.clone()
-        self._term_sums = zeros.new_zeros(env.num_envs, len(self._terms))
-        self._divergences, self._divergences_before = zeros.clone(), zeros.clone()
-        self._time_out = torch.zeros_like(zeros, dtype=torch.bool)
-        self.running = torch.arange(env.num_envs, device=env.device) < count
-        """Environments whose episode counts and has not ended. Shape (num_envs,)."""
-        self._ended = torch.zeros_like(self.running)
-        self._numbers = torch.zeros(env.num_envs, dtype=torch.int64)
-        environments.take_warnings()
-
-    def add(self, rewards: torch.Tensor, dones: torch.Tensor, extras: dict[str, Any]) -> None:
-        """Count one step. Shapes (num_envs,)."""
-        running, ended = self.running, self.running & (dones != 0)
-        self._returns += torch.where(running, rewards, 0.0)
-        self._lengths += running
-        self._time_out = torch.where(ended, _time_outs(dones, extras), self._time_out)
-        if self._terms:
-            self._term_sums = torch.where(ended[:, None], extras["episode_sums"], self._term_sums)
-        if "diverged" in extras:
-            self._divergences = torch.where(running, extras["diverged"], self._divergences)
-        if self._metrics:
-            values = torch.stack([extras["log"][f"Metrics/{name}"] for name in self._metrics], dim=1)
-            is_first = (running & (self._lengths == 1))[:, None]
-            self._first_metrics = torch.where(is_first, values, self._first_metrics)
-            self._last_metrics = torch.where(running[:, None], values, self._last_metrics)
-            self._metric_sums += torch.where(running[:, None], values, 0.0)
-        self._ended |= ended
-        self.running = running & ~ended
-
-    def is_running(self) -> bool:
-        """Whether any episode has not ended. Waits for the device."""
-        return bool(self.running.any())
-
-    def take_ended(self, *, again: bool) -> list[tuple[int, dict[str, Any]]]:
-        """Return the environment and the statistics of each episode that has ended since the last call.
-
-        With `again` the environment's next episode counts, too.
-        """
-        ended = self._ended.to("cpu", copy=True)
-        rows = ended.nonzero().flatten().tolist()
-        episodes = [(row, self._episode(row)) for row in rows]
-        self._ended.zero_()
-        if again and rows:
-            mask = ended.to(self._returns.device)
-            for sums in (self._returns, self._lengths, self._metric_sums):
-                sums[mask] = 0
-            self._divergences_before = torch.where(mask, self._divergences, self._divergences_before)
-            self._numbers += ended
-            self.running = self.running | mask
-        return episodes
-
-    def take_unfinished(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the environment and the statistics of each episode that has not ended."""
-        rows = self.running.nonzero().flatten().tolist()
-        return [(row, self._episode(row, "unfinished")) for row in rows]
-
-    def _episode(self, row: int, how: str | None = None) -> dict[str, Any]:
-        """Return the statistics of an episode. Its reward terms are known only when it has ended."""
-        length = int(self._lengths[row])
-        terms = [math.nan] * len(self._terms) if how else self._term_sums[row].tolist()
-        if self._divergences[row] > self._divergences_before[row]:
-            how = "diverged"
-        how = how or ("time out" if bool(self._time_out[row]) else "terminated")
-        means = dict(zip(self._metrics, (self._metric_sums[row] / length).tolist(), strict=True))
-        success, met = None, False
-        if "success" in means:
-            column = self._metrics.index("success")
-            success = bool(self._last_metrics[row, column] > 0.5)  # noqa: PLR2004  It is 0 or 1.
-            met = bool(self._first_metrics[row, column] > 0.5)  # noqa: PLR2004
-        return {
-            "number": int(self._numbers[row]),
-            "return": float(self._returns[row]),
-            "length": length,
-            "ended": how,
-            "success": success,
-            "met_at_reset": met,
-            "terms": dict(zip(self._terms, terms, strict=True)),
-            "metrics": means,
-        }
+    run_episodes(env, policy, part.count, write, within=job.num_steps or 0, on_step=watch)

@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from shoal.errors import UsageError
+from shoal.learn.episodes import Step
 
 _TERMINATED, _TIME_OUT = 1, 2
 
@@ -36,20 +37,12 @@ class Recording:
         self._observations: list[TensorDict] = []
         self._steps: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
-    def add(  # noqa: PLR0913  By name.
-        self,
-        observations: TensorDict,
-        *,
-        actions: torch.Tensor,
-        rewards: torch.Tensor,
-        dones: torch.Tensor,
-        time_outs: torch.Tensor,
-        running: torch.Tensor,
-    ) -> None:
-        """Add a step: what the policy saw and did, and what came of it. Shapes (num_envs, ...)."""
-        self._observations.append(observations.detach().cpu().clone())
-        flags = torch.where(time_outs, _TIME_OUT, torch.where(dones != 0, _TERMINATED, 0)).to(torch.uint8)
-        self._steps.append(tuple(each.detach().cpu().clone() for each in (actions, rewards, flags, running)))  # pyright: ignore[reportArgumentType]
+    def add(self, step: Step) -> None:
+        """Add a step."""
+        self._observations.append(step.observations.detach().cpu().clone())
+        flags = torch.where(step.time_outs, _TIME_OUT, torch.where(step.dones != 0, _TERMINATED, 0)).to(torch.uint8)
+        kept = (step.actions, step.rewards, flags, step.running)
+        self._steps.append(tuple(each.detach().cpu().clone() for each in kept))  # pyright: ignore[reportArgumentType]
 
     def write(self, file: IO[bytes]) -> None:
         """Write all episodes to an empty file, as HDF5."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import torch
 from rsl_rl.env import VecEnv
@@ -21,6 +20,7 @@ from shoal.envs.building import build_vec_env
 from shoal.envs.capabilities import capabilities_of
 from shoal.heartbeat import Heartbeat
 from shoal.learn.checkpoints import read_checkpoint
+from shoal.learn.episodes import Episode, run_episodes
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner, Policy
 from shoal.learn.learners import build_learner
@@ -36,9 +36,6 @@ from shoal.tasks.registry import TaskSpec
 EVALUATION_SEED = 1_000_000_007
 """Seed of evaluations during training, in every run: not that of `evaluate`, `play` or `compare`. The best of many
 equal checkpoints is the one to which these episodes are kindest, and must be reported on others."""
-
-_CHECK_STEPS = 16
-"""Steps between checks whether all episodes have ended, for which the host waits for the device."""
 
 
 @contextmanager
@@ -64,63 +61,39 @@ def build_env(config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *,
     return build_vec_env(spec, config.env, num_envs=num_envs, device=device, seed=seed, beat=Heartbeat())
 
 
-def run_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> tuple[list[float], list[int]]:
+def play_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> list[Episode]:
     """Run one episode in each of `config.episodes` environments, and film the first one with `--video`.
 
     Only the first episode of each environment counts, so that the mean has no bias towards short episodes.
-
-    Returns:
-        The return, and the length in environment steps, of each episode.
 
     Raises:
         ShoalError: The task has no scene to film, or the film could not be made.
     """
     with open_policy(config, spec, model, device) as (env, policy):
         if config.video_path is None:
-            return first_episodes(env, policy)[:2]
+            return first_episodes(env, policy)
         reel = Reel(
             capabilities_of(env).picture(), config.video_length or int(env.max_episode_length), config.video_size
         )
         episodes = first_episodes(env, policy, reel)
         make_film(reel.cut(), Path(config.video_path), choose_gl(device, os.environ))
-        return episodes[:2]
-
-
-class FirstEpisodes(NamedTuple):
-    """The first episode of each environment."""
-
-    returns: list[float]
-    lengths: list[int]
-    """Lengths [environment steps]."""
-    successes: list[bool]
-    """Whether the last step was a success; empty where the task has no metric named `success`."""
+        return episodes
 
 
 def first_episodes(
     env: VecEnv, policy: Policy, reel: Reel | None = None, *, on_step: Callable[[], None] = lambda: None
-) -> FirstEpisodes:
+) -> list[Episode]:
     """Run the first episode in each environment, film the first one on `reel`, and call `on_step` after each step."""
-    returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
-    lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
-    running = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    success: torch.Tensor | None = None
-    observations = env.get_observations()
-    with torch.inference_mode():
-        for step in range(max(int(env.max_episode_length), len(reel) if reel is not None else 0)):
-            observations, rewards, dones, extras = env.step(policy(observations))
-            policy.reset(dones)
-            if "Metrics/success" in extras.get("log", {}):
-                met = extras["log"]["Metrics/success"] > 0.5  # noqa: PLR2004  It is 0 or 1.
-                success = met if success is None else torch.where(running, met, success)
-            returns += torch.where(running, rewards, 0.0)
-            lengths += running
-            running &= dones == 0
-            if reel is not None and not reel.is_full:
-                reel.take()
-            on_step()
-            if reel is None and step % _CHECK_STEPS == 0 and not running.any():
-                break
-    return FirstEpisodes(returns.tolist(), lengths.tolist(), [] if success is None else success.tolist())
+    episodes: dict[int, Episode] = {}
+
+    def watch(_: object) -> None:
+        if reel is not None and not reel.is_full:
+            reel.take()
+        on_step()
+
+    least_steps = len(reel) if reel is not None else 0
+    run_episodes(env, policy, env.num_envs, episodes.__setitem__, least_steps=least_steps, on_step=watch)
+    return [episodes[row] for row in range(env.num_envs)]
 
 
 def evaluate_learner(learner: Learner, env: VecEnv, world: World, *, num_envs: int) -> Row:
@@ -141,14 +114,15 @@ def evaluate_learner(learner: Learner, env: VecEnv, world: World, *, num_envs: i
     policy.reset()
     capabilities_of(env).restart(EVALUATION_SEED)
     episodes = first_episodes(env, policy, on_step=world.beat.mark)
+    successes = [each["success"] for each in episodes if each["success"] is not None]
     policy.reset()
     learner.put_env_rows(memory, num_envs)
     set_random_state(world.device, random_states)
     world.beat.enter(phase)
     return {
-        EVALUATION_RETURN: fmean(episodes.returns),
-        "Eval/length": fmean(episodes.lengths),
-        **({"Eval/success": fmean(episodes.successes)} if episodes.successes else {}),
+        EVALUATION_RETURN: fmean(each["return"] for each in episodes),
+        "Eval/length": fmean(each["length"] for each in episodes),
+        **({"Eval/success": fmean(successes)} if successes else {}),
         "Perf/evaluation_time": time.perf_counter() - started,
     }
 
