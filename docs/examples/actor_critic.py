@@ -14,7 +14,7 @@ from shoal.config import AgentConfig
 from shoal.config.checks import above, within
 from shoal.learn.groups import World
 from shoal.learn.inference import InferencePolicy, concatenated
-from shoal.learn.learner import Collectives, TorchLearner
+from shoal.learn.learner import TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
 
@@ -82,11 +82,6 @@ class ActorCritic(TorchLearner):
     def policy(self) -> InferencePolicy:
         """Return what play, evaluate and export use."""
         return InferencePolicy(self.actor, self.groups, self.inputs)
-
-    def collectives(self) -> Collectives:
-        """Count the all_reduces of an iteration."""
-        size = sum(weight.numel() for module in self.modules.values() for weight in module.parameters())
-        return Collectives(gradient_size=size, gradients=1, small=0)
 
 
 def _network(inputs: int, outputs: int) -> nn.Sequential:

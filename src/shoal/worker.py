@@ -203,7 +203,6 @@ def _learn(  # noqa: PLR0913  All by name.
     _seed_everything(job.config.seed)  # The same first weights on every rank,
     loop = TrainingLoop(env, build_learner(env, job.config, world), job.config, world)
     _begin(job, loop)
-    distance = {} if job.probe is None else measure_collective_latency(loop.learner, world, job.probe)
 
     transfer = CheckpointTransfer(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
     keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
@@ -249,6 +248,7 @@ def _learn(  # noqa: PLR0913  All by name.
         raise ERRORS[stopped_by](
             f"{stopped_by} ended the run after iteration {loop.iteration}, with a checkpoint: pass --resume to go on."
         )
+    distance = {} if job.probe is None else measure_collective_latency(world, job.probe)
     report = WorkerReport(
         rank=world.rank,
         host=platform.node(),

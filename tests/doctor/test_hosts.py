@@ -21,8 +21,8 @@ DOCTOR = (sys.executable, "-m", "shoal", "doctor")
 AB = ("--hosts", "a", "b", "--gpu-ids", "None", "--json")
 DELAY_MS = 20
 
-# Twenty all_reduces of 50 ms and eight of 10 ms: 1.08 s, beside which an iteration works for 1 s, 2.7 s or 4.32 s.
-DISTANCE = {"latency": 0.01, "gradient": 0.05, "bytes": 1.76e6, "gradients": 20.0, "small": 8.0}
+# Collectives of 1.08 s, beside which an iteration works for 1 s, 2.7 s or 4.32 s.
+DISTANCE = {"latency": 0.01, "gradient": 0.05, "bytes": 1.76e6, "collectives": 28.0, "communication": 1.08}
 
 
 def rows(*seconds: float) -> list[dict[str, float]]:
@@ -32,7 +32,7 @@ def rows(*seconds: float) -> list[dict[str, float]]:
 
 def test_the_prediction_is_worked_out_from_the_medians() -> None:
     _, efficiency = judge_hosts(DISTANCE, rows(9, 2.7, 0.1))
-    assert "works for 2,700 ms, and its 20 all_reduces of gradients and 8 small ones take 1,080 ms" in efficiency.truth
+    assert "works for 2,700 ms, and its 28 collectives take 1,080 ms" in efficiency.truth
 
 
 @pytest.mark.parametrize(("work", "level", "part"), [(1.0, "note", "48%"), (2.7, "note", "71%"), (4.32, "ok", "80%")])
@@ -98,9 +98,9 @@ def test_a_task_is_measured_with_its_own_gradient_and_held_against_the_distance(
     found = findings(ended)
     assert list(found) == ["host a", "host b", "between machines", "efficiency"]
     assert "through eth0" in found["host b"]["truth"]
-    # Of actor and critic, 64 and 64 units each: see the test of the learner that counts them.
     assert "1.76 MB" not in found["between machines"]["truth"]
-    assert "40 all_reduces of gradients and 8 small ones" in found["efficiency"]["truth"]
+    # Gradients of 40 mini-batches; one each of statistics and advantages; three for each of two normalisers.
+    assert "its 48 collectives" in found["efficiency"]["truth"]
 
 
 @pytest.mark.spawn

@@ -338,10 +338,9 @@ def stock_training(world: World) -> dict[str, Any]:
 
 
 def distance(world: World) -> dict[str, Any]:
-    """Measured latencies and counts, and the collectives from one row to the next."""
+    """Measured latencies, and the collectives from one row to the next."""
     loop = tiny_loop(tiny_config(), env=TinyEnv(num_envs=NUM_ENVS, seed=world.rank), world=world)
     loop.synchronize()
-    measured = measure_collective_latency(loop.learner, loop.world)
     totals: list[int] = []
     pool = loop.statistics.pool
 
@@ -353,6 +352,7 @@ def distance(world: World) -> dict[str, Any]:
     loop.statistics.pool = noted
     with CountedOperations() as operations:
         train(loop)
+    measured = measure_collective_latency(loop.world)
     return {"measured": measured, "last_iteration": totals[-1] - totals[-2]}
 
 

@@ -211,14 +211,12 @@ def judge_hosts(timings: Timings, rows: Sequence[Mapping[str, float]]) -> Iterat
     if not rows:
         return
     work = median(row["Perf/iteration_time"] - row["Perf/collective_time"] for row in rows)
-    communication = timings["gradients"] * timings["gradient"] + timings["small"] * timings["latency"]
-    efficiency = work / (work + communication)
+    efficiency = work / (work + timings["communication"])
     spent = median(row["Perf/collective_time"] / row["Perf/iteration_time"] for row in rows)
-    counts = f"{timings['gradients']:.0f} all_reduces of gradients and {timings['small']:.0f} small ones"
     truth = (
-        f"about {efficiency:.0%}: an iteration works for {work * 1e3:,.0f} ms, and its {counts} take "
-        f"{communication * 1e3:,.0f} ms (in {len(rows)} trained iterations {spent:.0%} went into collectives, with "
-        "waiting for the slower)"
+        f"about {efficiency:.0%}: an iteration works for {work * 1e3:,.0f} ms, and its {timings['collectives']:.0f} "
+        f"collectives take {timings['communication'] * 1e3:,.0f} ms (in {len(rows)} trained iterations {spent:.0%} "
+        "went into collectives, with waiting for the slower)"
     )
     remedy = "give each worker more to do with --num-envs, or look for a faster way between the machines"
     yield note("efficiency", truth, remedy) if efficiency < WORTHWHILE else ok("efficiency", truth)

@@ -1,6 +1,8 @@
-"""Latency of collectives: the time of an all_reduce, and the number of them in a training iteration."""
+"""Latency of collectives: the time of an all_reduce, and of as many as a training iteration has."""
 
+import json
 import time
+from functools import cache
 from statistics import median
 
 import torch
@@ -8,7 +10,6 @@ import torch.distributed as dist
 
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner
 
 _WARM_UP = 3
 _REPEATS = 20
@@ -37,22 +38,24 @@ def _timed_all_reduce(numbers: int, world: World) -> float:
     return median(times[_WARM_UP:])
 
 
-def measure_collective_latency(learner: Learner, world: World, numbers: int = 0) -> dict[str, float]:
-    """Time all_reduce among all ranks, and count those of an iteration.
+def measure_collective_latency(world: World, numbers: int = 0) -> dict[str, float]:
+    """Time all_reduce among all ranks, and as many as the last iteration had collectives, of the same sizes.
 
-    `numbers` is the size of the longer message; by default that of the learner's gradient.
+    `numbers` is the size of the longer message; by default that of which the iteration sent most numbers.
 
     Returns:
-        Median times [s] of an all_reduce of one number, `latency`, and of a gradient, `gradient`; the latter's `bytes`;
-        and how many an iteration has of each, `small` and `gradients`.
+        Median times [s] of an all_reduce of one number, `latency`, and of the longer message, `gradient`; the latter's
+        `bytes`; and how many `collectives` the last iteration had, and the sum of their times, `communication` [s].
     """
-    counts = learner.collectives()
-    numbers = numbers or counts.gradient_size
-    latency, gradient = (_timed_all_reduce(count, world) for count in (1, numbers))
+    # Rank 0's: threads that write checkpoints have collectives of their own, which may fall into the next iteration.
+    (first,), *_ = world.gather_strings([json.dumps([*world.collective_timer.last_sizes.items()])])
+    sizes: dict[int, int] = dict(json.loads(first))
+    numbers = numbers or max(sizes, key=lambda size: size * sizes[size], default=1)
+    timed = cache(lambda size: _timed_all_reduce(size, world))
     return {
-        "latency": latency,
-        "gradient": gradient,
+        "latency": timed(1),
+        "gradient": timed(numbers),
         "bytes": 4.0 * numbers,
-        "small": 1.0 + counts.small,  # One pools the statistics.
-        "gradients": float(counts.gradients),
+        "collectives": float(sum(sizes.values())),
+        "communication": sum(count * timed(size) for size, count in sorted(sizes.items())),
     }

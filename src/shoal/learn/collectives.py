@@ -8,7 +8,7 @@ events around each collective tell how long it took and whether the device still
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -43,6 +43,9 @@ class CollectiveTimer:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()  # Around collectives, in order.
+        self._sizes = Counter[int]()
+        self.last_sizes = self._sizes
+        """How many collectives there were between the last two calls of `take`, by the numbers that they sent."""
 
     def add(self, seconds: float) -> None:
         """Add the duration of a collective [s]."""
@@ -52,8 +55,13 @@ class CollectiveTimer:
         """Add a collective that the device runs between two events."""
         self._events.append((before, after))
 
+    def count(self, numbers: int) -> None:
+        """Count a collective that sends so many numbers."""
+        self._sizes[numbers] += 1
+
     def take(self) -> float:
         """Return the time since the last call [s]. Does not synchronise: unfinished collectives count next time."""
+        self.last_sizes, self._sizes = self._sizes, Counter[int]()
         while self._events and self._events[0][1].query():
             before, after = self._events.popleft()
             self._seconds += before.elapsed_time(after) / 1000
@@ -86,6 +94,7 @@ def _instrumented(
     @wraps(function)
     def collective(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  Whatever torch takes and returns.
         phase = beat.enter("collective")
+        timer.count(max((each.numel() for each in arguments if isinstance(each, torch.Tensor)), default=1))
         if events is None:
             started = time.perf_counter()
             result = function(*arguments, **named)

@@ -22,7 +22,7 @@ from shoal.config.fast_sac import FastSacConfig
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.inference import FlatObservations
-from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.replay import Batch, Replay
 from shoal.learn.training_env import TrainingEnv
 
@@ -200,13 +200,6 @@ class FastSacLearner(TorchLearner):
         del num_envs
         sums = rows["discounted"]
         self._discounted[: len(sums)] = sums
-
-    def collectives(self) -> Collectives:
-        """Count gradients of critics and actor, and moments of the normalisers and the scale."""
-        config = self.config
-        updates = config.num_steps_per_env * config.updates_per_step
-        size = sum(each.numel() for each in itertools.chain(self.critics.parameters(), self.actor.parameters()))
-        return Collectives(gradient_size=size // 2, gradients=updates + updates // config.policy_delay, small=13)
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate, temperature and the scale of rewards."""

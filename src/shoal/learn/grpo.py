@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.models import MLPModel
-from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class
 from tensordict import TensorDict
 
@@ -23,7 +22,7 @@ from shoal.errors import UsageError
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.inference import observation_sets
-from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
 _EPSILON = 1e-6
@@ -160,15 +159,6 @@ class GrpoLearner(TorchLearner):
             state = {**state, "reference": state.get("actor")}
         super().restore(state, weights_only=weights_only)
         self.is_new = weights_only or bool(state.get("is_new", False))
-
-    def collectives(self) -> Collectives:
-        """Count gradients, the number of samples, and moments of the normaliser."""
-        normalisers = sum(isinstance(each, EmpiricalNormalization) for each in self.actor.modules())
-        return Collectives(
-            gradient_size=sum(each.numel() for each in self.actor.parameters() if each.requires_grad),
-            gradients=self.config.num_learning_epochs * self.config.num_mini_batches,
-            small=1 + 3 * normalisers,
-        )
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""

@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -32,16 +32,6 @@ class Policy(Protocol):
     def reset(self, dones: torch.Tensor | None = None) -> None:
         """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
         ...
-
-
-class Collectives(NamedTuple):
-    """The all_reduces of a learner in one iteration."""
-
-    gradient_size: int
-    """Numbers in the all_reduce of a gradient."""
-    gradients: int
-    small: int
-    """All_reduces of a few numbers, such as moments of normalisers."""
 
 
 class Learner(ABC):
@@ -81,10 +71,6 @@ class Learner(ABC):
             UsageError: Its networks have other shapes.
             TrainingFailedError: It does not fit this learner.
         """
-
-    @abstractmethod
-    def collectives(self) -> Collectives:
-        """Return the size and number of the all_reduces of an iteration."""
 
     def env_rows(self) -> dict[str, torch.Tensor]:
         """Return what the learner remembers of each environment, by name. Shapes (num_envs, ...)."""

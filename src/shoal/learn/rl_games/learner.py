@@ -19,7 +19,7 @@ from torch import nn
 from shoal.config.rl_games import RlGamesConfig
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
-from shoal.learn.learner import Collectives, Policy, TorchLearner, prints_to_log
+from shoal.learn.learner import Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
 from shoal.reading import parse_yaml
 
@@ -135,12 +135,6 @@ class RlGamesLearner(TorchLearner):
         super().restore(state, weights_only=weights_only)
         if not weights_only:
             self.agent.last_lr, self.agent.epoch_num = state["last_lr"], state["epoch"]
-
-    def collectives(self) -> Collectives:
-        """Count gradients, divergences and rates, and moments of normalisers."""
-        updates = self.agent.mini_epochs_num * self.agent.num_minibatches
-        size = sum(each.numel() for each in self.agent.model.parameters())
-        return Collectives(gradient_size=size, gradients=updates, small=2 * updates + len(list(self._normalisers())))
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""

@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 
 import torch
 from rsl_rl import algorithms
-from rsl_rl.modules import EmpiricalNormalization
 
-from shoal.learn.learner import Collectives, does_not_fit
+from shoal.learn.learner import does_not_fit
 from shoal.learn.rsl_rl.learner import RslRlLearner
 
 
@@ -48,12 +47,3 @@ class DistillationLearner(RslRlLearner):
         """Restore the memory of the first environments, which is also where the next update begins."""
         super().put_env_rows(rows, num_envs)
         self.alg.last_hidden_states = (self.alg.student.get_hidden_state(), None)
-
-    def collectives(self) -> Collectives:
-        """Count gradients, and moments of the student's normaliser."""
-        student, settings = self.alg.student, self.config.algorithm
-        return Collectives(
-            gradient_size=sum(each.numel() for each in student.parameters()),
-            gradients=settings.num_learning_epochs * self.steps_per_iteration // settings.gradient_length,
-            small=3 * sum(isinstance(each, EmpiricalNormalization) for each in student.modules()),
-        )

@@ -5,14 +5,13 @@ from typing import Any, ClassVar
 
 import torch
 from rsl_rl.env import VecEnv
-from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.runners import OnPolicyRunner
 
 from shoal.config import DistillationConfig, RslRlConfig
 from shoal.config.rsl_rl import to_rsl_rl
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_rollout
-from shoal.learn.learner import Collectives, Policy, TorchLearner, does_not_fit, prints_to_log
+from shoal.learn.learner import Policy, TorchLearner, does_not_fit, prints_to_log
 from shoal.learn.rsl_rl.ppo import PPO
 from shoal.learn.training_env import TrainingEnv
 
@@ -143,19 +142,6 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         RND's reward normaliser learns from them, and rsl_rl saves only its moments.
         """
         return getattr(self.alg.rnd.reward_normalizer, "disc_avg", None) if self.alg.rnd else None
-
-    def collectives(self) -> Collectives:
-        """Count gradients, pooled advantages, and moments of normalisers."""
-        networks = [self.alg.actor, self.alg.critic, *([self.alg.rnd] if self.alg.rnd else [])]
-        weights = sum(each.numel() for part in networks for each in part.parameters() if each.requires_grad)
-        normalisers = sum(isinstance(each, EmpiricalNormalization) for part in networks for each in part.modules())
-        settings = self.config.algorithm
-        return Collectives(
-            gradient_size=1 + weights,  # With the divergence, which travels with the gradients.
-            gradients=settings.num_learning_epochs * settings.num_mini_batches,
-            # For each normaliser rsl_rl sums the count, the mean and the variance.
-            small=(not settings.normalize_advantage_per_mini_batch) + 3 * normalisers,
-        )
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""

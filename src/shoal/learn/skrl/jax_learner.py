@@ -26,7 +26,7 @@ from shoal.config.skrl import SkrlJaxConfig
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
-from shoal.learn.learner import Collectives, Learner, Policy, does_not_fit, refuse_other_shapes
+from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
 from shoal.learn.skrl.learner import Perceptron, mean_losses, pooled_moments, ppo_settings, spaces_of, transitions
 from shoal.learn.training_env import TrainingEnv
 
@@ -147,12 +147,6 @@ class SkrlJaxLearner(Learner):
     def policy(self) -> Policy:
         """Return the policy without noise, as a network of torch."""
         return self.inputs.policy(_to_network(self)).to(self.world.device)
-
-    def collectives(self) -> Collectives:
-        """Count gradients, of which policy and critic have one each, and moments of normalisers."""
-        updates = self.config.ppo.learning_epochs * self.config.ppo.mini_batches
-        sizes = [leaf.size for leaf in jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])]
-        return Collectives(gradient_size=sum(sizes) // 2, gradients=2 * updates, small=2 * updates)
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""

@@ -3,7 +3,6 @@
 # skrl declares `role` of a model's `compute` as a keyword, and passes it by position.
 # pyright: reportIncompatibleMethodOverride=false
 
-import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from torch.distributions.transforms import TanhTransform
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
-from shoal.learn.learner import Collectives, Policy, TorchLearner
+from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
 
 LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
@@ -117,14 +116,6 @@ class SkrlLearner(TorchLearner):
         super().restore(state, weights_only=weights_only)
         if not weights_only:
             self.steps = int(state.get("steps", 0))
-
-    def collectives(self) -> Collectives:
-        """Count gradients, of which policy and critic have one each, and moments of normalisers."""
-        updates = self.config.ppo.learning_epochs * self.config.ppo.mini_batches
-        if self.config.class_name != "PPO":
-            updates = self.steps_per_iteration * self.config.off_policy.gradient_steps
-        weights = [each.numel() for each in itertools.chain(*(part.parameters() for part in self.modules.values()))]
-        return Collectives(gradient_size=sum(weights) // 2, gradients=2 * updates, small=2 * updates)
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""
