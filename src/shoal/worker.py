@@ -149,10 +149,11 @@ def _build_envs(job: TrainSpec, world: World) -> tuple[VecEnv, VecEnv | None]:
     from shoal.envs.building import build_vec_env
     from shoal.envs.capabilities import capabilities_of, costs_of
     from shoal.learn.evaluation import EVALUATION_SEED
+    from shoal.seeds import derived_seed
     from shoal.sim.kernel_cache import exclusive_kernel_cache
 
     spec = registry.resolve(job.config.task)
-    seed = job.config.seed + world.rank
+    seed = derived_seed(job.config.seed, world.rank)
     _seed_everything(seed)
     env = build_vec_env(spec, job.config.env, num_envs=job.num_envs, device=world.device, seed=seed, beat=world.beat)
     environments = capabilities_of(env)

@@ -20,6 +20,7 @@ from tensordict import TensorDict
 
 from shoal.envs.capabilities import Capabilities
 from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
+from shoal.seeds import derived_seed
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
 from shoal.sim.render.rows import ModelPicture
 
@@ -55,9 +56,9 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         return observations, rewards, dones, {**extras, "log": log, "log_weight": ended}
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment."""
+        """Begin a new episode in every environment. mjlab draws all from one stream, that of `seed` and `first`."""
         with redirect_stdout(io.StringIO()):
-            self.unwrapped.reset(seed=None if seed is None else seed + first)
+            self.unwrapped.reset(seed=None if seed is None else derived_seed(seed, first))
 
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the steps of each environment, which mjlab's curricula count: their sum, and the number of ranks."""

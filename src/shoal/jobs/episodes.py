@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
-from rsl_rl.env import VecEnv
-
+from shoal.envs.building import VecEnv
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError
 from shoal.jobs.ledger import Claim

@@ -25,6 +25,7 @@ from shoal.jobs.results import write_summary
 from shoal.learn.groups import World, group_timeout, process_group
 from shoal.plan.job import Job, Part
 from shoal.plan.spec import EvaluateSpec
+from shoal.seeds import derived_seed
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sim.isolation import isolated
@@ -151,14 +152,14 @@ class _Worker:
 
     def _environment(self, job: Job, part: Part) -> VecEnv:
         """Return the job's environments: those of the last part, if they are the same and can begin anew."""
-        seed = job.seed + part.build
+        seed = derived_seed(job.seed, part.build)
         key = (job.task, job.env, job.num_envs, seed)
         if self._env is None or self._env[0] != key:
             self._free()
             self._env = key, self._build(job, seed)
         if not capabilities_of(self._env[1]).can_restart:
             self._free()
-            self._env = None, self._build(job, seed + part.first)  # For this part only.
+            self._env = None, self._build(job, derived_seed(seed, part.first))  # For this part only.
         return self._env[1]
 
     def _build(self, job: Job, seed: int) -> VecEnv:

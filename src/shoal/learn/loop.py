@@ -30,11 +30,9 @@ from shoal.learn.statistics import EVALUATION_RETURN, WHOLE_REWARD, Pooled, Seco
 from shoal.learn.stragglers import Stragglers
 from shoal.learn.training_env import TrainingEnv
 from shoal.plan.checkpoints import check_learner
+from shoal.seeds import derived_seed
 
 logger = logging.getLogger(__name__)
-
-_SEED_STRIDE = 1_000_003
-"""Added to the seed for each iteration done: a run that resumes on other workers must not repeat its beginning."""
 
 _DIVERGED = "diverged environments"
 """Key of a count that is pooled together with the stop requests."""
@@ -169,8 +167,8 @@ class TrainingLoop:
 
     @property
     def seed(self) -> int:
-        """Seed of this rank for what begins in this iteration."""
-        return self.config.seed + self.world.rank + _SEED_STRIDE * self.iteration
+        """Seed of this rank for what begins in this iteration: a run that resumes must not repeat its beginning."""
+        return derived_seed(self.config.seed, self.world.rank, self.iteration)
 
     @property
     def samples_per_iteration(self) -> int:

@@ -55,7 +55,7 @@ class Part:
     """Index of the first episode. An episode's random numbers follow from the job's seed and its index alone."""
     count: int
     build: int
-    """Which build of the environments, from 0: they are built with the job's seed plus this."""
+    """Which build of the environments, from 0: each from a seed of its own, derived from the job's."""
 
 
 @dataclass(frozen=True, slots=True)
