@@ -19,6 +19,7 @@ from support.stories import carry_out
 
 from shoal.cli import main
 from shoal.cli.parse import parse_runs
+from shoal.cli.runs import print_runs
 from shoal.commands.runs import collect
 from shoal.errors import UsageError
 from shoal.launch.run_record import lock_run
@@ -64,10 +65,12 @@ def set_launch(run: RunDir, **entries: Any) -> None:
     run.run_json.write_text(json.dumps(record), encoding="utf-8")
 
 
-def set_score(run: RunDir, score: float, metric: str = "Train/mean_whole_reward") -> None:
+def set_score(
+    run: RunDir, score: float, metric: str = "Train/mean_whole_reward", counted: dict[str, float] | None = None
+) -> None:
     """Give the only checkpoint of a run a score."""
     file = run.checkpoint_dir(2) / "manifest.json"
-    manifest = json.loads(file.read_text(encoding="utf-8")) | {"score": score, "metric": metric}
+    manifest = json.loads(file.read_text(encoding="utf-8")) | {"score": score, "metric": metric, "counted": counted}
     file.write_text(json.dumps(manifest), encoding="utf-8")
 
 
@@ -198,6 +201,19 @@ def test_scores_by_another_metric_than_the_newest_runs_are_not_compared(runs: li
     set_score(runs[1], 900.0, metric="Metrics/terrain_level")
     set_score(runs[2], 1.0)
     assert list(listed(log_root, "--sort", "score")) == [run.name for run in (runs[0], runs[2], runs[1])]
+
+
+def test_returns_of_other_rewards_than_the_newest_runs_are_not_compared(
+    runs: list[RunDir], log_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, hundred = {"env.upright_weight": 1.0}, {"env.upright_weight": 100.0}
+    for run, score, counted in zip(runs, (2.0, 900.0, 1.0), (one, hundred, one), strict=True):
+        set_score(run, score, counted=counted)
+    assert list(listed(log_root, "--sort", "score")) == [run.name for run in (runs[0], runs[2], runs[1])]
+    print_runs(collect(parse_runs([TASK, "--log-root", str(log_root)])), as_json=False)
+    *_, best, others = capsys.readouterr().out.splitlines()
+    assert best.endswith(str(runs[0].checkpoint_dir(2)))
+    assert others == "Scores of 1 of these runs are not compared: they are of another metric or of other rewards."
 
 
 def test_the_best_of_all_runs_is_whole(runs: list[RunDir], log_root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from shoal.heartbeat import Heartbeat
 from shoal.learn.groups import World
 from shoal.learn.loop import Totals
 from shoal.learn.replicas import fingerprints
+from shoal.tasks.cartpole.config import SwingupConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,6 +115,19 @@ def test_the_best_is_chosen_by_whole_episodes() -> None:
     found = scores(Costly())
     assert {score for _, score in found} <= {None, -10.0}
     assert found[-1] == ("Train/mean_whole_reward", -10.0)
+
+
+def test_a_checkpoint_that_is_scored_by_a_return_tells_what_the_return_counts() -> None:
+    config = replace(tiny_config(max_iterations=1), env=SwingupConfig(swung_up_weight=3.0))
+    told: dict[str | None, Any] = {}
+    for best_metric in (None, "/position"):
+        env, saved = Costly(), list[Any]()
+        env.best_metric = best_metric
+        tiny_loop(config, env=env).train(on_row=lambda _: None, save=saved.append, stop_requests=dict)
+        told[saved[-1].metadata["metric"]] = saved[-1].metadata["counted"]
+    assert told["Train/mean_whole_reward"]["env.swung_up_weight"] == 3.0
+    assert "env.engine" not in told["Train/mean_whole_reward"]
+    assert told["/position"] is None
 
 
 def test_with_a_curriculum_only_the_metric_that_the_task_names_is_compared() -> None:

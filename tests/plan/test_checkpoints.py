@@ -339,12 +339,18 @@ def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str,
 # The best
 
 
-def scored(run: RunDir, scores: dict[int, float | None], metric: str | None = "Train/mean_whole_reward") -> None:
+def scored(
+    run: RunDir,
+    scores: dict[int, float | None],
+    metric: str | None = "Train/mean_whole_reward",
+    counted: dict[str, float] | None = None,
+) -> None:
     """Write whole checkpoints with these scores."""
+    told_of_all = {"metric": metric, "counted": counted}
     for iteration, score in scores.items():
         path = make(run, iteration)
         told = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        (path / "manifest.json").write_text(json.dumps(told | {"score": score, "metric": metric}), encoding="utf-8")
+        (path / "manifest.json").write_text(json.dumps(told | told_of_all | {"score": score}), encoding="utf-8")
 
 
 def test_the_best_is_the_whole_one_of_the_newest_run_with_the_highest_score(tmp_path: Path) -> None:
@@ -372,6 +378,17 @@ def test_the_best_of_all_runs_is_whole_and_has_a_score_by_the_newest_runs_metric
     ]
     flip_a_bit(runs[0].checkpoint_dir(2))
     assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[0].checkpoint_dir(1)
+
+
+def test_a_return_of_rewards_with_other_weights_makes_no_run_the_best(tmp_path: Path) -> None:
+    spec = resolve("Cartpole-Swingup")
+    runs = [RunDir(tmp_path / spec.experiment / f"2026-01-0{day}_00-00-00") for day in (1, 2, 3)]
+    scored(runs[0], {1: 7.0}, counted={"env.upright_weight": 1.0})
+    scored(runs[1], {1: 99.0}, counted={"env.upright_weight": 100.0})
+    scored(runs[2], {1: 3.0}, counted={"env.upright_weight": 1.0})
+    assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[0].checkpoint_dir(1)
+    scored(runs[0], {2: 8.0}, counted=None)  # Of an older version, which did not tell.
+    assert find_model(str(tmp_path), spec, "best-of-runs").parent == runs[0].checkpoint_dir(2)
 
 
 def test_a_policy_is_that_of_the_run_whose_configuration_was_read(log_root: Path) -> None:

@@ -13,7 +13,16 @@ from shoal.config import LaunchConfig
 from shoal.config.sweep import SweepFile
 from shoal.errors import UsageError
 from shoal.plan.training import plan_training
-from shoal.sweep.file import cast_to, config_of, grid_of, is_whole, metric_of, number_of_trials, read_sweep, training_of
+from shoal.sweep.file import (
+    cast_to,
+    config_of,
+    grid_of,
+    is_whole,
+    metric_of,
+    number_of_trials,
+    read_sweep,
+    training_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,9 +116,42 @@ def test_a_trial_is_planned_on_the_gpu_of_its_worker(tmp_path: Path) -> None:
     assert (plan.devices, plan.launch_mode) == (("cuda:1",), "in process")
 
 
-def test_the_score_is_the_mean_reward_unless_the_file_names_a_metric(tmp_path: Path) -> None:
-    assert metric_of(read(tmp_path)) == "Train/mean_reward"
-    assert metric_of(read(tmp_path, metric="Loss/value")) == "Loss/value"
+@pytest.mark.parametrize(
+    ("keys", "metric", "eval_interval"),
+    [
+        ({}, "Eval/return", 10),
+        ({"fixed": {"max_iterations": 10}}, "Eval/return", 1),
+        ({"fixed": {"agent.save_interval": 25, "max_iterations": 110}}, "Eval/return", 5),  # 11 does not divide 25.
+        ({"fixed": {"eval_interval": 5}}, "Eval/return", 5),
+        ({"fixed": {"eval_interval": 0}}, "Train/mean_reward", 0),
+        ({"metric": "Eval/length"}, "Eval/length", 10),
+        ({"metric": "Loss/value"}, "Loss/value", 0),
+    ],
+)
+def test_the_score_is_of_evaluations_unless_the_file_says_otherwise(
+    tmp_path: Path, keys: dict[str, Any], metric: str, eval_interval: int
+) -> None:
+    keys["fixed"] = {"agent.save_interval": 50, "max_iterations": 100} | keys.get("fixed", {})
+    sweep = read(tmp_path, **keys)
+    assert (metric_of(sweep), config_of(sweep, {RATE: 0.001}).eval_interval) == (metric, eval_interval)
+
+
+@pytest.mark.parametrize("metric", [None, "Eval/return", "Train/mean_reward"])
+@pytest.mark.parametrize(
+    ("task", "field"),
+    [
+        ("Cartpole-Swingup", "env.swung_up_weight"),
+        ("Cartpole-Swingup", "env.episode_length_s"),
+        ("Quadruped-Velocity-Flat", "env.rewards.feet_slip.weight"),
+    ],
+)
+def test_no_return_ranks_trials_that_count_other_rewards(
+    tmp_path: Path, task: str, field: str, metric: str | None
+) -> None:
+    keys = {"task": task, "parameters": {field: {"low": 1.0, "high": 2.0}}}
+    with pytest.raises(UsageError, match=f"'{field}' decides what a return counts"):
+        read(tmp_path, metric=metric, **keys)
+    assert metric_of(read(tmp_path, metric="Eval/length", **keys)) == "Eval/length"
 
 
 @pytest.mark.timeout(60)

@@ -18,6 +18,7 @@ from shoal.sweep.study import SweepStudy, Trial
 if TYPE_CHECKING:
     from pathlib import Path
 
+RATE = "agent.algorithm.learning_rate"
 NETWORKS = [[16, 16], [32]]
 
 CLAIMING = """
@@ -74,6 +75,19 @@ def test_no_more_trials_are_made_than_were_asked_for(folder: Path) -> None:
     assert all(8 <= trial.parameters["num_envs"] <= 64 for trial in trials)
     assert len({trial.parameters["num_envs"] for trial in trials}) > 1, "each trial has random numbers of its own"
     assert all(trial.parameters["agent.actor.hidden_dims"] in NETWORKS for trial in trials)
+
+
+def test_workers_at_the_same_time_propose_other_values(folder: Path) -> None:
+    """Without a penalty for trials in training, ten of these twelve are within a tenth of the range."""
+    study = SweepStudy(folder, sweep_of(trials=40, parameters={RATE: {"low": 0.0001, "high": 1.0}}))
+    for _ in range(24):
+        with study.claim() as trial:
+            assert trial is not None
+            trial.report(1, -abs(trial.parameters[RATE] - 0.5))
+            trial.end("finished", 1)
+    with ExitStack() as stack:
+        values = sorted(claimed(study, stack).parameters[RATE] for _ in range(12))
+    assert max(sum(low <= value <= low + 0.1 for value in values) for low in values) <= 5
 
 
 def test_the_trial_of_a_killed_process_goes_on_with_its_parameters(folder: Path) -> None:

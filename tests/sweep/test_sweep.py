@@ -65,7 +65,7 @@ def test_every_trial_is_trained_to_its_end(first: First) -> None:
     assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
     for row in rows:
         metrics = RunDir(Path(row["run"])).metrics_jsonl.read_text(encoding="utf-8").splitlines()
-        assert row["score"] == json.loads(metrics[-1])["Train/mean_reward"]
+        assert row["score"] == json.loads(metrics[-1])["Eval/return"]
 
 
 def test_the_directory_has_the_table_in_three_forms(first: First) -> None:
@@ -104,7 +104,7 @@ def test_the_last_line_names_the_best_trial(first: First, capsys: pytest.Capture
     *table, _report, last = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in table] == ["trial", *(str(row["trial"]) for row in rows)]
     checkpoint = list_checkpoints(RunDir(Path(rows[0]["run"])))[0].path.parent
-    assert last.startswith(f"Best: trial {rows[0]['trial']}, Train/mean_reward ")
+    assert last.startswith(f"Best: trial {rows[0]['trial']}, Eval/return ")
     assert f"To play it: play Cartpole-Swingup --checkpoint {checkpoint}" in last
 
 
@@ -121,8 +121,9 @@ def test_more_trials_are_added_and_other_parameters_are_refused(first: First) ->
 
 
 def test_a_bad_trial_is_pruned_after_its_first_score_with_a_checkpoint(tmp_path: Path) -> None:
-    weights = {"env.swung_up_weight": {"choices": [9.0, 8.0, 7.0, 6.0, 5.0, 0.01]}}
-    plan = plan_of(tmp_path, sampler="grid", parameters=weights, trials=6, fixed={"max_iterations": 6})
+    rates = {"agent.algorithm.learning_rate": {"choices": [9e-4, 8e-4, 7e-4, 6e-4, 5e-4, 1e-6]}}
+    fixed = {"max_iterations": 6, "agent.algorithm.schedule": "fixed"}
+    plan = plan_of(tmp_path, sampler="grid", parameters=rates, trials=6, fixed=fixed, metric="Loss/learning_rate")
     *finished, pruned = train_all(plan)
     assert {row["state"] for row in finished} == {"finished"}
     assert (pruned["trial"], pruned["state"]) == (5, "pruned")

@@ -39,6 +39,11 @@ def print_runs(found: RunList, *, as_json: bool) -> None:
     if found.best is not None:
         which = "Best checkpoint of these runs" if found.omitted else "Best checkpoint"
         print_line(f"{which} by {found.best.metric}, {found.best.score:.2f}: {found.best.path}")
+        others = sum(each.best is not None and not each.best.compares_with(found.best) for each in found.runs)
+        if others:
+            print_line(
+                f"Scores of {others} of these runs are not compared: they are of another metric or of other rewards."
+            )
 
 
 def _row(each: ListedRun, found: RunList, now: datetime) -> tuple[str, ...]:

@@ -224,21 +224,20 @@ def _best(run: RunDir) -> Checkpoint | None:
 
 
 def _by_score(newest_first: Sequence[RunDir]) -> list[RunDir]:
-    """Return the best run of each experiment first, and those without a score by its newest run's metric last."""
-    metrics: dict[str, str | None] = {}
-    scores: dict[RunDir, tuple[str | None, float]] = {}
+    """Return the best run of each experiment first; last those whose score does not compare with its newest run's."""
+    newest: dict[str, Checkpoint] = {}
+    found: dict[RunDir, Checkpoint | None] = {}
     for run in newest_first:
-        best = None
+        found[run] = None
         with suppress(OSError):  # Its line gives the reason.
-            best = _best(run)
-        metric, score = (best.metric, best.score) if best else (None, None)
-        scores[run] = metric, math.inf if score is None else -score
-        metrics[run.path.parent.name] = metrics.get(run.path.parent.name) or metric
-    experiments = list(metrics)
+            found[run] = _best(run)
+        if best := found[run]:
+            newest.setdefault(run.path.parent.name, best)
+    experiments = list(dict.fromkeys(run.path.parent.name for run in newest_first))
 
     def key(run: RunDir) -> tuple[int, float]:
-        metric, score = scores[run]
-        experiment = run.path.parent.name
-        return experiments.index(experiment), score if metric == metrics[experiment] else math.inf
+        best, experiment = found[run], run.path.parent.name
+        score = best.score if best is not None and best.compares_with(newest[experiment]) else None
+        return experiments.index(experiment), math.inf if score is None else -score
 
     return sorted(newest_first, key=key)

@@ -61,7 +61,7 @@ class SweepFile(Config):
     learner: str | None = None
     """Learner of all trials. Default: the task's."""
     metric: str | None = None
-    """Metric that the score of a trial is. Default: `Eval/return` with `eval_interval`, else `Train/mean_reward`."""
+    """Metric that the score of a trial is. Default: `Eval/return`, or `Train/mean_reward` with `eval_interval: 0`."""
     direction: Literal["maximize", "minimize"] = "maximize"
     """Whether a high score is good."""
     trials: Annotated[int | None, at_least(1)] = None

@@ -29,6 +29,7 @@ from shoal.learn.state import collect_rows, random_state
 from shoal.learn.statistics import EVALUATION_RETURN, WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 from shoal.learn.training_env import TrainingEnv
+from shoal.plan.changes import counted_in_return
 from shoal.plan.checkpoints import check_learner
 from shoal.seeds import derived_seed
 
@@ -223,6 +224,9 @@ class TrainingLoop:
                     "learner": self.config.learner,
                     "score": score if math.isfinite(score) else None,
                     "metric": metric,
+                    "counted": counted_in_return(self.config.env)
+                    if metric in (EVALUATION_RETURN, WHOLE_REWARD)
+                    else None,
                 },
             )
             save(snapshot)

@@ -1,10 +1,11 @@
 """What a training changes: the fields that differ from its task's defaults, and the flags that set them."""
 
+import re
 from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import Any, cast
 
-from shoal.config import TrainConfig
+from shoal.config import BaseEnvConfig, TrainConfig
 from shoal.config.plain import to_plain
 from shoal.config.train import NOT_REPEATED
 from shoal.errors import UsageError
@@ -14,6 +15,7 @@ from shoal.tasks.registry import TaskSpec
 
 _LEFT_OUT = {*NOT_REPEATED, "task", "run_name", "log_root"}
 """Fields that belong to one command, or that the path of the run shows."""
+_OF_THE_RETURN = re.compile(r"env\.(rewards\..+|.+_weight|episode_length_s|decimation|physics_dt)")
 
 
 def flatten(plain: Mapping[str, Any], path: str = "", left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
@@ -53,6 +55,16 @@ def changes_of(config: TrainConfig) -> dict[str, Any]:
         return changed_fields(flatten(to_plain(config)), defaults_of(spec, config.learner))
     except UsageError:  # A configuration made by a program, whose task no command could name.
         return {}
+
+
+def decides_return(field: str) -> bool:
+    """Whether a field decides what a return counts: a reward, its weight, or how long rewards are summed."""
+    return _OF_THE_RETURN.fullmatch(field) is not None
+
+
+def counted_in_return(env: BaseEnvConfig) -> dict[str, Any]:
+    """Return the fields that decide what a return counts: returns can be compared where these are equal."""
+    return {name: value for name, value in flatten({"env": to_plain(env)}).items() if decides_return(name)}
 
 
 def flag_words(changed: Mapping[str, Any]) -> str:

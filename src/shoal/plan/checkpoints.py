@@ -64,6 +64,11 @@ class Checkpoint:
         name = self.manifest().get("metric")
         return name if isinstance(name, str) and name.isprintable() else None  # It is printed on terminals.
 
+    def compares_with(self, other: "Checkpoint") -> bool:
+        """Whether their scores are of the same metric and, if it is a return, of the same rewards, where both tell."""
+        counted, others = (each.manifest().get("counted") for each in (self, other))
+        return self.metric == other.metric and (counted == others or None in (counted, others))
+
     @property
     def world_size(self) -> int | None:
         """Number of ranks that trained it; None where it is unknown."""
@@ -177,7 +182,7 @@ def best_good(run: RunDir) -> Checkpoint | None:
 def best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Return checkpoints by descending score, then the newest first.
 
-    Only scores by the metric of the newest checkpoint count. Checkpoints without one come last.
+    Only scores that compare with that of the newest checkpoint count. Checkpoints without one come last.
     """
     return _by_score(sorted(checkpoints, key=lambda each: each.iteration, reverse=True))
 
@@ -189,11 +194,11 @@ def best_of_runs(runs: Sequence[RunDir]) -> Checkpoint | None:
 
 
 def _by_score(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    metric = next((each.metric for each in newest_first if each.manifest()), None)
+    newest = next((each for each in newest_first if each.manifest()), None)
 
     def score_of(each: Checkpoint) -> float:
         score = each.score
-        return -math.inf if score is None or each.metric != metric else score
+        return -math.inf if score is None or newest is None or not each.compares_with(newest) else score
 
     return sorted(newest_first, key=score_of, reverse=True)
 

@@ -11,7 +11,7 @@ from shoal.config import LaunchConfig, TrainConfig
 from shoal.config.plain import from_plain
 from shoal.config.sweep import Parameter, SweepFile
 from shoal.errors import UsageError
-from shoal.plan.changes import nested
+from shoal.plan.changes import decides_return, nested
 from shoal.plan.rundir import refuse_bad_name
 from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
@@ -22,6 +22,10 @@ _OF_THE_SWEEP |= {"resume", "run_name", "max_restarts", "min_workers", "dry_run"
 """Flags of `train` that no trial has for itself."""
 _CPU = "cpu"
 _MOST_TRIALS = 10_000
+_RETURNS = ("Eval/return", "Train/mean_reward", "Train/mean_whole_reward")
+"""Metrics that are weighted sums of rewards: without exploration noise, and with it."""
+_EVALUATIONS = 10
+"""Evaluations of each trial, at least, where its score is of one and the file tells no `eval_interval`."""
 
 
 def read_sweep(file: Path) -> SweepFile:
@@ -62,6 +66,12 @@ def _check(sweep: SweepFile) -> None:
         ends = (cast_to(sweep, name, end) for end in (parameter.low, parameter.high) if end is not None)
         for value in parameter.choices or ends:
             config_of(sweep, {name: value})
+    measure, own = metric_of(sweep), next(filter(decides_return, sweep.parameters), None)
+    if own is not None and measure in _RETURNS:
+        raise UsageError(
+            f"'{own}' decides what a return counts, so that {measure} would measure each trial by another scale: give "
+            "the key metric, such as Eval/length, Eval/success or a metric of the task."
+        )
     if sweep.sampler == "grid":
         grid_of(sweep)
     elif sweep.trials is None:
@@ -71,7 +81,12 @@ def _check(sweep: SweepFile) -> None:
 def config_of(sweep: SweepFile, parameters: Mapping[str, Any]) -> TrainConfig:
     """Return the training of a trial, as far as it does not depend on the machine. It exports no policy by default."""
     base = registry.resolve(sweep.task).defaults(sweep.task, sweep.learner and absolute(sweep.learner))
-    return from_plain(replace(base, export=False), nested({**sweep.fixed, **parameters}))
+    given = {**sweep.fixed, **parameters}
+    config = from_plain(replace(base, export=False), nested(given))
+    if "eval_interval" not in given and (sweep.metric or _RETURNS[0]).startswith("Eval/"):
+        most, saved = max(1, config.max_iterations // _EVALUATIONS), config.agent.save_interval
+        config = replace(config, eval_interval=max(each for each in range(1, most + 1) if saved % each == 0))
+    return config
 
 
 def training_of(sweep: SweepFile, parameters: Mapping[str, Any], launch: LaunchConfig, device: str) -> TrainConfig:
@@ -135,4 +150,4 @@ def number_of_trials(sweep: SweepFile) -> int:
 
 def metric_of(sweep: SweepFile) -> str:
     """Return the metric that is the score."""
-    return sweep.metric or ("Eval/return" if config_of(sweep, {}).eval_interval else "Train/mean_reward")
+    return sweep.metric or (_RETURNS[0] if config_of(sweep, {}).eval_interval else _RETURNS[1])

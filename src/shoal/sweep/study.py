@@ -130,8 +130,10 @@ class SweepStudy:
         sweep, study = self._sweep, self._study
         # A sampler of its own for each trial: those of several processes would begin with the same random numbers.
         seed = sweep.seed + number
-        random = sweep.sampler != "tpe"
-        study.sampler = optuna.samplers.RandomSampler(seed) if random else optuna.samplers.TPESampler(seed=seed)
+        if sweep.sampler == "tpe":  # Trials in training count as bad: workers would all propose nearly the same.
+            study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        else:
+            study.sampler = optuna.samplers.RandomSampler(seed)
         if earlier is None and sweep.sampler == "grid" and not study.get_trials(states=(TrialState.WAITING,)):
             grid = grid_of(sweep)[number]
             study.enqueue_trial({name: self._encoded(name, value) for name, value in grid.items()})
