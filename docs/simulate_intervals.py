@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from shoal.jobs.comparison import Failures
 from shoal.jobs.intervals import MINIMUM_PAIRS, Differences, bounded_mean
-from shoal.jobs.statistics import CONFIDENCE, bootstrap_mean
+from shoal.jobs.statistics import CONFIDENCE, bootstrap_mean, wilson
 
 ALPHA = 1 - CONFIDENCE
 LOOKS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -96,7 +97,7 @@ def print_comparisons(comparisons: int) -> None:
         plain = sum(verdicts(draw, comparisons, LOOKS, exact=False).values())
         exact = "no range"
         if name not in UNBOUNDED:
-            exact = f"{sum(verdicts(draw, comparisons // 4, LOOKS, exact=True).values()):.1%}"
+            exact = f"{sum(verdicts(draw, comparisons, LOOKS, exact=True).values()):.1%}"
         say(f"| {name} | {plain:.1%} | {exact} |")
     say("\nShare of comparisons that find the better policy within 1,024 and 4,096 pairs, and the worse one:\n")
     say("| policies | 1,024 | 4,096 | the worse one | 1,024 with a range | 4,096 |")
@@ -112,8 +113,25 @@ def print_comparisons(comparisons: int) -> None:
         say(f"| {name} | {' | '.join(cells)} |")
 
 
+def print_failures(comparisons: int) -> None:
+    """Print how often `shoal compare` says that one policy fails less often, at any look."""
+    say(f"\nShares of {comparisons:,} comparisons that find one policy to fail less often than the other:\n")
+    say("| failures of A and of B | A, within 1,024 pairs | B | A, within 4,096 pairs | B |")
+    say("| --- | --- | --- | --- | --- |")
+    for of_a, of_b in ((2, 2), (10, 10), (50, 50), (100, 100), (50, 20), (100, 50), (1000, 100)):
+        random, cells = np.random.default_rng(0), list[str]()
+        for looks in (LOOKS[:5], LOOKS):
+            found = {"A": 0, "B": 0, "undecided": 0}
+            for _ in range(comparisons):
+                failed = random.random((looks[-1], 2)) < (1 / of_a, 1 / of_b)
+                sides = (Failures.of(failed[:pairs]).fewer for pairs in looks)
+                found[next((side for side in sides if side != "undecided"), "undecided")] += 1
+            cells += [f"{found[side] / comparisons:.1%}" for side in "AB"]
+        say(f"| 1 in {of_a} and 1 in {of_b} | {' | '.join(cells)} |")
+
+
 def print_coverage(evaluations: int) -> None:
-    """Print how often the interval of `evaluate` covers the true mean."""
+    """Print how often the intervals of `evaluate` cover the true mean, and the true success rate."""
     say(f"\nCoverage of the 95 % interval of a mean return, {evaluations:,} evaluations:\n")
     say(f"| returns | {' | '.join(f'{number:,} episodes' for number in EPISODES)} |\n| --- | --- | --- | --- |")
     singles: dict[str, tuple[Draw, float]] = {
@@ -127,6 +145,12 @@ def print_coverage(evaluations: int) -> None:
             ends = [bootstrap_mean(draw(random, episodes)[:, 1]) for _ in range(evaluations)]
             cells.append(f"{np.mean([low <= mean <= high for low, high in ends]):.1%}")
         say(f"| {name} | {' | '.join(cells)} |")
+    for rate in (0.5, 0.9, 0.98, 0.99):
+        random, cells = np.random.default_rng(0), list[str]()
+        for episodes in EPISODES:
+            ends = [wilson(int(random.binomial(episodes, rate)), episodes) for _ in range(evaluations)]
+            cells.append(f"{np.mean([low <= rate <= high for low, high in ends]):.1%}")
+        say(f"| success in {rate:.0%} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -135,6 +159,7 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=2000)
     comparisons = parser.parse_args().comparisons
     print_comparisons(comparisons)
+    print_failures(comparisons)
     print_coverage(comparisons)
 
 

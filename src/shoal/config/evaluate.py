@@ -38,7 +38,7 @@ class EvaluateConfig(LaunchConfig):
     num_episodes: Annotated[int | None, at_least(1)] = None
     """Episodes of each job. Default: 100."""
     num_steps: Annotated[int | None, at_least(1)] = None
-    """Steps of each environment within which episodes begin, instead of a number of episodes."""
+    """Steps in which episodes begin, instead of a number of episodes."""
     seeds: Annotated[tuple[int, ...], each(at_least(0))] = (1,)
     """Seeds of the environments, a job each. An episode follows from its seed and its index."""
     rebuilds: Annotated[int, at_least(1)] = 1

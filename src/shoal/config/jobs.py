@@ -20,7 +20,7 @@ class JobSettings(Config):
     num_envs: Annotated[int, at_least(1)] = 64
     """Environments side by side, and episodes of a part of the job."""
     num_steps: Annotated[int | None, at_least(1)] = None
-    """Steps of each environment within which episodes begin, instead of a number of episodes."""
+    """Steps in which episodes begin, instead of a number of episodes."""
     rebuilds: Annotated[int, at_least(1)] = 1
     """Number of times that the environments are built, each with another seed."""
     timeout: Annotated[float | None, above(0)] = None
