@@ -59,10 +59,11 @@ class ActorCritic(TorchLearner):
             inputs = concatenated(env.observations, self.groups).clone()
             actions = torch.distributions.Normal(self.actor(inputs), self.noise.weight[0].exp())
             drawn = actions.sample()
-            _, reward, dones, _ = env.step(drawn)
+            _, reward, dones, extras = env.step(drawn)
             log_probs.append(actions.log_prob(drawn).sum(dim=1))
             values.append(self.critic(inputs).squeeze(1))
-            rewards.append(reward.clone())
+            # An episode that is cut off goes on, for all that the critic knows.
+            rewards.append(reward + self.gamma * values[-1].detach() * extras["time_outs"])
             going_on.append(dones == 0)
         env.end_rollout()
         value = self.critic(concatenated(env.observations, self.groups)).squeeze(1).detach()
