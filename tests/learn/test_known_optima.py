@@ -159,6 +159,16 @@ def test_a_recurrent_policy_remembers_what_it_saw_at_first(kind: str) -> None:
     assert actions[:, 0].tolist() == pytest.approx([-0.5, 0.5], abs=0.2)
 
 
+def test_a_penalty_on_the_divergence_keeps_grpo_near_its_reference() -> None:
+    settings: Any = replace(agents(0.5)["grpo"], reference="start", kl_coef=100.0)
+    states, env = [[-0.4], [0.0], [0.4]], Regulator()
+    loop: Any = learned("grpo", settings, env)
+    with torch.inference_mode():
+        observations = TensorDict({"policy": env.observe(torch.tensor(states))}, batch_size=[3])
+        reference = loop.learner.reference(observations)[:, 0].tolist()
+    assert actions_at(loop, env, states) == pytest.approx(reference, abs=0.2)
+
+
 class Nothing(KnownOptimum):
     """Whatever one does earns nothing."""
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import gymnasium
 import numpy as np
+import pytest
 import torch
+from support.learner_agents import NUM_ENVS, new_loop
+from support.learners import ALONE
 
 from shoal.config import FastSacConfig, SkrlConfig
-from shoal.learn.fast_sac import _Actor, _Critics
+from shoal.learn.fast_sac import _Actor, _Critics, _RewardScale
 from shoal.learn.skrl.learner import _SquashedPolicy
 
 CONFIG = FastSacConfig(num_atoms=11, max_return=5.0, actor_hidden_dims=(8,), critic_hidden_dims=(8,))
@@ -59,3 +65,27 @@ def test_a_return_is_shared_by_its_two_neighbouring_atoms() -> None:
             expected[row, lower + 1] += probabilities[row, atom] * share
     torch.testing.assert_close(projected, expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(projected @ atoms, (probabilities * returns.clamp(-5, 5)).sum(dim=1), atol=1e-4, rtol=0)
+
+
+def test_rewards_are_scaled_by_the_deviation_of_returns_or_to_fit_the_critics() -> None:
+    scale = _RewardScale(FastSacConfig(max_return=10.0))
+    scale.update(torch.tensor([[3.0], [-1.0]]), ALONE)
+    assert float(scale.divisor) == pytest.approx(2.0)  # The mean is 1, and both are 2 away from it.
+    assert scale(torch.tensor([4.0])).tolist() == pytest.approx([2.0])
+    scale.update(torch.tensor([[50.0]]), ALONE)
+    scale.update(torch.zeros(1000, 1), ALONE)
+    assert float(scale.divisor) == pytest.approx(5.0)  # A return of 50 is to be 10.
+
+
+def test_the_scale_is_learned_from_discounted_sums_that_begin_anew_with_each_episode() -> None:
+    learner: Any = new_loop("fast_sac").learner
+    seen: list[torch.Tensor] = []
+    learner.scale.update = lambda sums, _world: seen.append(sums)
+    learner.config = replace(learner.config, gamma=0.5)
+    rewards = torch.ones(3, NUM_ENVS)
+    ended = torch.zeros(3, NUM_ENVS, dtype=torch.bool)
+    ended[1, 0] = True
+    learner._update_scale(rewards, ended)
+    first, second = seen[0].view(3, NUM_ENVS)[:, :2].T.tolist()
+    assert first == pytest.approx([1.0, 1.5, 1.0])
+    assert second == pytest.approx([1.0, 1.5, 1.75])

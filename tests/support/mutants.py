@@ -1,0 +1,212 @@
+"""Break the learning code on purpose, a line at a time, and count which breaks the tests see.
+
+    python tests/support/mutants.py                 all of them: an hour of one core
+    python tests/support/mutants.py fast_sac grpo   those of files whose name has one of these words
+    python tests/support/mutants.py --number 17     one of them, with the tests' output
+
+Each mutant is one line of a file of `src/shoal`, in a copy. Exits with 1 if the tests see fewer than 95 in 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ENOUGH = 0.95
+
+OPTIMA = "tests/learn/test_known_optima.py"
+TESTS: dict[str, tuple[str, ...]] = {
+    "learn/fast_sac.py": (
+        "tests/learn/test_soft_actor_critics.py",
+        f"{OPTIMA}",
+        "-k",
+        "not skrl and not rl_games and not grpo and not rsl_rl",
+    ),
+    "learn/replay.py": ("tests/learn/test_replay.py",),
+    "learn/grpo.py": ("tests/learn/test_grpo.py", OPTIMA, "-k", "grpo or advantage or loss"),
+    "learn/skrl/learner.py": (
+        "tests/learn/test_soft_actor_critics.py",
+        "tests/learn/test_learners.py",
+        OPTIMA,
+        "-k",
+        "skrl and not jax or squashed",
+    ),
+    "learn/rl_games/learner.py": ("tests/learn/test_learners.py", OPTIMA, "-k", "rl_games"),
+    "learn/rsl_rl/ppo.py": ("tests/learn/test_two_ranks.py",),
+    "learn/statistics.py": ("tests/learn/test_statistics.py", "tests/learn/test_loop.py"),
+    "learn/episodes.py": ("tests/jobs/test_episodes.py", "tests/learn/test_evaluation.py"),
+    "jobs/statistics.py": ("tests/jobs/test_statistics.py",),
+    "jobs/intervals.py": ("tests/jobs/test_intervals.py", "tests/jobs/test_comparison.py"),
+    "jobs/comparison.py": ("tests/jobs/test_comparison.py",),
+    "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/envs"),
+    "learn/inference.py": (OPTIMA, "-k", "skrl and not jax or fast_sac"),
+    "docs": (OPTIMA, "-k", "actor_critic"),
+}
+"""The tests that look at a file, with pytest's arguments."""
+
+MUTANTS: dict[str, list[tuple[str, str]]] = {
+    "learn/fast_sac.py": [
+        ("terminated = ended & ~extras[", "terminated = ended & extras["),
+        ('if "time_outs" in extras else ended', 'if "time_outs" in extras and False else ended'),
+        ("self.config.gamma + rewards[step]", "self.config.gamma - rewards[step]"),
+        ("torch.where(ended[step], 0.0, self._discounted)", "torch.where(ended[step], self._discounted, 0.0)"),
+        ("(batch.discounts * ~batch.terminated)", "(batch.discounts * batch.terminated)"),
+        ("self.targets.atoms - self.temperature() * log_probs", "self.targets.atoms + self.temperature() * log_probs"),
+        ("self.scale(batch.rewards).unsqueeze(1) + discounts", "self.scale(batch.rewards).unsqueeze(1) - discounts"),
+        ("loss = -(target * logits.log_softmax", "loss = (target * logits.log_softmax"),
+        ("detach() * log_probs - values).mean()", "detach() * log_probs + values).mean()"),
+        ("detach() * log_probs - values).mean()", "detach() * -log_probs - values).mean()"),
+        ("entropy = -log_probs.detach().mean()", "entropy = log_probs.detach().mean()"),
+        ("self.temperature() * (entropy - self", "self.temperature() * (entropy + self"),
+        ("self.temperature() * (entropy - self", "-self.temperature() * (entropy - self"),
+        ("- log_std - 0.5 * math.log", "+ log_std - 0.5 * math.log"),
+        ("gaussian = -0.5 * noise.square()", "gaussian = 0.5 * noise.square()"),
+        ("(gaussian - slope).sum", "(gaussian + slope).sum"),
+        ("raw = mean + log_std.exp() * noise", "raw = mean - log_std * noise"),
+        ("return rewards / self.divisor", "return rewards * self.divisor"),
+        ("probabilities * (places - lower)", "probabilities * (1 - places + lower)"),
+        ("lower.long(), probabilities - upper_part", "lower.long(), probabilities"),
+        ("list(critics.networks.parameters()), tau)", "list(critics.networks.parameters()), 0.0)"),
+        ("torch.maximum(self.returns.std, self.largest", "torch.minimum(self.returns.std, self.largest"),
+        ("env.step(actions * self.config.action_limit)", "env.step(actions / 4)"),
+    ],
+    "learn/replay.py": [
+        ('discounts * rows("rewards", last), 0.0)', 'rows("rewards", last), 0.0)'),
+        ("rewards + torch.where(goes_on", "rewards - torch.where(goes_on"),
+        ('goes_on = ~rows("ended", last)', 'goes_on = rows("ended", last)'),
+        ("discounts * gamma, discounts)", "discounts, discounts)"),
+        ('terminated=rows("terminated", last)', 'terminated=rows("terminated", starts)'),
+        ('next_actor=rows("next_actor", last)', 'next_actor=rows("next_actor", starts)'),
+        ("steps % self.capacity * self.num_envs + envs", "steps % self.capacity + envs"),
+        ("stored - num_steps + 1)", "stored - num_steps + 2)"),
+    ],
+    "learn/grpo.py": [
+        ('"surrogate": -(weights * torch.min', '"surrogate": (weights * torch.min'),
+        ("torch.min(ratio * advantages", "torch.max(ratio * advantages"),
+        ("log_probs - samples", "samples"),
+        ("returns[step] += gamma *", "returns[step] -= gamma *"),
+        ("centred / (deviation + _EPSILON)", "-centred / (deviation + _EPSILON)"),
+        ("centred / (deviation + _EPSILON)", "centred * (deviation + _EPSILON)"),
+        ("- config.entropy_coef * losses", "+ config.entropy_coef * losses"),
+        ("ratio.clamp(1 - self.config.clip_param, 1 + self.config.clip_param)", "ratio.clamp(1, 1)"),
+        ("loss + config.kl_coef * losses", "loss - config.kl_coef * losses"),
+        ("(difference.exp() - 1 - difference)", "(difference.exp() - 1 + difference)"),
+        ('cumsum(dim=0) == rollout["ended"]', 'cumsum(dim=0) >= rollout["ended"]'),
+    ],
+    "learn/skrl/learner.py": [
+        ("(ended & ~cut).unsqueeze(1)", "(ended & cut).unsqueeze(1)"),
+        ("(ended & cut).unsqueeze(1)", "(ended & ~cut).unsqueeze(1)"),
+        ("rewards.unsqueeze(1).clone()", "-rewards.unsqueeze(1).clone()"),
+        ('outputs["log_prob"] - slope.sum', 'outputs["log_prob"] + slope.sum'),
+        ("+ math.log(self.limit)", "- math.log(self.limit)"),
+        ('"next_observations": after["actor"]', '"next_observations": inputs["actor"]'),
+        ("(observations - self.mean) / self.deviation", "(observations - self.mean) * self.deviation"),
+        ("torch.tanh(actions) * self.limit", "actions * self.limit"),
+        ("squares / counts - mean.square()", "squares / counts + mean.square()"),
+    ],
+    "learn/rl_games/learner.py": [
+        ("rewards.clone(), dones", "-rewards.clone(), dones"),
+        ('{"time_outs": extras["time_outs"]}', '{"time_outs": ~extras["time_outs"].bool()}'),
+        ('if "time_outs" in extras else {}', 'if "time_outs" not in extras else {}'),
+    ],
+    "learn/statistics.py": [
+        ("mean_square - mean_return**2", "mean_square + mean_return**2"),
+        ("whole_return / whole_count", "whole_count / whole_return"),
+        (
+            "torch.where(ended.unsqueeze(1), torch.stack(self._measured)",
+            "torch.where(~ended.unsqueeze(1), torch.stack(self._measured)",
+        ),
+    ],
+    "learn/episodes.py": [
+        ("self._returns += torch.where(running, rewards, 0.0)", "self._returns += rewards"),
+        ("self._lengths += running", "self._lengths += 1"),
+        ('"time out" if bool(self._time_out[row])', '"time out" if not bool(self._time_out[row])'),
+        ("self.running = running & ~ended", "self.running = running"),
+        ("self._divergences[row] > self._divergences_before[row]", "self._divergences[row] > 0"),
+        ("again=step < within", "again=step <= within"),
+    ],
+    "jobs/statistics.py": [
+        ("(1 + confidence) / 2", "confidence"),
+        ("rate + squared / 2", "rate + squared"),
+    ],
+    "jobs/comparison.py": [
+        ('"B" if low > 1 / 2 else "A" if high < 1 / 2', '"A" if low > 1 / 2 else "B" if high < 1 / 2'),
+        ("((0, 1), (1, 0))", "((1, 0), (0, 1))"),
+    ],
+    "sim/bookkeeping.py": [
+        ("or truncated[env]) and not failed", "or truncated[env])"),
+        ("failed = terminated[env] or is_diverged", "failed = terminated[env]"),
+        ("time_out[env] = cut_off", "time_out[env] = ended"),
+        ("length >= max_episode_length", "length > max_episode_length"),
+    ],
+    "docs": [
+        ("reward + self.gamma * values[-1].detach() *", "reward - self.gamma * values[-1].detach() *"),
+        ("reward + self.gamma * values[-1].detach() * extras", "reward + 0 * extras"),
+        ("value * goes for reward", "value for reward"),
+        ("actor_loss = -(advantages", "actor_loss = (advantages"),
+    ],
+}
+
+
+def main() -> None:
+    """Try the mutants, and print a line for each and how many were seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="words of the names of files")
+    parser.add_argument("--number", type=int, help="the only mutant to try")
+    asked = parser.parse_args()
+    numbered = enumerate(((file, *lines) for file, group in MUTANTS.items() for lines in group), start=1)
+    chosen = [
+        (number, *mutant)
+        for number, mutant in numbered
+        if asked.number in (None, number) and (not asked.words or any(word in mutant[0] for word in asked.words))
+    ]
+    seen = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("src", "docs/examples", "tests", "pyproject.toml"):
+            source, target = ROOT / name, copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
+        for number, file, old, new in chosen:
+            began = time.monotonic()
+            is_seen = try_mutant(copy, file, old, new, shows=asked.number is not None)
+            seen += is_seen
+            how = "seen" if is_seen else "MISSED"
+            say(f"{number:3} {how:6} {time.monotonic() - began:5.0f} s  {file}: {old}  ->  {new}")
+    say(f"{seen} of {len(chosen)} mutants seen.")
+    sys.exit(seen < ENOUGH * len(chosen))
+
+
+def try_mutant(copy: Path, file: str, old: str, new: str, *, shows: bool) -> bool:
+    """Return whether the tests of a file fail with one line of it changed; the file is as before afterwards."""
+    path = copy / ("docs/examples/actor_critic.py" if file == "docs" else f"src/shoal/{file}")
+    text = path.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        message = f"{file} has {old!r} {text.count(old)} times, not once: change the list of mutants."
+        raise SystemExit(message)
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", *TESTS[file]]
+    variables = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, cwd=copy, env=os.environ | variables, capture_output=not shows, check=False)
+    path.write_text(text, encoding="utf-8")
+    if done.returncode not in (0, 1):
+        message = f"pytest ended with {done.returncode}: {(done.stdout or b'').decode()[-2000:]}"
+        raise SystemExit(message)
+    return done.returncode == 1
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
