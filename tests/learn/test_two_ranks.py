@@ -197,6 +197,12 @@ def test_every_learner_is_the_same_on_both_ranks_and_a_diverged_one_is_found(
     assert "on rank 1 differs from rank 0." in found
 
 
+def test_the_gradient_of_rl_games_central_critic_is_the_mean_of_both_ranks(ranks: list[dict[str, Any]]) -> None:
+    first, second = (report["central_value"] for report in ranks)
+    assert first["averaged"] == second["averaged"] == pytest.approx(first["mean"])
+    assert any(first["averaged"])
+
+
 # Training
 
 

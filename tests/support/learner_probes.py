@@ -55,7 +55,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
             probe.__name__: probe(world)
             for probe in (
                 *(collectives, statistics, gradients, replicas, training, stock_training, invariance, distance),
-                *(stopping, exploding, learners),
+                *(stopping, exploding, learners, central_value),
             )
         }
         report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
@@ -243,6 +243,25 @@ def learners(world: World) -> dict[str, list[str]]:
         except ShoalError as error:
             report[agent].append(str(error))
     return report
+
+
+def central_value(world: World) -> dict[str, list[float]]:
+    """One step of rl_games' central critic: its gradient, and the mean of those of both ranks, each taken alone."""
+    loop: Any = new_loop("rl_games central value", world=world, seed=world.rank)
+    loop.synchronize()
+    torch.manual_seed(SEED + world.rank)
+    train(loop)
+    critic = loop.learner.agent.central_value_net
+    batch = critic.dataset[0]
+    alone, together = copy.deepcopy(critic), critic
+    alone.multi_gpu = False
+    gradients: dict[str, list[float]] = {}
+    for name, each in (("mean", alone), ("averaged", together)):
+        each.eval()  # Normalisers keep what they have.
+        each.calc_gradients(batch)
+        gradient = torch.cat([p.grad.flatten() for p in each.model.parameters() if p.grad is not None])
+        gradients[name] = (world.sum_(gradient) / world.size if name == "mean" else gradient).tolist()
+    return gradients
 
 
 def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:

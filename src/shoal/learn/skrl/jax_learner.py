@@ -11,7 +11,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import skrl
 import torch
 import torch.distributed as dist
@@ -23,8 +22,8 @@ from skrl.resources.preprocessors.jax import RunningStandardScaler
 from skrl.resources.schedulers.jax import KLAdaptiveLR
 
 from shoal.config.skrl import SkrlJaxConfig
-from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
+from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
 from shoal.learn.skrl.learner import Perceptron, mean_losses, pooled_moments, ppo_settings, spaces_of, transitions
@@ -33,6 +32,9 @@ from shoal.learn.training_env import TrainingEnv
 
 class SkrlJaxLearner(Learner):
     """One replica of skrl's PPO for JAX."""
+
+    learning_rate_flag = "--agent.ppo.learning-rate"
+    learns_each_step = False
 
     def __init__(self, env: VecEnv, config: SkrlJaxConfig, world: World) -> None:
         self.world, self.config = world, config
@@ -155,14 +157,11 @@ class SkrlJaxLearner(Learner):
 
     def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
         """Refuse weights or losses that are not finite, if the configuration wants it."""
-        leaves = jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
-        finite = all(map(np.isfinite, losses.values())) and all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
-        if self.config.check_for_nan and not finite:
-            raise TrainingFailedError(
-                f"Learning diverged in iteration {iteration}: weights or losses are NaN or infinite ({dict(losses)}). "
-                "Lower --agent.ppo.learning-rate, or the size of the rewards; --resume goes on from the last "
-                "checkpoint, if there is one."
-            )
+        if self.config.check_for_nan:
+            weights = [
+                _to_torch(leaf) for leaf in jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
+            ]
+            refuse_non_finite_update(weights, losses, iteration=iteration, flag=self.learning_rate_flag)
 
 
 def _drawn() -> int:

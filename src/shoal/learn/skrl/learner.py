@@ -30,7 +30,7 @@ from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
-from shoal.learn.training_env import TrainingEnv
+from shoal.learn.training_env import TrainingEnv, endings
 
 LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
 LOSSES |= {"Loss / Entropy loss": "entropy"}
@@ -51,6 +51,8 @@ class SkrlLearner(TorchLearner):
         self.agent.init()
         self.agent.enable_training_mode(enabled=True)
         self._update, self.agent.update = self.agent.update, self._tracked_update
+        self.learning_rate_flag = f"--agent.{config.class_name.lower()}.learning-rate"
+        self.learns_each_step = config.class_name != "PPO"
         for optimizer in self.optimizers.values():
             optimizer.register_step_post_hook(lambda *_: world.beat.mark())
         if config.class_name == "SAC" and config.sac.learn_entropy:
@@ -59,7 +61,17 @@ class SkrlLearner(TorchLearner):
         """Steps of each environment so far; skrl's own count begins anew with each process."""
 
     def _tracked_update(self, **times: int) -> None:
-        """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits."""
+        """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits.
+
+        A replay buffer, which is empty after a resume, first gets as many steps as at the start of the training.
+        """
+        memory = self.agent.memory
+        if (
+            self.learns_each_step
+            and not memory.filled
+            and memory.memory_index <= self.config.off_policy.learning_starts
+        ):
+            return
         self.agent.write_interval = sys.maxsize
         self._update(**times)
         self.agent.write_interval = 0
@@ -131,6 +143,7 @@ class _SkrlLearner(Protocol):
     inputs: FlatObservations
     steps: int
     steps_per_iteration: int
+    learns_each_step: bool
 
 
 def transitions(
@@ -143,15 +156,15 @@ def transitions(
     """
     for step in range(learner.steps_per_iteration):
         times = {"timestep": learner.steps, "timesteps": learner.steps + 1}
+        env.begin_rollout()
         learner.agent.pre_interaction(**times)
         with torch.no_grad():
             inputs = learner.inputs(env.observations)
             before = {"observations": inputs["actor"], "states": inputs["critic"]}
             actions = act(before, **times)
             observations, rewards, dones, extras = env.step(actions)
-            ended = dones.to(torch.bool)
-            cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
-            after = learner.inputs.after_step(observations, ended, extras)
+            ended, cut = endings(dones, extras)
+            after = learner.inputs.after_step(observations, cut, extras)
             transition = {
                 **before,
                 "next_observations": after["actor"],
@@ -159,10 +172,10 @@ def transitions(
                 "actions": actions,
                 "rewards": rewards.unsqueeze(1).clone(),
                 "terminated": (ended & ~cut).unsqueeze(1),
-                "truncated": (ended & cut).unsqueeze(1),
+                "truncated": cut.unsqueeze(1),
             }
             record(transition, **times)
-        if step + 1 == learner.steps_per_iteration:
+        if learner.learns_each_step or step + 1 == learner.steps_per_iteration:
             env.end_rollout()
         learner.agent.post_interaction(**times)
         learner.steps += 1
