@@ -18,7 +18,7 @@ from rsl_rl.env import VecEnv
 from torch import nn
 
 from shoal.config.rl_games import RlGamesConfig
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
@@ -43,7 +43,7 @@ class RlGamesLearner(TorchLearner):
         }
         if self._has_states:
             info["state_space"] = _box(self._inputs.sizes["critic"])
-        self._env = _Environments(self._inputs)
+        self._env = _Environments(self._inputs, world)
         mini_batch = {"minibatch_size": env.num_envs * config.num_steps_per_env // config.num_mini_batches}
         if self._has_states:
             params["config"]["central_value_config"] |= mini_batch
@@ -179,12 +179,21 @@ class _Environments(IVecEnv, AlgoObserver):
     env: TrainingEnv
     """Set before the first step."""
 
-    def __init__(self, inputs: FlatObservations) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: FlatObservations, world: World) -> None:
+        self._inputs, self._world = inputs, world
+
+    def after_init(self, algo: Any) -> None:  # noqa: ANN401
+        """Take from the agent, on several ranks, the normalisation of advantages, which it would do on each."""
+        self._dataset = algo.dataset
+        self._normalises = algo.normalize_advantage and self._world.is_distributed
+        algo.normalize_advantage = algo.normalize_advantage and not self._normalises
 
     def after_steps(self) -> None:
-        """Mark the end of the rollout."""
+        """Mark the end of the rollout, whose advantages are then normalised over all ranks."""
         self.env.end_rollout()
+        if self._normalises:
+            values = self._dataset.values_dict
+            values["advantages"] = normalised_over_ranks(values["advantages"])
 
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all environments."""

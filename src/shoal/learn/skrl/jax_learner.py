@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import skrl
+import skrl.agents.jax.ppo.ppo as ppo_module
 import torch
 import torch.distributed as dist
 from rsl_rl.env import VecEnv
@@ -22,11 +23,19 @@ from skrl.resources.preprocessors.jax import RunningStandardScaler
 from skrl.resources.schedulers.jax import KLAdaptiveLR
 
 from shoal.config.skrl import SkrlJaxConfig
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import Perceptron, mean_losses, pooled_moments, ppo_settings, spaces_of, transitions
+from shoal.learn.skrl.learner import (
+    Perceptron,
+    mean_losses,
+    pooled_advantages,
+    pooled_moments,
+    ppo_settings,
+    spaces_of,
+    transitions,
+)
 from shoal.learn.training_env import TrainingEnv
 
 
@@ -77,7 +86,11 @@ class SkrlJaxLearner(Learner):
             agent.record_transition(**converted, actions=self._actions, infos={}, **times)
             self.world.beat.mark()
 
-        transitions(self, env, act, record)
+        def normalise(advantages: jax.Array) -> jax.Array:
+            return _to_jax(normalised_over_ranks(_to_torch(advantages), correction=0))
+
+        with pooled_advantages(ppo_module, "_compute_gae", self.world, normalise):
+            transitions(self, env, act, record)
         return mean_losses(agent)
 
     @property

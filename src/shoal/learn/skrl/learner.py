@@ -5,13 +5,16 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import skrl.agents.torch.ppo as skrl_ppo
+import skrl.agents.torch.ppo.ppo as ppo_module
 import skrl.agents.torch.sac as skrl_sac
 import skrl.agents.torch.td3 as skrl_td3
 import torch
@@ -27,7 +30,7 @@ from torch import nn
 from torch.distributions.transforms import TanhTransform
 
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv, endings
@@ -73,7 +76,8 @@ class SkrlLearner(TorchLearner):
         ):
             return
         self.agent.write_interval = sys.maxsize
-        self._update(**times)
+        with pooled_advantages(ppo_module, "compute_gae", self.world, normalised_over_ranks):
+            self._update(**times)
         self.agent.write_interval = 0
 
     def _average_entropy_gradient(self) -> None:
@@ -179,6 +183,22 @@ def transitions(
             env.end_rollout()
         learner.agent.post_interaction(**times)
         learner.steps += 1
+
+
+@contextmanager
+def pooled_advantages(module: ModuleType, name: str, world: World, normalise: Callable[..., Any]) -> Iterator[None]:
+    """Have PPO `normalise` its advantages over all ranks in the body; skrl's function in `module` does it on each."""
+    own = getattr(module, name)
+
+    def compute(**named: Any) -> tuple[Any, Any]:  # noqa: ANN401  Tensors of torch or JAX, and settings.
+        returns, _ = own(**named)
+        return returns, normalise(returns - named["values"])
+
+    setattr(module, name, compute if world.is_distributed else own)
+    try:
+        yield
+    finally:
+        setattr(module, name, own)
 
 
 def mean_losses(agent: Any) -> dict[str, float]:  # noqa: ANN401  An agent of skrl.
