@@ -78,7 +78,6 @@ class RlGamesLearner(TorchLearner):
             part.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
         if self._has_states:
             self.agent.central_value_net.writter = None  # It would make the directory again.
-        self._is_started = False
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -99,9 +98,8 @@ class RlGamesLearner(TorchLearner):
         for part in self._parts:
             if isinstance(part.scheduler, LinearScheduler):
                 part.scheduler.max_steps = env.max_iterations
-        if not self._is_started:
+        if agent.obs is None:
             agent.obs = agent.env_reset()
-            self._is_started = True
         agent.update_epoch()
         before = {name: _moments(part) for name, part in self._normalisers()}
         with prints_to_log():
