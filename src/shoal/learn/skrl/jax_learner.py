@@ -27,15 +27,8 @@ from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import (
-    Perceptron,
-    mean_losses,
-    pooled_advantages,
-    pooled_moments,
-    ppo_settings,
-    spaces_of,
-    transitions,
-)
+from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings, spaces_of
+from shoal.learn.skrl.rollout import mean_losses, pooled_advantages, transitions
 from shoal.learn.training_env import TrainingEnv
 
 
