@@ -32,6 +32,7 @@ class ActorCritic(TorchLearner):
     """One gradient step for each rollout."""
 
     config = ActorCriticConfig()
+    learning_rate_flag = "--agent.learning-rate"
 
     def __init__(self, env: VecEnv, config: ActorCriticConfig, world: World) -> None:
         self.world, self.gamma, self.check_for_nan = world, config.gamma, config.check_for_nan

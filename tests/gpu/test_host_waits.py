@@ -160,7 +160,7 @@ def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: R
 @pytest.mark.usefixtures("on_gpu")
 def test_the_time_of_a_rollout_is_the_device_s_also_without_the_look_for_nan(run_dir: RunDir) -> None:
     loop = loop_of("Cartpole-Swingup", max_iterations=1, check_for_nan=False)
-    assert train(loop, run_dir).parts["rollout"] == [{("device synchronize", "rsl_rl/learner.py:iterate"): 1}]
+    assert train(loop, run_dir).parts["rollout"] == [{("device synchronize", "learn/training_env.py:end_rollout"): 1}]
 
 
 @pytest.mark.usefixtures("on_gpu")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rsl_rl.env import VecEnv
 from rsl_rl.storage import RolloutStorage
+from support.learner_agents import AGENTS, new_loop
+from support.learners import CountedOperations, tiny_agent, tiny_config, train
 from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError
-from shoal.learn.health import refuse_many_diverged, refuse_non_finite_rollout, refuse_non_finite_update
+from shoal.learn.groups import World
+from shoal.learn.health import refuse_many_diverged, refuse_non_finite_update
+from shoal.learn.statistics import Statistics
+from shoal.learn.training_env import TrainingEnv
 
 STEPS, ENVS = 3, 12
+EACH = [pytest.param(agent, marks=[pytest.mark.soak] * (agent == "skrl_jax")) for agent in AGENTS]
+"""All learners; JAX compiles for half a minute."""
 
 
 @pytest.fixture
@@ -34,6 +42,25 @@ def storage(newest: TensorDict) -> RolloutStorage:
     return RolloutStorage("rl", ENVS, STEPS, newest, [1])
 
 
+class Recorded(VecEnv):
+    """Environments that return a rollout: the rows of a storage, and the observations after the last step."""
+
+    def __init__(self, storage: RolloutStorage, newest: TensorDict) -> None:
+        self.device, self.num_envs, self.num_actions, self.cfg, self.max_episode_length = "cpu", ENVS, 1, {}, 9
+        self.storage, self.newest, self.steps = storage, newest, 0
+
+    def get_observations(self) -> TensorDict:
+        """Return what is seen before the next step."""
+        return self.newest if self.steps == STEPS else self.storage.observations[self.steps]
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Return the next row."""
+        del actions
+        rewards = self.storage.rewards[self.steps].squeeze(1)
+        self.steps += 1
+        return self.get_observations(), rewards, torch.zeros(ENVS), {}
+
+
 def refuse(
     storage: RolloutStorage,
     newest: TensorDict,
@@ -42,9 +69,13 @@ def refuse(
     iteration: int,
     dump_diverged: Callable[[int], str | None] | None = None,
 ) -> None:
-    """Check a rollout of environments that are of this rank, in this iteration."""
-    env: Any = SimpleNamespace(world=SimpleNamespace(rank=rank), iteration=iteration, dump_diverged=dump_diverged)
-    refuse_non_finite_rollout(env, storage.observations, storage.rewards, newest)
+    """Live through a rollout on this rank, in this iteration."""
+    env = TrainingEnv(Recorded(storage, newest), World(rank=rank), Statistics(World(), ENVS), tiny_config())
+    env.dump_diverged = dump_diverged
+    env.begin_iteration(iteration, STEPS)
+    for _ in range(STEPS):
+        env.step(torch.zeros(ENVS, 1))
+    env.end_rollout()
 
 
 def error_of(storage: RolloutStorage, newest: TensorDict) -> str:
@@ -70,7 +101,7 @@ def test_group_environments_rank_and_iteration_are_named(
     storage.observations["height"][1, [2, 5], 0, 2, 1] = value
     assert error_of(storage, newest) == (
         "The observation group 'height' of environments 2, 5 on rank 3 held NaN or infinity in iteration 5, and no "
-        "gradient step was taken. Look at that task's dynamics, or lower its time step; "
+        "gradient step was taken from it. Look at that task's dynamics, or lower its time step; "
         "--resume goes on from the last checkpoint, if there is one."
     )
 
@@ -129,7 +160,9 @@ def test_what_was_kept_is_told_in_the_place_of_advice(storage: RolloutStorage, n
         "Look at that task's dynamics, or lower its time step",
         "`shoal replay x` shows how environment 7 was",
     ):
-        with pytest.raises(TrainingFailedError, match=rf"no gradient step was taken\. {remedy}.*; --resume goes on"):
+        with pytest.raises(
+            TrainingFailedError, match=rf"no gradient step was taken from it\. {remedy}.*; --resume goes on"
+        ):
             refuse(storage, newest, rank=0, iteration=5, dump_diverged=dump_diverged)
     assert calls == [5, 5]
 
@@ -169,28 +202,110 @@ def test_losses_end_the_training_when_they_are_many_and_more_than_a_few(
         refuse_many_diverged(lost, num_envs, limit, iteration=5)
 
 
+@pytest.mark.parametrize("agent", EACH)
+def test_no_learner_learns_from_a_reward_that_is_not_a_number(agent: str) -> None:
+    loop = new_loop(agent)
+    finite, steps = loop.env.step, itertools.count()
+
+    def step(actions: torch.Tensor) -> Any:
+        observations, rewards, dones, extras = finite(actions)
+        if next(steps) == 7:
+            rewards = rewards.index_fill(0, torch.tensor([3]), torch.nan)
+        return observations, rewards, dones, extras
+
+    loop.env.step = step
+    with pytest.raises(TrainingFailedError, match=r"^The rewards of environments 3 on rank 0 held NaN or"):
+        train(loop)
+    assert next(steps) <= 8 + loop.learner.steps_per_iteration
+    # Normalisers of returns may have seen it; they are saved no more.
+    learned = {name: each for name, each in loop.learner.replicated() if "value_mean_std" not in name}
+    assert not [name for name, each in learned.items() if not each.double().isfinite().all()]
+
+
+@pytest.mark.parametrize("agent", ["fast_sac", "skrl SAC", "skrl TD3"])
+def test_off_policy_learners_survive_an_environment_that_diverged(agent: str) -> None:
+    loop = new_loop(agent)
+    finite = loop.env.step
+
+    def step(actions: torch.Tensor) -> Any:
+        observations, rewards, dones, extras = finite(actions)
+        dones, cut = dones.clone(), extras["time_outs"].clone()
+        dones[3], cut[3] = 1, 0
+        final = dict(observations.clone().items())
+        final["policy"][3] = torch.nan
+        return observations, rewards, dones, extras | {"time_outs": cut, "final_observation": final}
+
+    loop.env.step = step
+    assert len(train(loop).rows) == 4
+
+
+def test_a_last_observation_from_which_an_episode_would_go_on_is_searched() -> None:
+    loop = new_loop("fast_sac")
+    finite = loop.env.step
+
+    def step(actions: torch.Tensor) -> Any:
+        observations, rewards, dones, extras = finite(actions)
+        dones, cut = dones.clone(), extras["time_outs"].clone()
+        dones[3] = cut[3] = 1
+        final = dict(observations.clone().items())
+        final["policy"][[3, 5]] = torch.inf
+        return observations, rewards, dones, extras | {"time_outs": cut, "final_observation": final}
+
+    loop.env.step = step
+    with pytest.raises(TrainingFailedError, match=r"^The observation group 'policy' of environments 3 on rank"):
+        train(loop)
+
+
+def test_a_learner_without_the_check_goes_on(storage: RolloutStorage, newest: TensorDict) -> None:
+    storage.rewards.fill_(torch.nan)
+    config = tiny_config(agent=tiny_agent(check_for_nan=False))
+    env = TrainingEnv(Recorded(storage, newest), World(), Statistics(World(), ENVS), config)
+    env.begin_iteration(1, STEPS)
+    env.step(torch.zeros(ENVS, 1))
+    env.end_rollout()
+
+
+def test_the_check_reads_one_number_for_a_whole_rollout(storage: RolloutStorage, newest: TensorDict) -> None:
+    with CountedOperations() as operations:
+        refuse(storage, newest, rank=0, iteration=1)
+    assert operations.counts["aten._local_scalar_dense.default"] == 1
+
+
 @pytest.fixture
-def optimizer() -> torch.optim.Optimizer:
-    """One with two weights."""
-    return torch.optim.Adam([torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)])
+def weights() -> list[torch.Tensor]:
+    """Two of a network."""
+    return [torch.zeros(2, requires_grad=True), torch.zeros(3, requires_grad=True)]
 
 
-def test_finite_weights_and_losses_pass(optimizer: torch.optim.Optimizer) -> None:
-    refuse_non_finite_update(optimizer, {"value": 1.0}, iteration=1)
+def test_finite_weights_and_losses_pass(weights: list[torch.Tensor]) -> None:
+    refuse_non_finite_update(weights, {"value": 1.0}, iteration=1, flag=None)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_spoiled_weight_is_told_with_the_losses(value: float, optimizer: torch.optim.Optimizer) -> None:
+def test_a_spoiled_weight_is_told_with_the_losses(value: float, weights: list[torch.Tensor]) -> None:
     with torch.no_grad():
-        optimizer.param_groups[0]["params"][1][2] = value
+        weights[1][2] = value
     expected = (
         r"Learning diverged in iteration 5: the weights are NaN or infinite \(value 1\.5, surrogate -0\.25\)\. "
         r"Lower --agent\.algorithm\.learning-rate"
     )
+    flag = "--agent.algorithm.learning-rate"
     with pytest.raises(TrainingFailedError, match=expected):
-        refuse_non_finite_update(optimizer, {"value": 1.5, "surrogate": -0.25}, iteration=5)
+        refuse_non_finite_update(weights, {"value": 1.5, "surrogate": -0.25}, iteration=5, flag=flag)
 
 
-def test_a_loss_alone_is_told(optimizer: torch.optim.Optimizer) -> None:
+def test_a_loss_alone_is_told(weights: list[torch.Tensor]) -> None:
     with pytest.raises(TrainingFailedError, match=r"iteration 5: a loss is NaN or infinite \(value inf\)"):
-        refuse_non_finite_update(optimizer, {"value": float("inf")}, iteration=5)
+        refuse_non_finite_update(weights, {"value": float("inf")}, iteration=5, flag=None)
+
+
+@pytest.mark.parametrize("agent", EACH)
+def test_the_flag_that_a_message_names_is_one_of_the_learner(agent: str) -> None:
+    loop = new_loop(agent)
+    with pytest.raises(TrainingFailedError, match="a loss is NaN") as caught:
+        loop.learner.refuse_non_finite({"value": torch.nan}, iteration=5)
+    flag = str(caught.value).partition("Lower ")[2].partition(",")[0]
+    value: Any = loop.config
+    for name in flag.removeprefix("--").replace("-", "_").split("."):
+        value = getattr(value, name)
+    assert isinstance(value, float)

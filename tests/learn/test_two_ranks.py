@@ -197,6 +197,24 @@ def test_every_learner_is_the_same_on_both_ranks_and_a_diverged_one_is_found(
     assert "on rank 1 differs from rank 0." in found
 
 
+def test_the_gradient_of_rl_games_central_critic_is_the_mean_of_both_ranks(ranks: list[dict[str, Any]]) -> None:
+    first, second = (report["central_value"] for report in ranks)
+    assert first["averaged"] == second["averaged"] == pytest.approx(first["mean"])
+    assert any(first["averaged"])
+
+
+@pytest.mark.parametrize(("agent", "correction"), [("skrl", 1), ("skrl_jax", 0), ("rl_games", 1)])
+def test_advantages_have_the_mean_0_and_the_deviation_1_over_both_ranks(
+    agent: str, correction: int, ranks: list[dict[str, Any]]
+) -> None:
+    moments = [report["advantages"][agent] for report in ranks]
+    count, total, squares = (sum(column) for column in zip(*moments, strict=True))
+    assert total / count == pytest.approx(0, abs=1e-6)
+    assert squares / (count - correction) == pytest.approx(1, abs=1e-5)
+    # Normalised by each rank, both sums would be 0.
+    assert abs(moments[0][1]) > 0.1
+
+
 # Training
 
 

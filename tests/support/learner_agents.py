@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import yaml
 from support.learners import ALONE
 
 from shoal.config import (
@@ -36,6 +37,26 @@ ACTOR = ModelConfig(
     hidden_dims=(8,), obs_normalization=True, distribution=DistributionConfig(class_name="GaussianDistribution")
 )
 OFF_POLICY: dict[str, Any] = {"batch_size": 16, "memory_size": 64, "random_timesteps": 2, "learning_starts": 2}
+RL_GAMES = RlGamesConfig(num_steps_per_env=6, num_mini_batches=2, hidden_dims=(8,))
+
+
+def rl_games_file(*, network: dict[str, Any] | None = None, **config: Any) -> str:
+    """A configuration file of rl_games: that of `RL_GAMES`, with other entries in two of its sections."""
+    params = RL_GAMES.to_params()
+    params["network"] |= network or {}
+    params["config"] |= config
+    return yaml.safe_dump({"params": params})
+
+
+CENTRAL_VALUE: dict[str, Any] = {
+    "minibatch_size": 32768,  # As in Isaac Lab's files: far more than there are samples.
+    "mini_epochs": 2,
+    "learning_rate": 1e-3,
+    "lr_schedule": "linear",
+    "normalize_input": True,
+    "clip_value": True,
+    "network": RL_GAMES.to_params()["network"] | {"central_value": True},
+}
 AGENTS: dict[str, AgentConfig] = {
     "distillation": DistillationConfig(
         num_steps_per_env=6,
@@ -58,18 +79,19 @@ AGENTS: dict[str, AgentConfig] = {
     "skrl SAC": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="SAC", sac=SkrlSacConfig(**OFF_POLICY)),
     "skrl TD3": SkrlConfig(num_steps_per_env=4, hidden_dims=(8,), class_name="TD3", td3=SkrlTd3Config(**OFF_POLICY)),
     "skrl_jax": SkrlJaxConfig(num_steps_per_env=6, hidden_dims=(8,)),
-    "rl_games": RlGamesConfig(num_steps_per_env=6, num_mini_batches=2, hidden_dims=(8,)),
+    "rl_games": RL_GAMES,
+    "rl_games central value": replace(RL_GAMES, yaml=rl_games_file(central_value_config=CENTRAL_VALUE)),
 }
 
 
-def config_of(agent: str, **changes: Any) -> TrainConfig:
+def config_of(agent: str, /, **changes: Any) -> TrainConfig:
     """A training of four iterations."""
     learner = agent.partition(" ")[0]
     small = TrainConfig(task=SPEC.name, learner=learner, env=SPEC.env, agent=AGENTS[agent], num_envs=NUM_ENVS)
     return replace(small, **({"max_iterations": 4} | changes))
 
 
-def new_loop(agent: str, *, world: World = ALONE, seed: int = 0, **changes: Any) -> TrainingLoop:
+def new_loop(agent: str, /, *, world: World = ALONE, seed: int = 0, **changes: Any) -> TrainingLoop:
     """A training whose first weights follow from `seed`."""
     config = config_of(agent, **changes)
     env = WarpVecEnv(SPEC.build(SPEC.env, num_envs=NUM_ENVS, device="cpu", seed=1 + world.rank))

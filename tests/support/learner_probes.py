@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from support.learner_agents import AGENTS, new_loop, tensors_of
 from support.learners import NUM_ENVS, NUM_STEPS, CountedOperations, tiny_agent, tiny_config, tiny_loop, train
@@ -55,7 +56,7 @@ def run_probes(rank: int, scratch: str) -> dict[str, Any]:
             probe.__name__: probe(world)
             for probe in (
                 *(collectives, statistics, gradients, replicas, training, stock_training, invariance, distance),
-                *(stopping, exploding, learners),
+                *(stopping, exploding, learners, central_value, advantages),
             )
         }
         report["resuming"] = resuming(world, RunDir(Path(scratch) / "tiny"))
@@ -243,6 +244,47 @@ def learners(world: World) -> dict[str, list[str]]:
         except ShoalError as error:
             report[agent].append(str(error))
     return report
+
+
+def central_value(world: World) -> dict[str, list[float]]:
+    """One step of rl_games' central critic: its gradient, and the mean of those of both ranks, each taken alone."""
+    loop: Any = new_loop("rl_games central value", world=world, seed=world.rank)
+    loop.synchronize()
+    torch.manual_seed(SEED + world.rank)
+    train(loop)
+    critic = loop.learner.agent.central_value_net
+    batch = critic.dataset[0]
+    alone, together = copy.deepcopy(critic), critic
+    alone.multi_gpu = False
+    gradients: dict[str, list[float]] = {}
+    for name, each in (("mean", alone), ("averaged", together)):
+        each.eval()  # Normalisers keep what they have.
+        each.calc_gradients(batch)
+        gradient = torch.cat([p.grad.flatten() for p in each.model.parameters() if p.grad is not None])
+        gradients[name] = (world.sum_(gradient) / world.size if name == "mean" else gradient).tolist()
+    return gradients
+
+
+def advantages(world: World) -> dict[str, list[float]]:
+    """Count, sum and sum of squares of this rank's advantages, as learners of other libraries learn from them."""
+    moments: dict[str, list[float]] = {}
+    for name in ("skrl", "skrl_jax", "rl_games"):
+        loop: Any = new_loop(name, world=world, seed=world.rank, max_iterations=1)
+        loop.synchronize()
+        agent, found = loop.learner.agent, []
+        if name == "rl_games":
+            update = agent.train_actor_critic
+            data = agent.dataset
+
+            def noted(batch: Any, update: Any = update, data: Any = data, found: Any = found) -> Any:
+                found.append(data.values_dict["advantages"].clone())
+                return update(batch)
+
+            agent.train_actor_critic = noted
+        train(loop)
+        values = np.array(found[0] if found else agent.memory.get_tensor_by_name("advantages"), dtype=np.float64)
+        moments[name] = [float(values.size), values.sum(), np.square(values).sum()]
+    return moments
 
 
 def training(world: World, algorithm_class: str = "PPO") -> dict[str, Any]:

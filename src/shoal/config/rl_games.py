@@ -1,5 +1,6 @@
 """Configuration of rl_games' continuous PPO. Names of its settings are those of rl_games' YAML files."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,8 @@ class RlGamesConfig(AgentConfig):
 
     yaml: str | None = None
     """A configuration file of rl_games, with `params` at its top, which replaces all settings below but
-    `num_mini_batches`. The environments, their number, the rollout's length, the seed and the devices are Shoal's.
+    `num_mini_batches`. The environments, their number, the rollout's length, the number of epochs, the seed and the
+    devices are Shoal's.
     A run keeps the text of the file in its place."""
     num_mini_batches: Annotated[int, at_least(1)] = 4
     """Mini-batches, and so optimizer steps, of each epoch; samples must divide evenly."""
@@ -36,7 +38,7 @@ class RlGamesConfig(AgentConfig):
     learning_rate: Annotated[float, above(0)] = 3e-4
     """Step size of the optimizer; its initial value if `lr_schedule` is adaptive."""
     lr_schedule: Literal["adaptive", "linear"] | None = "adaptive"
-    """adaptive follows `kl_threshold`; None keeps the rate."""
+    """adaptive follows `kl_threshold`; linear falls to 1e-6 at `--max-iterations`; None keeps the rate."""
     schedule_type: Literal["legacy", "standard"] = "legacy"
     """Adapt the rate after each mini-batch (legacy) or each epoch (standard)."""
     kl_threshold: Annotated[float, above(0)] = 0.008
@@ -74,6 +76,16 @@ class RlGamesConfig(AgentConfig):
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return the size of a mini-batch."""
         return {"mini_batch_size": num_envs * self.num_steps_per_env // self.num_mini_batches}
+
+    @staticmethod
+    def unsupported(params: Mapping[str, Any]) -> str | None:
+        """Return what a file of rl_games asks for and this learner does not have; None if there is nothing."""
+        config = params["config"]
+        central: dict[str, Any] = config.get("central_value_config") or {"network": {}}
+        if "rnn" in params["network"] or "rnn" in central["network"]:
+            return "a recurrent network (rnn)"
+        # Its moments would be in no checkpoint, and others on each rank.
+        return "normalize_rms_advantage" if config.get("normalize_rms_advantage") else None
 
     def to_params(self) -> dict[str, Any]:
         """Return the settings as rl_games' files hold them, below `params`."""

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
+from shoal.reading import parse_json
 
 _WARM_UP = 3
 _REPEATS = 20
@@ -49,7 +50,7 @@ def measure_collective_latency(world: World, numbers: int = 0) -> dict[str, floa
     """
     # Rank 0's: threads that write checkpoints have collectives of their own, which may fall into the next iteration.
     (first,), *_ = world.gather_strings([json.dumps([*world.collective_timer.last_sizes.items()])])
-    sizes: dict[int, int] = dict(json.loads(first))
+    sizes: dict[int, int] = dict(parse_json(first))
     numbers = numbers or max(sizes, key=lambda size: size * sizes[size], default=1)
     timed = cache(lambda size: _timed_all_reduce(size, world))
     return {

@@ -20,11 +20,10 @@ from torch.distributions.transforms import TanhTransform
 
 from shoal.config.fast_sac import FastSacConfig
 from shoal.learn.groups import World
-from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.replay import Batch, Replay
-from shoal.learn.training_env import TrainingEnv
+from shoal.learn.training_env import TrainingEnv, endings
 
 _LOG_STD_RANGE = (-5.0, 0.0)
 """Logarithm of the standard deviation before tanh, of which FastSAC's actor cannot leave the range."""
@@ -35,6 +34,8 @@ _BUCKET_MB = 25
 
 class FastSacLearner(TorchLearner):
     """One replica of FastSAC."""
+
+    learning_rate_flag = "--agent.learning-rate"
 
     def __init__(self, env: VecEnv, config: FastSacConfig, world: World) -> None:
         self.world, self.config = world, config
@@ -91,9 +92,6 @@ class FastSacLearner(TorchLearner):
             for _ in range(self.steps_per_iteration):
                 self._step(env, self._replay)
             new = self._replay.since(first)
-            if self.check_for_nan:
-                newest = self._inputs(env.observations)
-                refuse_non_finite_rollout(env, {name: new[name] for name in newest}, new["rewards"], newest)
         env.end_rollout()
         self.actor.normaliser.update(new["actor"].flatten(0, 1))
         self.critics.normaliser.update(new["critic"].flatten(0, 1))
@@ -110,11 +108,10 @@ class FastSacLearner(TorchLearner):
         else:
             actions = torch.empty(self._num_envs, self._num_actions, device=env.device).uniform_(-1, 1)
         observations, rewards, dones, extras = env.step(actions * self.config.action_limit)
-        ended = dones.to(torch.bool)
         # An episode that was cut off goes on beyond its last observation; one that failed does not.
-        terminated = ended & ~extras["time_outs"].to(torch.bool) if "time_outs" in extras else ended
-        transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": terminated}
-        after = self._inputs.after_step(observations, ended, extras)
+        ended, cut = endings(dones, extras)
+        transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": ended & ~cut}
+        after = self._inputs.after_step(observations, cut, extras)
         replay.add({**transition, **{f"next_{name}": rows for name, rows in after.items()}})
 
     def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:

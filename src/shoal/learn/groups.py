@@ -41,6 +41,8 @@ _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ON_ONE_MACHINE = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}"}
 """Variables that let gloo and NCCL listen on loopback only. By default gloo takes the address that the host name
 resolves to, which may wait for a name server, and NCCL the first interface that other machines can reach."""
+_EPSILON = 1e-8
+"""What rsl_rl, skrl and rl_games add to the standard deviation of advantages."""
 _GLOO_EVENTS = "gloo_tcp_loop"
 """Name of gloo's threads that wait for messages."""
 
@@ -107,6 +109,20 @@ class World:
         padded[: text.numel()] = text
         texts = zip(self.gather(padded), lengths, strict=True)
         return [json.loads(bytes(each[: int(n.item())].tolist())) for each, n in texts]
+
+
+def normalised_over_ranks(values: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
+    """Return values normalised by mean and standard deviation over all ranks, as libraries do with those of one.
+
+    `correction` is subtracted from the number of values: 1 as in torch, 0 as in JAX.
+    """
+    exact = values.double()
+    moments = torch.stack([exact.sum(), exact.square().sum(), torch.full_like(exact.sum(), exact.numel())])
+    dist.all_reduce(moments)
+    total, squares, count = moments
+    mean = total / count
+    std = ((squares - count * mean.square()) / (count - correction)).clamp(min=0.0).sqrt()
+    return ((exact - mean) / (std + _EPSILON)).to(values.dtype)
 
 
 def _keep_gloo_from_preempting() -> None:

@@ -20,7 +20,6 @@ from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.learn.groups import World
-from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.inference import observation_sets
 from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.training_env import TrainingEnv
@@ -32,6 +31,8 @@ _BUCKET_MB = 25
 
 class GrpoLearner(TorchLearner):
     """One replica of GRPO."""
+
+    learning_rate_flag = "--agent.learning-rate"
 
     def __init__(self, env: VecEnv, config: GrpoConfig, world: World) -> None:
         if not capabilities_of(env).rows():
@@ -90,9 +91,6 @@ class GrpoLearner(TorchLearner):
                 _, rewards, dones, _ = env.step(actions)
                 new = {"actions": actions, "log_probs": log_probs, "rewards": rewards, "ended": dones != 0}
                 rollout[step].update_({"observations": observations, **new})
-            if self.check_for_nan:
-                newest = env.observations.select(*self.actor.obs_groups)
-                refuse_non_finite_rollout(env, rollout["observations"], rollout["rewards"], newest)
         env.end_rollout()
         return self._update(rollout)
 

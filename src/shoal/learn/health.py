@@ -6,7 +6,7 @@ Each check synchronises with the device once, so it runs once an iteration and n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,57 +28,45 @@ ALLOWED_DIVERGED = 3
 _ENVS_SHOWN = 8  # in a message
 
 
-def refuse_non_finite_rollout(
-    env: TrainingEnv, observations: Observations, rewards: torch.Tensor, newest: Observations
-) -> None:
-    """Stop before a full rollout of `env` with NaN or infinity in it reaches the gradients.
+def magnitudes_of(observations: Observations) -> dict[str, torch.Tensor]:
+    """Return the largest magnitude in each observation group of each environment, as (num_envs,) on its device.
 
-    Rewards, and observations by group, have the shape (num_steps, num_envs, ...). The returns are computed from
-    `newest` too, the observations after the last step.
+    Not finite where any number is not; and unlike a sum it is finite where all numbers are.
+    """
+    return {
+        f"The observation group '{name}'": torch.linalg.vector_norm(rows.reshape(len(rows), -1), torch.inf, dim=1)
+        for name, rows in observations.items()
+        if rows.is_floating_point()
+    }
+
+
+def refuse_non_finite_rollout(env: TrainingEnv, magnitudes: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Stop before a rollout of `env` with NaN or infinity in it reaches the gradients.
+
+    `magnitudes` are those of rewards and observations, (num_envs,) by name, in the order in which steps returned them.
+    Of what is not finite the first is the cause, and of two in one step the observations: rewards follow from states.
 
     Raises:
         TrainingFailedError: Names the first non-finite value, and its environments.
     """
-    values = [*observations.values(), *newest.values(), rewards]
-    # Finite numbers may have an infinite sum; that costs the detailed check below and nothing more.
-    sums = [each.sum(dtype=torch.float32) for each in values if each.is_floating_point()]
-    if bool(torch.stack(sums).isfinite().all()):
+    returned = [each for step in magnitudes for each in step.items()]
+    if not returned or bool(torch.cat([rows for _, rows in returned]).isfinite().all()):
         return
-    found = _first_non_finite(observations, rewards, newest)
-    if found is None:
-        return
-    what, envs = found
+    what, rows = next((what, rows) for what, rows in returned if not rows.isfinite().all())
+    envs: list[int] = (~rows.isfinite()).nonzero().flatten().tolist()
     shown = ", ".join(map(str, envs[:_ENVS_SHOWN])) + (", ..." if len(envs) > _ENVS_SHOWN else "")
     remedy = env.dump_diverged(env.iteration) if env.dump_diverged else None
     raise TrainingFailedError(
         f"{what} of environments {shown} on rank {env.world.rank} held NaN or infinity in iteration {env.iteration}, "
-        f"and no gradient step was taken. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if there is "
-        "one."
+        f"and no gradient step was taken from it. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if "
+        "there is one."
     )
 
 
-def _first_non_finite(
-    observations: Observations, rewards: torch.Tensor, newest: Observations
-) -> tuple[str, list[int]] | None:
-    """Return the value that was the first with NaN or infinity, which is the cause, and its environments."""
-    # Row r of each holds what step r-1 returned. (num_steps + 1, num_envs, ...)
-    rollout: dict[str, torch.Tensor] = {**observations}
-    latest: dict[str, torch.Tensor] = {**newest}
-    returned = {
-        f"The observation group '{name}'": torch.cat([values, latest[name].unsqueeze(0)])
-        for name, values in rollout.items()
-    }
-    returned["The rewards"] = torch.cat([torch.zeros_like(rewards[:1]), rewards])
-    bad = {what: ~values.isfinite().reshape(*values.shape[:2], -1).all(dim=2) for what, values in returned.items()}
-    first = {what: int(rows.any(dim=1).nonzero()[0]) for what, rows in bad.items() if rows.any()}
-    if not first:
-        return None
-    what = min(first, key=lambda each: first[each])  # Of two in one step the observation: rewards follow from states.
-    return what, bad[what][first[what]].nonzero().flatten().tolist()
-
-
-def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[str, float], *, iteration: int) -> None:
-    """Stop before non-finite weights are used or saved.
+def refuse_non_finite_update(
+    weights: Sequence[torch.Tensor], losses: Mapping[str, float], *, iteration: int, flag: str | None
+) -> None:
+    """Stop before non-finite weights are used or saved. `flag` sets the learning rate, if the learner has such a flag.
 
     Gradients are averaged and losses pooled over ranks, so all ranks stop or none. With an infinite loss the weights
     stay finite, as gradients are clipped, but nothing is learned any more. `losses` are empty if the update failed.
@@ -86,14 +74,13 @@ def refuse_non_finite_update(optimizer: torch.optim.Optimizer, losses: Mapping[s
     Raises:
         TrainingFailedError: Some loss or weight is not finite.
     """
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     has_bad_weights = not torch.nn.utils.get_total_norm(weights).isfinite()
     if not has_bad_weights and all(math.isfinite(loss) for loss in losses.values()):
         return
     values = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items()) or "in the middle of its update"
     raise TrainingFailedError(
         f"Learning diverged in iteration {iteration}: {'the weights are' if has_bad_weights else 'a loss is'} NaN or "
-        f"infinite ({values}). Lower --agent.algorithm.learning-rate, or the size of the rewards; "
+        f"infinite ({values}). Lower {flag or 'the learning rate'}, or the size of the rewards; "
         "--resume goes on from the last checkpoint, if there is one."
     )
 

@@ -81,14 +81,17 @@ class FlatObservations:
         return {name: concatenated(observations, groups) for name, groups in self._groups.items()}
 
     def after_step(
-        self, observations: TensorDict, ended: torch.Tensor, extras: Mapping[str, Any]
+        self, observations: TensorDict, cut: torch.Tensor, extras: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """Return the inputs after a step; where an episode `ended`, of its last observations if `extras` has them."""
+        """Return the inputs after a step: where an episode was `cut` off its last ones, if `extras` has them.
+
+        After a failure nothing follows, and the last observations of an environment that diverged are not finite.
+        """
         inputs = self(observations)
         if "final_observation" not in extras:
             return inputs
         final = self(extras["final_observation"])
-        return {name: torch.where(ended.unsqueeze(1), final[name], rows) for name, rows in inputs.items()}
+        return {name: torch.where(cut.unsqueeze(1), final[name], rows) for name, rows in inputs.items()}
 
     def policy(self, network: nn.Module) -> InferencePolicy:
         """Return a policy of the set `actor`, whose `network` has no exploration noise."""

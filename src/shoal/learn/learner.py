@@ -39,12 +39,14 @@ class Learner(ABC):
 
     steps_per_iteration: int
     """Steps of each environment in one iteration."""
+    learning_rate_flag: str | None = None
+    """Flag that sets the learning rate, for messages."""
 
     @abstractmethod
     def iterate(self, env: TrainingEnv) -> dict[str, float]:
         """Collect experience from `env`, learn from it, and return mean losses by name.
 
-        `env.end_rollout()` separates the two, where they are separate.
+        `env.end_rollout()` goes before each update: it checks for NaN, and separates the times of the two.
         """
 
     @abstractmethod
@@ -143,8 +145,9 @@ class TorchLearner(Learner):
     def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
         """Refuse weights or losses that are not finite, if the configuration wants it."""
         if self.check_for_nan:
-            for optimizer in self.optimizers.values():
-                refuse_non_finite_update(optimizer, losses, iteration=iteration)
+            groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+            weights = [weight for group in groups for weight in group["params"]]
+            refuse_non_finite_update(weights, losses, iteration=iteration, flag=self.learning_rate_flag)
 
 
 @contextmanager

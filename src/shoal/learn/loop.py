@@ -108,7 +108,7 @@ class TrainingLoop:
             drawn = torch.randint_like(new, high=int(self.env.max_episode_length))
             self.env.episode_length_buf = torch.cat([self.env.episode_length_buf[: self.num_resumed], drawn])
         self.statistics.set_ages(self.env.episode_length_buf)
-        env = TrainingEnv(self.env, self.world, self.statistics)
+        env = TrainingEnv(self.env, self.world, self.statistics, self.config)
         env.on_step, env.dump_diverged = on_step, dump_diverged
         stop: str | None = None
         # No time is left out: an iteration begins where the previous one was counted, and includes its checkpoint.
@@ -118,11 +118,10 @@ class TrainingLoop:
             env.begin_iteration(self.iteration + 1, self.learner.steps_per_iteration)
             started = time.perf_counter()
             losses = self.learner.iterate(env)
-            learned = time.perf_counter()
-            collected = env.collected_at or learned
+            took, collection = time.perf_counter() - started, env.collection_seconds
             requests = stop_requests()
             counts = {**requests, _DIVERGED: self._take_warnings()}
-            seconds = Seconds(collected - started, learned - collected, self.world.collective_timer.take())
+            seconds = Seconds(collection, took - collection, self.world.collective_timer.take())
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
             self._refuse_many_diverged(pooled.counts[_DIVERGED])

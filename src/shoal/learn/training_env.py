@@ -8,16 +8,20 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
+from shoal.config import TrainConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.learn.groups import World
+from shoal.learn.health import magnitudes_of, refuse_non_finite_rollout
 from shoal.learn.statistics import Statistics
 
 
 class TrainingEnv:
     """Environments whose `step` any library's loop may call. Other attributes are those of the `VecEnv` within."""
 
-    def __init__(self, env: VecEnv, world: World, statistics: Statistics) -> None:
+    def __init__(self, env: VecEnv, world: World, statistics: Statistics, config: TrainConfig) -> None:
         self.env, self.world, self.statistics = env, world, statistics
+        self.check_for_nan, self.max_iterations = config.agent.check_for_nan, config.max_iterations
+        self._needs_final = config.agent.needs_final_observations
         self.iteration = 0
         """Present iteration, counted from 1."""
         self.on_step: Callable[[int], None] | None = None
@@ -27,23 +31,36 @@ class TrainingEnv:
         self.num_steps = 0
         self.observations: TensorDict = env.get_observations()
         """The newest observations."""
-        self.collected_at: float | None = None
-        """When the rollout of this iteration ended; None before."""
+        self._magnitudes: list[Mapping[str, torch.Tensor]] = []  # Of each step since the last check.
+        self._collection_seconds = 0.0  # Until the rollout was ended last.
+        self._began_at: float | None = None  # None outside a rollout.
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  Any attribute of the environment.
         return getattr(self.env, name)
 
     def begin_iteration(self, iteration: int, steps_per_iteration: int) -> None:
         """Begin an iteration, counted from 1."""
-        self.iteration, self.collected_at = iteration, None
+        self.iteration, self._collection_seconds, self._began_at = iteration, 0.0, None
         self.num_steps = (iteration - 1) * steps_per_iteration
         self.world.beat.begin_iteration(iteration)
-        self.world.beat.enter("rollout")
+        self._magnitudes = [magnitudes_of(self.observations)] if self.check_for_nan else []
+        self.begin_rollout()
+
+    @property
+    def collection_seconds(self) -> float:
+        """Time of this iteration that was spent in rollouts [s]."""
+        return self._collection_seconds + (time.perf_counter() - self._began_at if self._began_at else 0.0)
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Advance every environment by one action, as rsl_rl's `VecEnv` does."""
+        self.begin_rollout()
         self.observations, rewards, dones, extras = self.env.step(actions)
         self.statistics.add_step(rewards, dones, extras)
+        if self.check_for_nan:
+            if self._needs_final and "time_outs" in extras:
+                final, cut = magnitudes_of(extras["final_observation"]), endings(dones, extras)[1]
+                self._magnitudes.append({what: torch.where(cut, rows, 0.0) for what, rows in final.items()})
+            self._magnitudes.append(magnitudes_of(self.observations) | {"The rewards": rewards.abs()})
         self.world.beat.mark()
         if self.on_step is not None:
             self.on_step(self.num_steps)
@@ -58,12 +75,35 @@ class TrainingEnv:
         environments.restart()
         self.statistics.begin_episodes()
         self.observations = self.env.get_observations()
+        if self.check_for_nan:
+            self._magnitudes.append(magnitudes_of(self.observations))
 
     def log(self, values: Mapping[str, torch.Tensor | float]) -> None:
         """Pool further values of this step over all environments and ranks."""
         self.statistics.add_log(values)
 
+    def begin_rollout(self) -> None:
+        """Mark that an iteration collects again after an update; `step` does so at the latest."""
+        if self._began_at is None:
+            self._began_at = time.perf_counter()
+            self.world.beat.enter("rollout")
+
     def end_rollout(self) -> None:
-        """Mark the end of the rollout: what follows counts as learning."""
-        self.collected_at = time.perf_counter()
+        """Mark the end of the rollout: what follows counts as learning. Waits for the device.
+
+        Raises:
+            TrainingFailedError: Rewards or observations since the last call are not finite.
+        """
+        if self.check_for_nan:
+            refuse_non_finite_rollout(self, self._magnitudes)
+            self._magnitudes.clear()
+        elif self.world.device != "cpu":
+            torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
+        self._collection_seconds, self._began_at = self.collection_seconds, None
         self.world.beat.enter("update")
+
+
+def endings(dones: torch.Tensor, extras: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where an episode ended with a step, and where it was cut off. Shapes (num_envs,)."""
+    ended = dones.to(torch.bool)
+    return ended, ended & extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)

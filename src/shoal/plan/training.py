@@ -197,7 +197,10 @@ def _with_text(agent: AgentConfig) -> AgentConfig:
     file = Path("of the run" if is_text else agent.yaml)
     with refusing(file, "pass a configuration of rl_games, with `params` at its top", "--agent.yaml "):
         text = agent.yaml if is_text else read_bytes(file).decode()
-        algorithm = parse_yaml(text)["params"]["algo"]["name"]
+        params = parse_yaml(text)["params"]
+        algorithm, what = params["algo"]["name"], agent.unsupported(params)
+    if what is not None:
+        raise UsageError(f"--agent.yaml {file} asks for {what}, which this learner does not have: remove it there.")
     if algorithm != "a2c_continuous":
         raise UsageError(
             f"--agent.yaml {file} asks for {algorithm}, but Shoal runs a2c_continuous alone: pass such a file."

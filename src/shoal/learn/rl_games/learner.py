@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from rl_games.algos_torch.a2c_continuous import A2CAgent
 from rl_games.common.algo_observer import AlgoObserver
+from rl_games.common.schedulers import LinearScheduler
 from rl_games.common.tr_helpers import DefaultRewardsShaper
 from rl_games.common.vecenv import IVecEnv
 from rsl_rl.env import VecEnv
 from torch import nn
 
 from shoal.config.rl_games import RlGamesConfig
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner, prints_to_log
 from shoal.learn.training_env import TrainingEnv
@@ -26,6 +27,8 @@ from shoal.reading import parse_yaml
 
 class RlGamesLearner(TorchLearner):
     """One replica of rl_games' agent."""
+
+    learning_rate_flag = "--agent.learning-rate"
 
     def __init__(self, env: VecEnv, config: RlGamesConfig, world: World) -> None:
         self.world, self.config = world, config
@@ -40,8 +43,10 @@ class RlGamesLearner(TorchLearner):
         }
         if self._has_states:
             info["state_space"] = _box(self._inputs.sizes["critic"])
-        self._env = _Environments(self._inputs)
-        samples = env.num_envs * config.num_steps_per_env
+        self._env = _Environments(self._inputs, world)
+        mini_batch = {"minibatch_size": env.num_envs * config.num_steps_per_env // config.num_mini_batches}
+        if self._has_states:
+            params["config"]["central_value_config"] |= mini_batch
         with tempfile.TemporaryDirectory() as scratch, prints_to_log(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Of torch.jit, which it uses for normalisers.
             params["config"] |= {
@@ -51,7 +56,9 @@ class RlGamesLearner(TorchLearner):
                 "vec_env": self._env,
                 "num_actors": env.num_envs,
                 "horizon_length": config.num_steps_per_env,
-                "minibatch_size": samples // config.num_mini_batches,
+                **mini_batch,
+                "seq_length": 1,  # Of recurrent networks; the samples must divide by it.
+                "max_epochs": 1,  # Of linear schedules; `iterate` replaces it.
                 "device": world.device,
                 "multi_gpu": False,  # With True it opens a process group of its own, over NCCL.
                 "torch_compile": False,
@@ -63,10 +70,14 @@ class RlGamesLearner(TorchLearner):
             self.agent: Any = A2CAgent("shoal", params)
             self.agent.writer.close()
             self.agent.init_tensors()
-        self.agent.multi_gpu, self.agent.world_size = world.is_distributed, world.size
-        self.agent.global_rank, self.agent.local_rank = world.rank, world.local_rank
-        self.agent.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-        self._is_started = False
+        self._parts: list[Any] = [self.agent, *([self.agent.central_value_net] if self._has_states else [])]
+        """What has an optimizer, and its schedule."""
+        for part in self._parts:
+            part.multi_gpu, part.world_size = world.is_distributed, world.size
+            part.global_rank, part.local_rank = world.rank, world.local_rank
+            part.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
+        if self._has_states:
+            self.agent.central_value_net.writter = None  # It would make the directory again.
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -84,9 +95,11 @@ class RlGamesLearner(TorchLearner):
         """Run one of rl_games' epochs."""
         agent = self.agent
         self._env.env = env
-        if not self._is_started:
+        for part in self._parts:
+            if isinstance(part.scheduler, LinearScheduler):
+                part.scheduler.max_steps = env.max_iterations
+        if agent.obs is None:
             agent.obs = agent.env_reset()
-            self._is_started = True
         agent.update_epoch()
         before = {name: _moments(part) for name, part in self._normalisers()}
         with prints_to_log():
@@ -128,13 +141,19 @@ class RlGamesLearner(TorchLearner):
     def state(self) -> dict[str, Any]:
         """Return networks, optimizers, and the state of the schedule."""
         agent = self.agent
-        return {**super().state(), "last_lr": float(agent.last_lr), "epoch": agent.epoch_num}
+        schedule = {"last_lr": float(agent.last_lr), "entropy_coef": agent.entropy_coef, "epoch": agent.epoch_num}
+        return {**super().state(), **schedule}
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore networks, and unless `weights_only` optimizers and schedule."""
         super().restore(state, weights_only=weights_only)
         if not weights_only:
-            self.agent.last_lr, self.agent.epoch_num = state["last_lr"], state["epoch"]
+            self.agent.last_lr, self.agent.entropy_coef = (
+                state["last_lr"],
+                state.get("entropy_coef", self.agent.entropy_coef),
+            )
+            for part in self._parts:
+                part.epoch_num = state["epoch"]
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""
@@ -158,12 +177,21 @@ class _Environments(IVecEnv, AlgoObserver):
     env: TrainingEnv
     """Set before the first step."""
 
-    def __init__(self, inputs: FlatObservations) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: FlatObservations, world: World) -> None:
+        self._inputs, self._world = inputs, world
+
+    def after_init(self, algo: Any) -> None:  # noqa: ANN401
+        """Take from the agent, on several ranks, the normalisation of advantages, which it would do on each."""
+        self._dataset = algo.dataset
+        self._normalises = algo.normalize_advantage and self._world.is_distributed
+        algo.normalize_advantage = algo.normalize_advantage and not self._normalises
 
     def after_steps(self) -> None:
-        """Mark the end of the rollout."""
+        """Mark the end of the rollout, whose advantages are then normalised over all ranks."""
         self.env.end_rollout()
+        if self._normalises:
+            values = self._dataset.values_dict
+            values["advantages"] = normalised_over_ranks(values["advantages"])
 
     def step(self, actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, dict[str, Any]]:
         """Step all environments."""

@@ -10,7 +10,6 @@ from rsl_rl.runners import OnPolicyRunner
 from shoal.config import DistillationConfig, RslRlConfig
 from shoal.config.rsl_rl import to_rsl_rl
 from shoal.learn.groups import World
-from shoal.learn.health import refuse_non_finite_rollout
 from shoal.learn.learner import Policy, TorchLearner, does_not_fit, prints_to_log
 from shoal.learn.rsl_rl.ppo import PPO
 from shoal.learn.training_env import TrainingEnv
@@ -21,6 +20,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
 
     networks: ClassVar[tuple[str, ...]] = ("actor", "critic")
     """Networks that may have a memory, which the algorithm holds by these names."""
+    learning_rate_flag = "--agent.algorithm.learning-rate"
     algorithms: ClassVar[Mapping[str, type]] = {"PPO": PPO}
     """What is built instead of the library's algorithm of that name."""
 
@@ -57,11 +57,6 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 if self.alg.rnd:
                     env.log({"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight})
-            if self.check_for_nan:
-                rollout = self.alg.storage
-                refuse_non_finite_rollout(env, rollout.observations, rollout.rewards, env.observations)
-            elif self.world.device != "cpu":
-                torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
         env.end_rollout()
         with torch.inference_mode():
             self.alg.compute_returns(env.observations)

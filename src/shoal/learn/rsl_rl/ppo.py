@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from rsl_rl import algorithms
 from rsl_rl.storage import RolloutStorage
 from rsl_rl.utils import reduce_gradients_in_buckets
 from tensordict import TensorDict
 
-_EPSILON = 1e-8
-"""What rsl_rl adds to a standard deviation."""
+from shoal.learn.groups import normalised_over_ranks
+
 _RATE_FACTOR = 1.5
 _MIN_RATE, _MAX_RATE = 1e-5, 1e-2
 """Factor and range of the adaptive learning rate: rsl_rl's numbers; a test compares them."""
@@ -62,7 +61,7 @@ class PPO(algorithms.PPO):
         super().compute_returns(obs)
         self.normalize_advantage_per_mini_batch = per_mini_batch
         advantages = self.storage.advantages
-        advantages.copy_(_normalise(advantages))
+        advantages.copy_(normalised_over_ranks(advantages))
 
     def reduce_parameters(self) -> None:
         """Average gradients and KL divergence over all ranks, and adapt the learning rate."""
@@ -90,14 +89,3 @@ class PPO(algorithms.PPO):
             self.learning_rate = min(_MAX_RATE, self.learning_rate * _RATE_FACTOR)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
-
-
-def _normalise(values: torch.Tensor) -> torch.Tensor:
-    """Return values normalised by mean and standard deviation over all ranks, as rsl_rl does on one rank."""
-    exact = values.double()
-    moments = torch.stack([exact.sum(), exact.square().sum(), torch.full_like(exact.sum(), exact.numel())])
-    dist.all_reduce(moments)
-    total, squares, count = moments
-    mean = total / count
-    std = ((squares - count * mean.square()) / (count - 1)).clamp(min=0.0).sqrt()
-    return ((exact - mean) / (std + _EPSILON)).to(values.dtype)

@@ -11,8 +11,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import skrl
+import skrl.agents.jax.ppo.ppo as ppo_module
 import torch
 import torch.distributed as dist
 from rsl_rl.env import VecEnv
@@ -23,16 +23,20 @@ from skrl.resources.preprocessors.jax import RunningStandardScaler
 from skrl.resources.schedulers.jax import KLAdaptiveLR
 
 from shoal.config.skrl import SkrlJaxConfig
-from shoal.errors import TrainingFailedError
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
+from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import Perceptron, mean_losses, pooled_moments, ppo_settings, spaces_of, transitions
+from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings, spaces_of
+from shoal.learn.skrl.rollout import mean_losses, pooled_advantages, transitions
 from shoal.learn.training_env import TrainingEnv
 
 
 class SkrlJaxLearner(Learner):
     """One replica of skrl's PPO for JAX."""
+
+    learning_rate_flag = "--agent.ppo.learning-rate"
+    learns_each_step = False
 
     def __init__(self, env: VecEnv, config: SkrlJaxConfig, world: World) -> None:
         self.world, self.config = world, config
@@ -75,7 +79,11 @@ class SkrlJaxLearner(Learner):
             agent.record_transition(**converted, actions=self._actions, infos={}, **times)
             self.world.beat.mark()
 
-        transitions(self, env, act, record)
+        def normalise(advantages: jax.Array) -> jax.Array:
+            return _to_jax(normalised_over_ranks(_to_torch(advantages), correction=0))
+
+        with pooled_advantages(ppo_module, "_compute_gae", self.world, normalise):
+            transitions(self, env, act, record)
         return mean_losses(agent)
 
     @property
@@ -155,14 +163,11 @@ class SkrlJaxLearner(Learner):
 
     def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
         """Refuse weights or losses that are not finite, if the configuration wants it."""
-        leaves = jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
-        finite = all(map(np.isfinite, losses.values())) and all(bool(jnp.isfinite(leaf).all()) for leaf in leaves)
-        if self.config.check_for_nan and not finite:
-            raise TrainingFailedError(
-                f"Learning diverged in iteration {iteration}: weights or losses are NaN or infinite ({dict(losses)}). "
-                "Lower --agent.ppo.learning-rate, or the size of the rewards; --resume goes on from the last "
-                "checkpoint, if there is one."
-            )
+        if self.config.check_for_nan:
+            weights = [
+                _to_torch(leaf) for leaf in jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
+            ]
+            refuse_non_finite_update(weights, losses, iteration=iteration, flag=self.learning_rate_flag)
 
 
 def _drawn() -> int:

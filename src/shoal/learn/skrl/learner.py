@@ -5,13 +5,14 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 import skrl.agents.torch.ppo as skrl_ppo
+import skrl.agents.torch.ppo.ppo as ppo_module
 import skrl.agents.torch.sac as skrl_sac
 import skrl.agents.torch.td3 as skrl_td3
 import torch
@@ -27,14 +28,11 @@ from torch import nn
 from torch.distributions.transforms import TanhTransform
 
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
-from shoal.learn.groups import World
+from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
+from shoal.learn.skrl.rollout import mean_losses, pooled_advantages, transitions
 from shoal.learn.training_env import TrainingEnv
-
-LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
-LOSSES |= {"Loss / Entropy loss": "entropy"}
-"""skrl's names of losses, and those of Shoal's metrics."""
 
 
 class SkrlLearner(TorchLearner):
@@ -51,6 +49,8 @@ class SkrlLearner(TorchLearner):
         self.agent.init()
         self.agent.enable_training_mode(enabled=True)
         self._update, self.agent.update = self.agent.update, self._tracked_update
+        self.learning_rate_flag = f"--agent.{config.class_name.lower()}.learning-rate"
+        self.learns_each_step = config.class_name != "PPO"
         for optimizer in self.optimizers.values():
             optimizer.register_step_post_hook(lambda *_: world.beat.mark())
         if config.class_name == "SAC" and config.sac.learn_entropy:
@@ -59,9 +59,20 @@ class SkrlLearner(TorchLearner):
         """Steps of each environment so far; skrl's own count begins anew with each process."""
 
     def _tracked_update(self, **times: int) -> None:
-        """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits."""
+        """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits.
+
+        A replay buffer, which is empty after a resume, first gets as many steps as at the start of the training.
+        """
+        memory = self.agent.memory
+        if (
+            self.learns_each_step
+            and not memory.filled
+            and memory.memory_index <= self.config.off_policy.learning_starts
+        ):
+            return
         self.agent.write_interval = sys.maxsize
-        self._update(**times)
+        with pooled_advantages(ppo_module, "compute_gae", self.world, normalised_over_ranks):
+            self._update(**times)
         self.agent.write_interval = 0
 
     def _average_entropy_gradient(self) -> None:
@@ -122,56 +133,6 @@ class SkrlLearner(TorchLearner):
         rate = next(iter(self.optimizers.values())).param_groups[0]["lr"]
         spread = self.agent.tracking_data.get("Policy / Standard deviation")
         return {"Loss/learning_rate": float(rate)} | ({"Policy/mean_std": float(spread[-1])} if spread else {})
-
-
-class _SkrlLearner(Protocol):
-    """What `transitions` needs of a learner."""
-
-    agent: Any
-    inputs: FlatObservations
-    steps: int
-    steps_per_iteration: int
-
-
-def transitions(
-    learner: _SkrlLearner, env: TrainingEnv, act: Callable[..., torch.Tensor], record: Callable[..., None]
-) -> None:
-    """Step the environments for one iteration, as skrl's trainers do; the learner's agent learns in `post_interaction`.
-
-    `act` returns actions; it is called with observations and states by name, and skrl's time steps. `record` stores a
-    transition; it is called with its tensors by name, and these.
-    """
-    for step in range(learner.steps_per_iteration):
-        times = {"timestep": learner.steps, "timesteps": learner.steps + 1}
-        learner.agent.pre_interaction(**times)
-        with torch.no_grad():
-            inputs = learner.inputs(env.observations)
-            before = {"observations": inputs["actor"], "states": inputs["critic"]}
-            actions = act(before, **times)
-            observations, rewards, dones, extras = env.step(actions)
-            ended = dones.to(torch.bool)
-            cut = extras["time_outs"].to(torch.bool) if "time_outs" in extras else torch.zeros_like(ended)
-            after = learner.inputs.after_step(observations, ended, extras)
-            transition = {
-                **before,
-                "next_observations": after["actor"],
-                "next_states": after["critic"],
-                "actions": actions,
-                "rewards": rewards.unsqueeze(1).clone(),
-                "terminated": (ended & ~cut).unsqueeze(1),
-                "truncated": (ended & cut).unsqueeze(1),
-            }
-            record(transition, **times)
-        if step + 1 == learner.steps_per_iteration:
-            env.end_rollout()
-        learner.agent.post_interaction(**times)
-        learner.steps += 1
-
-
-def mean_losses(agent: Any) -> dict[str, float]:  # noqa: ANN401  An agent of skrl.
-    """Return the mean losses of an iteration, under the names of Shoal's metrics."""
-    tracked: dict[str, list[float]] = agent.tracking_data
-    return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
 
 
 def spaces_of(inputs: FlatObservations, num_actions: int, limit: float = np.inf) -> Mapping[str, gymnasium.Space[Any]]:

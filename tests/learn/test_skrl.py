@@ -1,0 +1,88 @@
+"""skrl's off-policy agents: their replay buffer after a resume, and the time of their updates."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.learner_agents import AGENTS, OFF_POLICY, new_loop
+from support.learners import train
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OFF_POLICY_AGENTS = ["skrl SAC", "skrl TD3"]
+
+
+def steps_at_updates(loop: Any) -> list[int]:
+    """Train, and return how many steps were in the replay buffer at each update."""
+    memory, found = loop.learner.agent.memory, []
+    sample = memory.sample
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        found.append(memory.memory_index)
+        return sample(*arguments, **named)
+
+    memory.sample = counted
+    train(loop)
+    return found
+
+
+@pytest.mark.parametrize("agent", OFF_POLICY_AGENTS)
+def test_a_replay_buffer_that_a_resume_has_emptied_is_filled_before_the_first_update(agent: str) -> None:
+    first = new_loop(agent, max_iterations=2)
+    # Learning starts at the third step, with that in the buffer, and there are two iterations of four steps.
+    assert OFF_POLICY["learning_starts"] == 2
+    assert steps_at_updates(first) == [3, 4, 5, 6, 7, 8]
+    second = new_loop(agent, max_iterations=4)
+    second.restore(copy.deepcopy(first.state()))
+    assert steps_at_updates(second) == [3, 4, 5, 6, 7, 8]
+
+
+class Clock:
+    """A clock that goes on only while environments step and learners update."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        """Return the present time [s]."""
+        return self.now
+
+    def taking(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that takes so long."""
+
+        def slow(*arguments: Any, **named: Any) -> Any:
+            self.now += seconds
+            return function(*arguments, **named)
+
+        return slow
+
+
+UPDATES = {
+    "skrl": 1,
+    "skrl SAC": 2,  # Of the first four steps, two are before the first update; then there are four.
+    "skrl TD3": 2,
+    "fast_sac": 4,
+    "grpo": 4,
+    "rl_games": 10,
+}
+"""Updates in the first iteration: for each rollout, step, or mini-batch of each epoch."""
+
+
+@pytest.mark.parametrize("agent", UPDATES)
+def test_the_time_of_updates_is_learning_and_that_of_steps_collection(
+    agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, loop = Clock(), new_loop(agent, max_iterations=1)
+    learner: Any = loop.learner
+    for module in ("loop", "training_env"):
+        monkeypatch.setattr(f"shoal.learn.{module}.time", clock)
+    name = {"fast_sac": "_update_critics", "grpo": "_losses", "rl_games": "calc_gradients"}.get(agent, "_update")
+    owner = learner.agent if agent == "rl_games" else learner
+    setattr(owner, name, clock.taking(100.0, getattr(owner, name)))
+    loop.env.step = clock.taking(1.0, loop.env.step)
+    (row,) = train(loop).rows
+    assert row["Perf/collection_time"] == AGENTS[agent].num_steps_per_env
+    assert row["Perf/learning_time"] == 100 * UPDATES[agent]
