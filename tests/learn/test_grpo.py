@@ -53,7 +53,7 @@ def test_the_divergence_from_the_reference_is_the_estimator_k3(learner: Any) -> 
     samples = samples_of(learner, [1.0, 1.0])
     last = [module for module in learner.reference.modules() if isinstance(module, torch.nn.Linear)][-1]
     with torch.no_grad():
-        last.bias += 0.5
+        last.bias.add_(0.5)
     losses = learner._losses(samples, torch.zeros(2), torch.ones(2))
     deviation = float(learner.actor.output_std.mean())
     difference = -(0.5**2) / (2 * deviation**2)  # Of the logarithms of two normal densities at the mean of one.
