@@ -98,6 +98,21 @@ def test_steps_are_those_of_gymnasium(vectorization: str) -> None:
         assert np.allclose(last, seen, atol=1e-5) == (step == 11)
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_episodes_begin_again_after_steps_in_any_mode_of_torch(mode: Any) -> None:
+    env = made("CartPole-v1")
+    env.keep_final_observations()
+    firsts: list[torch.Tensor] = []
+    for _ in range(2):
+        env.restart(seed=1)
+        firsts.append(env.get_observations()["policy"])
+        assert env.episode_length_buf.tolist() == [0, 0, 0]
+        with mode():
+            for _ in range(30):
+                env.step(torch.tensor([[1.0, 0.0]]).repeat(3, 1))
+    assert torch.equal(*firsts)
+
+
 def test_each_kind_of_action_has_its_columns() -> None:
     columns = np.array([[0.2, 0.9, -3.0, 0.0, 0.5], [4.0, 0.1, 0.1, 0.7, 0.0]])
     count, to_action = _actions_of(spaces.Discrete(5, start=2))

@@ -44,7 +44,6 @@ class GymEnv(Capabilities, VecEnv):
         self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
         spec = self._envs.spec
         self.max_episode_length = config.max_episode_steps or (spec and spec.max_episode_steps) or _UNLIMITED
-        self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._final: torch.Tensor | None = None
         self.restart(seed)
 
@@ -61,7 +60,7 @@ class GymEnv(Capabilities, VecEnv):
         """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
         seeds = None if seed is None else [_seed_of(seed, first + index) for index in range(self.num_envs)]
         self._policy = self._tensor(self._envs.reset(seed=seeds)[0])
-        self._lengths.zero_()
+        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
     def keep_final_observations(self) -> None:
         """Give ``extras["final_observation"]`` from now on."""
