@@ -17,8 +17,10 @@ from shoal.config import (
     RndWeightScheduleConfig,
     RslRlConfig,
     SymmetryConfig,
+    TrainConfig,
 )
 from shoal.config.checks import above, check
+from shoal.config.evaluate import EvaluateConfig
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +79,17 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (
         unchecked(DistributionConfig, class_name="GaussianDistribution", std_range=(-1.0, 1.0)),
         "a distribution's std_range is (-1.0, 1.0), but must be finite, from 0 on, the lower first.",
+    ),
+    (
+        unchecked(TrainConfig, task="gym:CartPole-v1", seed=2**32),
+        "--seed is 4294967296, but must lie in [0, 2147483647]. The default is 42.",
+    ),
+    (
+        unchecked(EvaluateConfig, seeds=(1, 2**31)),
+        (
+            "--seeds is (1, 2147483648), but must have one or more entries, of which each must lie in [0, 2147483647]."
+            " The default is (1,)."
+        ),
     ),
     # Classes, and what they take.
     (

@@ -93,6 +93,8 @@ def at_least(low: float) -> Rule:
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
+SEED = within(0, 2**31 - 1)
+"""A seed that every library takes, and none reduces to another one: Warp's kernels take signed numbers of 32 bits."""
 RANGE = Rule("be finite, the smaller number first", lambda values: -math.inf < values[0] <= values[-1] < math.inf)
 
 
