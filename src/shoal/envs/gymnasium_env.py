@@ -65,7 +65,8 @@ class GymEnv(Capabilities, VecEnv):
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
-        seeds = None if seed is None else [_seed_of(seed, first + index) for index in range(self.num_envs)]
+        each = (np.random.SeedSequence([seed or 0, first + index]) for index in range(self.num_envs))
+        seeds = None if seed is None else [int(sequence.generate_state(1)[0]) for sequence in each]
         self._policy = self._tensor(self._envs.reset(seed=seeds)[0])
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
@@ -96,11 +97,6 @@ class GymEnv(Capabilities, VecEnv):
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         """Return a copy on the device, in 32 bits: Gymnasium may write its arrays again."""
         return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-
-def _seed_of(seed: int, index: int) -> int:
-    """Return a seed for one environment."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
 
 
 def _quiet_worker(*arguments: Any) -> None:  # noqa: ANN401  What Gymnasium hands to a process of one environment.

@@ -145,8 +145,13 @@ class WarpVecEnv(Capabilities, VecEnv):
         It waits for the device, and so belongs between two rollouts.
         """
         warnings = dict(self.task.take_warnings())
-        if bad := self.task.take_bad_terms():
-            named = " and ".join(f"'{term}' of environments {shown(envs)}" for term, envs in bad.items())
+        bad = self.task.bad_terms.numpy().copy()
+        self.task.bad_terms.zero_()
+        if bad.any():
+            named = " and ".join(
+                f"'{self.task.reward_terms[term - 1]}' of environments {shown(np.flatnonzero(bad == term).tolist())}"
+                for term in np.unique(bad[bad > 0])
+            )
             warnings[BAD_REWARD] = (
                 f"the state was finite, but the reward term {named} was NaN or infinite: look at its function"
             )

@@ -140,7 +140,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         self.divergences = self.array("divergences", dtype=wp.int32)
         """Number of times that each environment diverged since `take_divergences`."""
         self.bad_terms = self.array("bad_terms", dtype=wp.int32)
-        """Number of the first reward term of each environment that was not finite since `take_bad_terms`, or 0."""
+        """Number of the first reward term of each environment that was not finite since it was cleared, or 0."""
         self.done = self.array("done", dtype=wp.bool)
         """The episode ended with this step, and `reset` begins a new one."""
         self.time_out = self.array("time_out", dtype=wp.bool)
@@ -320,16 +320,6 @@ class KernelTask(ABC, Generic[ConfigT]):
         divergences = self.divergences.numpy().copy()
         self.divergences.zero_()
         return divergences
-
-    def take_bad_terms(self) -> dict[str, list[int]]:
-        """Return and clear the environments with a finite state, by the reward term that was not finite.
-
-        Waits for the device.
-        """
-        numbers = self.bad_terms.numpy().copy()
-        self.bad_terms.zero_()
-        found = {term: np.flatnonzero(numbers == 1 + column) for column, term in enumerate(self.reward_terms)}
-        return {term: envs.tolist() for term, envs in found.items() if len(envs)}
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
         """Return the last steps of the environments that diverged since `take_divergences`, if they are kept."""
