@@ -4,7 +4,7 @@ A message is one string that says what was asked, what is true, and what to do.
 """
 
 import difflib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -78,6 +78,11 @@ def refusing_os_errors(what: str, remedy: str) -> Generator[None]:
         yield
     except OSError as error:
         raise UsageError(f"{what} ({error.strerror or error}): {remedy}.") from error
+
+
+def shown(numbers: Sequence[int]) -> str:
+    """Return the first eight numbers of a list, such as ``0, 3, 5, ...``."""
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")  # noqa: PLR2004
 
 
 def counted(number: int, noun: str) -> str:

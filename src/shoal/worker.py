@@ -303,16 +303,17 @@ def _keep_lost(job: TrainSpec, world: World, env: VecEnv, iteration: int) -> str
     """Write the history of environments of this rank that diverged; a failure costs one warning.
 
     Returns:
-        How to show it; None where the task keeps no history, or none diverged.
+        How to show it, or which reward term was not finite; None where neither is known.
     """
-    from shoal.envs.capabilities import capabilities_of
+    from shoal.envs.capabilities import BAD_REWARD, capabilities_of
     from shoal.sim.nan.dump import write_dump
 
     file = job.run.lost_npz(world.rank)
     try:
         dump = capabilities_of(env).dump(job.config.task, rank=world.rank, iteration=iteration)
         if dump is None:
-            return None
+            bad_reward = capabilities_of(env).take_warnings()[1].get(BAD_REWARD)
+            return bad_reward and f"On rank {world.rank}, {bad_reward}"
         write_dump(dump, file, job.run.folder)
     except OSError as error:
         logger.warning("What led to the lost environments cannot be kept in %s (%s).", file, error)

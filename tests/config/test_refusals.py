@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -17,9 +17,13 @@ from shoal.config import (
     RndWeightScheduleConfig,
     RslRlConfig,
     SymmetryConfig,
+    TrainConfig,
 )
-from shoal.config.checks import above, check
+from shoal.config.checks import FINITE, NOT_NAN, above, check, rules_of
+from shoal.config.evaluate import EvaluateConfig
 from shoal.errors import UsageError
+from shoal.mdp.terms import Reward
+from shoal.tasks.registry import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +81,17 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (
         unchecked(DistributionConfig, class_name="GaussianDistribution", std_range=(-1.0, 1.0)),
         "a distribution's std_range is (-1.0, 1.0), but must be finite, from 0 on, the lower first.",
+    ),
+    (
+        unchecked(TrainConfig, task="gym:CartPole-v1", seed=2**32),
+        "--seed is 4294967296, but must lie in [0, 2147483647]. The default is 42.",
+    ),
+    (
+        unchecked(EvaluateConfig, seeds=(1, 2**31)),
+        (
+            "--seeds is (1, 2147483648), but must have one or more entries, of which each must lie in [0, 2147483647]."
+            " The default is (1,)."
+        ),
     ),
     # Classes, and what they take.
     (
@@ -254,3 +269,48 @@ def test_a_task_adds_ranges_of_its_own_and_keeps_those_of_the_base() -> None:
 def test_a_class_of_ones_own_is_asked_nothing() -> None:
     model = ModelConfig(class_name="my_package:Model", rnn_type="gru")
     assert RslRlConfig(actor=model, algorithm=PpoConfig(class_name="my.module.Ppo")).actor is model
+
+
+def test_no_number_of_a_task_may_be_nan_and_only_those_infinite_that_are_declared_so() -> None:
+    tried: set[str] = set()
+    for name, spec in registered().items():
+        for item in fields(spec.env):
+            value = getattr(spec.env, item.name)
+            if isinstance(value, float):
+                tried.add(item.name)
+                with pytest.raises(UsageError, match=f"env.{item.name} is nan, but must"):
+                    replace(spec.env, **{item.name: math.nan})
+                if item.default == math.inf:
+                    assert getattr(replace(spec.env, **{item.name: math.inf}), item.name) == math.inf
+                else:
+                    with pytest.raises(UsageError, match=f"env.{item.name} is inf, but must be finite"):
+                        replace(spec.env, **{item.name: math.inf})
+        env: Any = spec.env
+        for group in getattr(env, "kinds", ()):
+            for term_name, term in env.terms(group).items():
+                for item in fields(term):
+                    if isinstance(getattr(term, item.name), float):
+                        tried.add(f"{name} {group}.{term_name}.{item.name}")
+                        changed = replace(
+                            getattr(spec.env, group), **{term_name: replace(term, **{item.name: math.nan})}
+                        )
+                        with pytest.raises(UsageError, match=f"env.{group}.{term_name}.{item.name} is nan, but must"):
+                            replace(spec.env, **{group: changed})
+    assert {"upright_weight", "reset_angle_range", "healthy_state_limit"} <= tried
+    assert "Quadruped-Velocity-Flat rewards.feet_slip.weight" in tried
+
+
+def test_numbers_within_mappings_and_tuples_are_finite_too() -> None:
+    env = registered()["Quadruped-Velocity-Flat"].env
+    with pytest.raises(UsageError, match=r"env.pose is \{'hip': nan\}, but must be finite"):
+        replace(env, pose={"hip": math.nan})
+
+
+def test_a_parameter_that_is_declared_infinite_may_be_infinite() -> None:
+    term = Reward("feet_slip", weight=1.0, limit=math.inf, speed=2.0)
+    rules = rules_of(type(term))
+    assert (rules["limit"], rules["speed"]) == (NOT_NAN, FINITE)
+    assert [NOT_NAN.holds(value) for value in (math.inf, (0.0, -math.inf), math.nan, {"a": math.nan})] == [
+        *(True, True),
+        *(False, False),
+    ]

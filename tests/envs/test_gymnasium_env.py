@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 class Counter(gymnasium.Env[Any, Any]):
     """Counts to 7; its actions and observations are of the given spaces."""
 
-    def __init__(self, action_space: spaces.Space[Any]) -> None:
+    def __init__(self, action_space: spaces.Space[Any], observation_space: spaces.Space[Any] | None = None) -> None:
         self.action_space = action_space
-        self.observation_space = spaces.Dict({"count": spaces.Discrete(9), "spread": spaces.Box(-1, 1, (2,))})
+        seen = spaces.Dict({"count": spaces.Discrete(9), "spread": spaces.Box(-1, 1, (2,))})
+        self.observation_space = observation_space or seen
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -46,21 +48,40 @@ class Counter(gymnasium.Env[Any, Any]):
         self.count += 1
         return self.seen(), 0.5, self.count == 7, False, {}
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> Any:
         """A count, and random numbers."""
+        if "spread" not in (self.observation_space.spaces if isinstance(self.observation_space, spaces.Dict) else ()):
+            return self.observation_space.sample()
         return {"count": self.count, "spread": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+
+
+TWO_DIMENSIONAL = spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]), start=np.array([[0, 1], [2, 3]]))
+OBSERVATIONS: dict[str, spaces.Space[Any]] = {
+    "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2), spaces.Box(-1, 1, (2, 2)))),
+    "Text": spaces.Text(min_length=0, max_length=5),
+    "Discretes": spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(4, start=-2)}),
+    "MultiDiscretes": spaces.MultiDiscrete(np.array([[2, 3], [4, 1]])),
+    "Graph": spaces.Graph(spaces.Box(-1, 1, (2,)), None),
+    "Sequence": spaces.Dict({"a": spaces.Sequence(spaces.Box(-1, 1, (2,)))}),
+}
+"""Spaces of observations, of which the last two have no fixed size."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _registered() -> None:
     kinds: dict[str, spaces.Space[Any]] = {
         "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+        "TwoDimensional": TWO_DIMENSIONAL,
+        "Integers": spaces.Box(0, 10, (2,), np.int32),
         "MultiBinary": spaces.MultiBinary(3),
         "Dict": spaces.Dict({"a": spaces.Discrete(2)}),
     }
     for name, space in kinds.items():
         factory: Any = partial(Counter, space)
         gymnasium.register(f"Shoal{name}-v0", factory, max_episode_steps=20)
+    for name, space in OBSERVATIONS.items():
+        factory = partial(Counter, spaces.Discrete(2), space)
+        gymnasium.register(f"ShoalSees{name}-v0", factory, max_episode_steps=20)
 
 
 def made(env_id: str, **more: Any) -> GymEnv:
@@ -68,7 +89,13 @@ def made(env_id: str, **more: Any) -> GymEnv:
     return GymEnv(GymConfig(env_id=env_id, **more), num_envs=3, device="cpu", seed=5)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "ShoalMultiDiscrete-v0", "ShoalMultiBinary-v0"])
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        *("CartPole-v1", "Pendulum-v1", "ShoalMultiDiscrete-v0", "ShoalMultiBinary-v0", "ShoalTwoDimensional-v0"),
+        "ShoalIntegers-v0",
+    ],
+)
 def test_gymnasiums_environments_keep_the_contract(env_id: str) -> None:
     spec = resolve(f"gym:{env_id}")
     checked = check_env(CheckEnvConfig(task=spec.name, env=spec.env, num_envs=3, steps=230), spec, "cpu")
@@ -98,6 +125,21 @@ def test_steps_are_those_of_gymnasium(vectorization: str) -> None:
         assert np.allclose(last, seen, atol=1e-5) == (step == 11)
 
 
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_episodes_begin_again_after_steps_in_any_mode_of_torch(mode: Any) -> None:
+    env = made("CartPole-v1")
+    env.keep_final_observations()
+    firsts: list[torch.Tensor] = []
+    for _ in range(2):
+        env.restart(seed=1)
+        firsts.append(env.get_observations()["policy"])
+        assert env.episode_length_buf.tolist() == [0, 0, 0]
+        with mode():
+            for _ in range(30):
+                env.step(torch.tensor([[1.0, 0.0]]).repeat(3, 1))
+    assert torch.equal(*firsts)
+
+
 def test_each_kind_of_action_has_its_columns() -> None:
     columns = np.array([[0.2, 0.9, -3.0, 0.0, 0.5], [4.0, 0.1, 0.1, 0.7, 0.0]])
     count, to_action = _actions_of(spaces.Discrete(5, start=2))
@@ -112,6 +154,57 @@ def test_each_kind_of_action_has_its_columns() -> None:
     count, to_action = _actions_of(spaces.Box(-2, 6, (1, 5)))
     assert to_action(columns).shape == (2, 1, 5)
     assert np.allclose(to_action(columns)[0], [[2.8, 5.6, -2, 2, 4]])
+
+
+def test_integers_are_rounded_to_the_nearest() -> None:
+    count, to_action = _actions_of(spaces.Box(0, 10, (3,), np.int32))
+    # The ends -1 and 1 are 0 and 10, so 0.34 is 6.7 and -0.66 is 1.7; beyond the ends they are clipped.
+    actions = to_action(np.array([[0.34, -0.66, 7.0]], dtype=np.float32))
+    assert (count, actions.dtype, actions.tolist()) == (3, np.int32, [[7, 2, 10]])
+    _, to_action = _actions_of(spaces.Box(-np.inf, np.inf, (3,), np.int64))
+    assert to_action(np.array([[2.7, -2.7, 0.2]])).tolist() == [[3, -3, 0]]
+    _, to_action = _actions_of(spaces.Box(0, 255, (1,), np.uint8))
+    assert to_action(np.array([[-1.0], [0.0], [1.0]])).tolist() == [[0], [128], [255]]  # 127.5 is rounded to even.
+
+
+def test_parts_of_a_two_dimensional_space_follow_each_other() -> None:
+    count, to_action = _actions_of(TWO_DIMENSIONAL)
+    # Largest in columns 0-1: 1, in 2-4: 2, in 5-6: 0, in 7-8: 1; each after its start.
+    columns = np.array([[0.1, 0.9, 0.0, 0.3, 0.5, 0.8, 0.2, -1.0, 0.0]])
+    assert (count, to_action(columns).tolist()) == (9, [[[1, 3], [2, 4]]])
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("Tuple", 3 + 2 + 4), ("Text", 5), ("Discretes", 7)])
+def test_observations_of_a_fixed_size_are_one_row(kind: str, columns: int) -> None:
+    assert resolve(f"gym:ShoalSees{kind}-v0")
+    env = made(f"ShoalSees{kind}-v0")
+    observations, *_ = env.step(torch.zeros(3, 2))
+    assert observations["policy"].shape == env.get_observations()["policy"].shape == (3, columns)
+    assert observations["policy"].isfinite().all()
+
+
+def test_a_multi_discrete_observation_has_a_column_for_each_value() -> None:
+    first = made("ShoalSeesMultiDiscretes-v0").get_observations()["policy"]
+    assert first.shape == (3, 2 + 3 + 4 + 1)
+    assert first.sum(dim=1).tolist() == [4, 4, 4]
+
+
+def test_processes_of_environments_end_without_a_word_however_their_parent_ends() -> None:
+    code = (
+        "import os, torch\n"
+        "from shoal.envs.gymnasium_env import GymEnv\n"
+        "from shoal.envs.gymnasium_spec import GymConfig\n"
+        "config = GymConfig(env_id='CartPole-v1', vectorization='async')\n"
+        "env = GymEnv(config, num_envs=3, device='cpu', seed=1)\n"
+        "env.step(torch.zeros(3, 2))\n"
+        "print('stepped', flush=True)\n"
+    )
+    for end in ("", "os._exit(0)", "os.kill(os.getpid(), 9)"):
+        # The pipes close only when all processes have ended.
+        ended = subprocess.run(
+            [sys.executable, "-c", code + end], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (ended.stdout, ended.stderr) == ("stepped\n", ""), end
 
 
 def test_observations_of_a_dictionary_are_one_row() -> None:
@@ -131,6 +224,14 @@ def test_the_distribution_is_that_of_the_actions() -> None:
     [
         ("gym:CartPol-v1", "Gymnasium does not make 'CartPol-v1' .* Did you mean 'CartPole-v1'?"),
         ("gym:ShoalDict-v0", "gym:ShoalDict-v0 has actions of the kind Dict, which no learner has"),
+        (
+            "gym:ShoalSeesGraph-v0",
+            "gym:ShoalSeesGraph-v0 has observations of the kind Graph, or with such a part, that",
+        ),
+        (
+            "gym:ShoalSeesSequence-v0",
+            "ShoalSeesSequence-v0 has observations of the kind Dict, or with such a part, that",
+        ),
         ("gym:", "Gymnasium does not make ''"),
     ],
 )

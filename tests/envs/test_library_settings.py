@@ -45,6 +45,12 @@ def test_changes_are_made_by_path() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
+        ("rewards.pose.weight", ".nan", "--env.set rewards.pose.weight is .nan, but must be finite: the task has 1.0"),
+        (
+            "rewards.pose.params.range",
+            "[0, .inf]",
+            "--env.set rewards.pose.params.range is [0, .inf], but must be finite",
+        ),
         ("rewards.pos.weight", "2", "--env.set rewards.pos.weight: there is no 'pos'. Did you mean 'pose'?"),
         ("rewards.pose.weighs", "2", "there is no 'weighs'. Did you mean 'weight'?"),
         ("decimation.x", "2", "there is no 'x'. There is none"),

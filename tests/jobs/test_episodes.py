@@ -134,6 +134,14 @@ def test_environments_are_built_anew_only_for_another_seed(tmp_path: Path) -> No
     assert built == [5, 5, 6, 7]
 
 
+def test_a_failure_of_every_part_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    policy = f"{Path(__file__).parents[1] / 'support' / 'faulty_policies.py'}:Raises"
+    with pytest.raises(FileNotFoundError):  # No episode was written.
+        episodes_of(tmp_path, job(policy=policy, num_envs=4, retries=3))
+    logged = [record.getMessage().partition(":")[0] for record in caplog.records if "failed" in record.getMessage()]
+    assert logged == ["It is tried again", "The job failed"]
+
+
 def test_steps_are_recorded_one_group_an_episode(tmp_path: Path) -> None:
     found = episodes_of(tmp_path / "out", job(num_episodes=10, record=True))
     with h5py.File(tmp_path / "out" / "job" / "dataset_job_rank00000.hdf5") as file:

@@ -118,7 +118,7 @@ def episodes(env: WarpVecEnv, policy: JobPolicy) -> torch.Tensor:
     """Actions, rewards and ends of new episodes. Shape (NUM_STEPS, num_envs, num_actions + 2)."""
     observations, steps = env.reset(seed=9), []
     policy.begin(range(env.num_envs), seed=1)
-    with torch.inference_mode():
+    with torch.no_grad():
         for _ in range(NUM_STEPS):
             actions = policy(observations)
             observations, rewards, dones, _ = env.step(actions)

@@ -11,11 +11,12 @@ from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal.config import PlayConfig
+from shoal.envs.capabilities import Capabilities
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn import evaluation
 from shoal.learn.episodes import Episode
-from shoal.learn.evaluation import open_policy, play_episodes
+from shoal.learn.evaluation import evaluate_learner, open_policy, play_episodes
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ class Scripted(TinyEnv):
         observations, *_, extras = super().step(actions)
         rewards, dones = next(self.script)
         return observations, torch.tensor(rewards), torch.tensor(dones, dtype=torch.bool), extras
+
+
+class Rewound(Capabilities, TinyEnv):
+    """A user's environments, whose restart writes in place what a step has made."""
+
+    can_restart = True
+
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Place all points in the middle, and begin to count."""
+        del seed, first
+        self._position.zero_()
+        self._action.zero_()
+        self.episode_length_buf.zero_()
 
 
 def first_episodes(env: Scripted, noise_seed: int = 0) -> tuple[list[float], list[int]]:
@@ -96,6 +110,13 @@ def test_an_episode_succeeds_where_its_last_step_does() -> None:
     policy = tiny_loop(env=env).learner.policy()
     episodes = evaluation.first_episodes(env, policy)  # pyright: ignore[reportArgumentType]
     assert [each["success"] for each in episodes] == [True, False, False]
+
+
+def test_an_evaluation_may_write_in_place_what_the_last_one_made() -> None:
+    loop, env = tiny_loop(), Rewound(max_episode_length=10)
+    rows = [evaluate_learner(loop.learner, env, ALONE, num_envs=4) for _ in range(2)]
+    assert rows[0]["Eval/return"] == rows[1]["Eval/return"]
+    assert rows[0]["Eval/length"] == rows[1]["Eval/length"] == 10
 
 
 def test_small_rewards_are_not_lost_beside_large_ones() -> None:

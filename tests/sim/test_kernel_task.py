@@ -26,6 +26,7 @@ def test_every_array_is_known_by_name(device: str) -> None:
         "truncated",
         "diverged",
         "divergences",
+        "bad_terms",
         "done",
         "time_out",
         "reward",

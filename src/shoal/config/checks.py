@@ -42,7 +42,8 @@ class Config:
 def rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
     """Return the rules in the annotations of a configuration; a Literal is one too.
 
-    A subclass that declares a field again, with another default, keeps the rule of its base.
+    A subclass that declares a field again, with another default, keeps the rule of its base. Without a rule, numbers
+    must be finite, or where the default is infinite no NaN.
     """
     rules = dict(rules_of(cls.__base__)) if is_dataclass(cls.__base__) else {}
     for name, kind in get_type_hints(cls, include_extras=True).items():
@@ -50,6 +51,9 @@ def rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
         for part in members:
             if isinstance(part, Rule) or get_origin(part) is Literal:
                 rules[name] = part if isinstance(part, Rule) else one_of(part)
+    for field in fields(cls):
+        if rules.setdefault(field.name, FINITE) is FINITE and not FINITE.holds(field.default):
+            rules[field.name] = NOT_NAN
     return rules
 
 
@@ -61,6 +65,19 @@ class Rule:
     """End of the sentence `<field> is <value>, but must ...`."""
     holds: Callable[[Any], bool]
     """Whether a value obeys; never called with None, which stands for a default."""
+
+
+def _all_numbers(value: object, holds: Callable[[float], bool]) -> bool:
+    """Whether all floating-point numbers in a value obey."""
+    if isinstance(value, Mapping):
+        value = tuple(cast("Mapping[object, object]", value).values())
+    if isinstance(value, (tuple, list)):
+        return all(_all_numbers(each, holds) for each in cast("Sequence[object]", value))
+    return not isinstance(value, float) or holds(value)
+
+
+FINITE = Rule("be finite", lambda value: _all_numbers(value, math.isfinite))
+NOT_NAN = Rule("be a number or infinity", lambda value: _all_numbers(value, lambda number: not math.isnan(number)))
 
 
 class Source(Enum):
@@ -93,6 +110,8 @@ def at_least(low: float) -> Rule:
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
+SEED = within(0, 2**31 - 1)
+"""A seed that every library takes, and none reduces to another one: Warp's kernels take signed numbers of 32 bits."""
 RANGE = Rule("be finite, the smaller number first", lambda values: -math.inf < values[0] <= values[-1] < math.inf)
 
 
@@ -123,13 +142,13 @@ def refuse_no_mp4(path: str | None) -> None:
 
 
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:
-    """Check every field that `rules` names; None always passes, infinity and NaN never do.
+    """Check every field that `rules` names; None always passes, NaN never does, and infinity only with `NOT_NAN`.
 
     Errors have `prefix`, such as ``"env."``, before the name of a field; with ``"--"`` the name is written as a flag.
     """
     for name, rule in rules.items():
         value = getattr(config, name)
-        finite = not isinstance(value, float) or math.isfinite(value)
+        finite = not isinstance(value, float) or rule is NOT_NAN or math.isfinite(value)
         if value is not None and not (finite and rule.holds(value)):
             must = rule.must if finite else "be finite"
             usual = next((field.default for field in fields(config) if field.name == name), MISSING)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, Config, above, at_least, each, refuse_no_mp4, within
+from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, SEED, Config, above, at_least, each, refuse_no_mp4, within
 from shoal.config.env import BaseEnvConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
@@ -54,7 +54,7 @@ class PlayConfig(PolicyConfig):
     """Port of the page. If it is taken, the next free one."""
     disturbances: bool = False
     """Keep the pushes and the observation noise of training."""
-    seed: Annotated[int, at_least(0)] = 1
+    seed: Annotated[int, SEED] = 1
     """Seed of the environments."""
     video_path: str | None = None
     """Write a film of the first environment to this mp4 file."""
@@ -235,7 +235,7 @@ class CheckEnvConfig(Config):
     """Number of environments."""
     steps: Annotated[int, at_least(2)] = 1100
     """Steps of each environment with random actions."""
-    seed: Annotated[int, at_least(0)] = 1
+    seed: Annotated[int, SEED] = 1
     """Seed of the environments."""
     env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """The task's environment."""

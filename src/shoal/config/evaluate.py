@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import RANGE, Config, above, at_least, each
+from shoal.config.checks import RANGE, SEED, Config, above, at_least, each
 from shoal.config.commands import AgentKind
 from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import LaunchConfig
@@ -39,7 +39,7 @@ class EvaluateConfig(LaunchConfig):
     """Episodes of each job. Default: 100."""
     num_steps: Annotated[int | None, at_least(1)] = None
     """Steps in which episodes begin, instead of a number of episodes."""
-    seeds: Annotated[tuple[int, ...], each(at_least(0))] = (1,)
+    seeds: Annotated[tuple[int, ...], each(SEED)] = (1,)
     """Seeds of the environments, a job each. An episode follows from its seed and its index."""
     rebuilds: Annotated[int, at_least(1)] = 1
     """Number of times that the environments are built, each with another seed."""
@@ -125,7 +125,7 @@ class ComparePoliciesConfig(LaunchConfig):
     """Most episodes of each policy. Fewer are run if the difference is sure earlier."""
     return_range: Annotated[tuple[float, float] | None, RANGE] = None
     """The least and the largest return that an episode can have: makes the interval exact, and mostly shorter."""
-    seed: Annotated[int, at_least(0)] = 1
+    seed: Annotated[int, SEED] = 1
     """Seed of the environments. Both policies run the same episodes."""
     out: str | None = None
     """Directory of the results. In an existing one only what is missing is run.

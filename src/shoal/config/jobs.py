@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from shoal.config.checks import Config, Rule, above, at_least, each
+from shoal.config.checks import SEED, Config, Rule, above, at_least, each
 from shoal.errors import UsageError
 
 _NAMED = Rule("not be empty", lambda value: len(value) > 0 and all(value))
 _SEED = Rule(
-    "be at least 0, or a list of such numbers",
-    lambda value: each(at_least(0)).holds(value if isinstance(value, tuple) else (value,)),
+    f"{SEED.must}, or be a list of such numbers",
+    lambda value: each(SEED).holds(value if isinstance(value, tuple) else (value,)),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -58,16 +59,35 @@ class RslRlConfig(AgentConfig):
                 )
 
     def check_samples(self, num_envs: int) -> None:
-        """Refuse more mini-batches than samples, or sequences of a recurrent network: rsl_rl rounds their size down."""
-        requested = self.algorithm.num_mini_batches
-        envs = counted(num_envs, "environment")
-        samples, why = num_envs * self.num_steps_per_env, f"{self.num_steps_per_env} steps of {envs}"
+        """Refuse what rsl_rl's mini-batches are not made for: they are equal parts of samples, or of environments."""
+        requested, steps = self.algorithm.num_mini_batches, self.num_steps_per_env
         if "RNNModel" in (self.actor.class_name, self.critic.class_name):
-            samples, why = num_envs, f"{envs}, whose sequences a recurrent network learns from as wholes"
-        if requested > samples:
+            # With one environment its loss compares each step's action with those of all steps.
+            if num_envs % requested or num_envs < 2 * requested:
+                raise UsageError(
+                    f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker has "
+                    f"{counted(num_envs, 'environment')}, which rsl_rl does not divide evenly into mini-batches of two "
+                    "or more, as recurrent networks need: pass --num-envs "
+                    f"{max(2, math.ceil(num_envs / requested)) * requested}, or another number of mini-batches."
+                )
+            if steps == 1:
+                raise UsageError(
+                    "--agent.num-steps-per-env 1 was asked for, but rsl_rl's recurrent networks have no memory "
+                    "to learn from after the first step: pass 2 or more."
+                )
+        samples = num_envs * steps
+        least = 2 if self.algorithm.normalize_advantage_per_mini_batch else 1
+        if samples == 1:
             raise UsageError(
-                f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only {why}: pass "
-                f"--agent.algorithm.num-mini-batches {samples} or fewer, or more environments."
+                "--agent.num-steps-per-env 1 was asked for with 1 environment on each worker, but rsl_rl divides "
+                "advantages by their standard deviation, which takes two samples: pass more steps or environments."
+            )
+        if requested * least > samples:
+            why = "" if least == 1 else ", and the advantages of one sample cannot be normalised"
+            raise UsageError(
+                f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only "
+                f"{counted(steps, 'step')} of {counted(num_envs, 'environment')}{why}: pass "
+                f"--agent.algorithm.num-mini-batches {samples // least} or fewer, or more environments."
             )
 
     @property
@@ -77,8 +97,9 @@ class RslRlConfig(AgentConfig):
         return (1 + moments) * (self.actor.least_weights + self.critic.least_weights)
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
-        """Return the size of a mini-batch; rsl_rl drops the rest."""
-        return {"mini_batch_size": num_envs * self.num_steps_per_env // self.algorithm.num_mini_batches}
+        """Return the size of a mini-batch, and the number of samples of a worker that rsl_rl leaves out."""
+        size, rest = divmod(num_envs * self.num_steps_per_env, self.algorithm.num_mini_batches)
+        return {"mini_batch_size": size} | ({"samples_left_out": rest} if rest else {})
 
 
 def to_rsl_rl(config: DataclassInstance) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from shoal.config.checks import Config, Rule, above, at_least
+from shoal.config.checks import SEED, Config, Rule, above, at_least
 from shoal.errors import UsageError
 
 _NOT_EMPTY = Rule("not be empty", lambda value: len(value) > 0)
@@ -66,7 +66,7 @@ class SweepFile(Config):
     """Whether a high score is good."""
     trials: Annotated[int | None, at_least(1)] = None
     """Number of trials, failed and pruned ones included. With the sampler `grid` it may be left out."""
-    seed: Annotated[int, at_least(0)] = 1
+    seed: Annotated[int, SEED] = 1
     """Seed of the proposals. That of the trainings is the parameter `seed`."""
     sampler: Literal["tpe", "random", "grid"] = "tpe"
     """What proposes values: the tree-structured Parzen estimator, chance, or all combinations in order."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, Source, at_least, sources_of
+from shoal.config.checks import FILM_SIZE, SEED, Source, at_least, sources_of
 from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import LaunchConfig
 from shoal.config.rsl_rl import RslRlConfig
@@ -29,7 +29,7 @@ class TrainConfig(LaunchConfig):
     """Environments over all workers; must divide evenly. Excludes `--num-envs`."""
     max_iterations: Annotated[int, at_least(1), Source.RUN] = 300
     """Learning iterations of the whole run: a resumed run goes on up to this number."""
-    seed: Annotated[int, at_least(0), Source.RUN] = 42
+    seed: Annotated[int, SEED, Source.RUN] = 42
     """Seed of the run. Environments of rank r are seeded with seed + r."""
     run_name: Annotated[str, Source.RUN] = ""
     """Suffix of the run directory's name, after the time stamp."""

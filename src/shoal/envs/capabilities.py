@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from shoal.sim.nan.dump import Dump
     from shoal.sim.render.rows import Picture
 
+BAD_REWARD = "bad reward"
+"""Kind of the warning that names a reward term that was not finite, though the state was."""
+
 
 class Capabilities:
     """Base class of environments that offer more than rsl_rl's `VecEnv`. The defaults are those of other ones."""
@@ -38,7 +41,7 @@ class Capabilities:
         """Begin a new episode in every environment, see `KernelTask.restart`."""
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
-        """Return the number of divergences since the last call, and warnings: a sentence by kind."""
+        """Return the number of environments that diverged since the last call, and warnings: a sentence by kind."""
         return 0, {}
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:

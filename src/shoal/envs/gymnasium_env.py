@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import _async_worker
 from gymnasium.wrappers import FlattenObservation
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
@@ -24,19 +27,23 @@ class GymEnv(Capabilities, VecEnv):
     """A vector environment of Gymnasium. Observations are flattened into one group, `policy`.
 
     Actions of a bounded `Box` are scaled: -1 and 1 are its ends, and beyond them they are clipped; those of another one
-    are passed on. Of a `Discrete` space there is a column for each action, and the largest counts; of a `MultiDiscrete`
-    one, the columns of its parts follow each other. Of a `MultiBinary` one, columns above 0 are 1.
+    are passed on. They are rounded where the `Box` has integers. Of a `Discrete` space there is a column for each
+    action, and the largest counts; of a `MultiDiscrete` one, the columns of its parts follow each other. Of a
+    `MultiBinary` one, columns above 0 are 1.
     """
 
     can_restart = True
 
     def __init__(self, config: GymConfig, *, num_envs: int, device: str, seed: int) -> None:
         """Make `num_envs` environments, and begin episodes."""
+        settings: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        if config.vectorization == "async":
+            settings["worker"] = _quiet_worker
         self._envs: Any = gymnasium.make_vec(
             config.env_id,
             num_envs,
             config.vectorization,
-            {"autoreset_mode": AutoresetMode.SAME_STEP},
+            settings,
             [FlattenObservation],
             max_episode_steps=config.max_episode_steps,
         )
@@ -44,7 +51,6 @@ class GymEnv(Capabilities, VecEnv):
         self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
         spec = self._envs.spec
         self.max_episode_length = config.max_episode_steps or (spec and spec.max_episode_steps) or _UNLIMITED
-        self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._final: torch.Tensor | None = None
         self.restart(seed)
 
@@ -59,9 +65,10 @@ class GymEnv(Capabilities, VecEnv):
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
-        seeds = None if seed is None else [_seed_of(seed, first + index) for index in range(self.num_envs)]
+        each = (np.random.SeedSequence([seed or 0, first + index]) for index in range(self.num_envs))
+        seeds = None if seed is None else [int(sequence.generate_state(1)[0]) for sequence in each]
         self._policy = self._tensor(self._envs.reset(seed=seeds)[0])
-        self._lengths.zero_()
+        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
     def keep_final_observations(self) -> None:
         """Give ``extras["final_observation"]`` from now on."""
@@ -92,9 +99,12 @@ class GymEnv(Capabilities, VecEnv):
         return torch.tensor(values, dtype=torch.float32, device=self.device)
 
 
-def _seed_of(seed: int, index: int) -> int:
-    """Return a seed for one environment."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+def _quiet_worker(*arguments: Any) -> None:  # noqa: ANN401  What Gymnasium hands to a process of one environment.
+    """Run Gymnasium's loop of a process. Signals are the parent's, and without it the process ends without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        _async_worker(*arguments)
 
 
 def _actions_of(space: gymnasium.Space[Any]) -> tuple[int, Any]:
@@ -102,22 +112,25 @@ def _actions_of(space: gymnasium.Space[Any]) -> tuple[int, Any]:
     if isinstance(space, spaces.Discrete):
         return int(space.n), lambda columns: space.start + columns.argmax(axis=1)
     if isinstance(space, spaces.MultiDiscrete):
-        ends = np.cumsum(space.nvec)
-        parts = [slice(end - size, end) for end, size in zip(ends, space.nvec, strict=True)]
-        return int(
-            ends[-1]
-        ), lambda columns: space.start + np.stack([columns[:, part].argmax(axis=1) for part in parts], axis=1)
+        parts = np.cumsum(space.nvec)[:-1]
+
+        def largest(columns: np.ndarray) -> np.ndarray:
+            chosen = [part.argmax(axis=1) for part in np.split(columns, parts, axis=1)]
+            return space.start + np.stack(chosen, axis=1).reshape(-1, *space.shape)
+
+        return int(space.nvec.sum()), largest
     if isinstance(space, spaces.MultiBinary):
         return int(np.prod(space.shape)), lambda columns: (columns > 0).astype(space.dtype).reshape(-1, *space.shape)
     if not isinstance(space, spaces.Box):
         raise TypeError(space)
-    low, high = space.low, space.high
-    bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = space.bounded_below & space.bounded_above
 
     def scaled(columns: np.ndarray) -> np.ndarray:
         plain = columns.reshape(-1, *space.shape)
         with np.errstate(invalid="ignore"):
             inside = low + (plain.clip(-1, 1) + 1) / 2 * (high - low)
-        return np.where(bounded, inside, plain.clip(low, high)).astype(space.dtype)
+        actions = np.where(bounded, inside, plain.clip(low, high))
+        return (actions if np.issubdtype(space.dtype, np.floating) else np.rint(actions)).astype(space.dtype)
 
     return int(np.prod(space.shape)), scaled

@@ -32,7 +32,7 @@ def spec_of(env_id: str) -> TaskSpec:
     """Return the task of a registered environment of Gymnasium.
 
     Raises:
-        UsageError: There is no such environment, or its actions are of a kind that no learner has.
+        UsageError: There is no such environment, or its actions or observations are of a kind that no learner has.
     """
     require_extra("gymnasium")
     space = _action_space(env_id)
@@ -55,7 +55,7 @@ def spec_of(env_id: str) -> TaskSpec:
 
 
 def _action_space(env_id: str) -> gymnasium.Space[Any]:
-    """Return the actions of one environment, which is made for that."""
+    """Return the actions of one environment, which is made for that, and refuse observations without a fixed size."""
     import gymnasium
 
     try:
@@ -64,6 +64,11 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
         hint = "" if env_id in gymnasium.registry else did_you_mean(env_id, gymnasium.registry)
         raise UsageError(f"Gymnasium does not make '{env_id}' ({error}).{hint}") from error
     env.close()
+    if not env.observation_space.is_np_flattenable:
+        raise UsageError(
+            f"gym:{env_id} has observations of the kind {type(env.observation_space).__name__}, or with such a part, "
+            "that are no row of a fixed number of columns: wrap it, so that they are, as those of a Box or a Dict are."
+        )
     return env.action_space
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.config.checks import FINITE
 from shoal.errors import UsageError, did_you_mean
 from shoal.reading import parse_yaml, refusing
 
@@ -37,6 +38,8 @@ def _change(config: Any, path: str, text: str) -> None:  # noqa: ANN401
         raise UsageError(
             f"--env.set {path} is {text}, but the task has {before!r} there: pass a {type(before).__name__}."
         )
+    if FINITE.holds(before) and not FINITE.holds(value):
+        raise UsageError(f"--env.set {path} is {text}, but must be finite: the task has {before!r} there.")
     if isinstance(part, dict):
         part[last] = value
     else:

@@ -27,8 +27,8 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
-from shoal.envs.capabilities import Capabilities
-from shoal.errors import ShoalError
+from shoal.envs.capabilities import BAD_REWARD, Capabilities
+from shoal.errors import ShoalError, shown
 from shoal.sim.bridge import to_torch
 from shoal.sim.kernel_task import Command, KernelTask
 from shoal.sim.nan.dump import Dump
@@ -140,11 +140,22 @@ class WarpVecEnv(Capabilities, VecEnv):
         return self.get_observations(), self._rewards, self._dones, extras
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
-        """Return the number of divergences since the last call, and warnings: a sentence by kind.
+        """Return the number of environments that diverged since the last call, and warnings: a sentence by kind.
 
         It waits for the device, and so belongs between two rollouts.
         """
-        return int(self.task.take_divergences().sum()), self.task.take_warnings()
+        warnings = dict(self.task.take_warnings())
+        bad = self.task.bad_terms.numpy().copy()
+        self.task.bad_terms.zero_()
+        if bad.any():
+            named = " and ".join(
+                f"'{self.task.reward_terms[term - 1]}' of environments {shown(np.flatnonzero(bad == term).tolist())}"
+                for term in np.unique(bad[bad > 0])
+            )
+            warnings[BAD_REWARD] = (
+                f"the state was finite, but the reward term {named} was NaN or infinite: look at its function"
+            )
+        return int(np.count_nonzero(self.task.take_divergences())), warnings
 
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the state of the curriculum, see `KernelTask.curriculum`."""

@@ -103,7 +103,7 @@ def open_policy(job: Job, env: VecEnv, device: torch.device) -> JobPolicy:
 
 
 class DevicePolicy:
-    """A policy that computes on a device of its own, in torch's inference mode. Its `reset(dones)` is optional."""
+    """A policy that computes on a device of its own, without gradients. Its `reset(dones)` is optional."""
 
     def __init__(
         self, name: str, policy: Callable[[TensorDict], torch.Tensor], env: VecEnv, device: torch.device
@@ -112,13 +112,13 @@ class DevicePolicy:
         self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
         self._env_device, self._shape = torch.device(env.device), (env.num_envs, env.num_actions)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def begin(self, indices: Sequence[int], seed: int) -> None:
         """Reset the memory of all episodes."""
         del indices, seed
         self.reset(torch.ones(self._shape[0], dtype=torch.bool, device=self._device))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, observations: TensorDict) -> torch.Tensor:
         """Return actions of shape (num_envs, num_actions), float32, on the device of the environments.
 
@@ -135,7 +135,7 @@ class DevicePolicy:
             )
         return actions.to(self._env_device, torch.float32)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def reset(self, dones: torch.Tensor) -> None:
         """Reset the memory of the episodes that ended. Shape (num_envs,)."""
         if self._reset is not None:

@@ -75,6 +75,8 @@ class _Worker:
         self._env: tuple[Any, VecEnv] | None = None
         self._policy: tuple[Any, JobPolicy] | None = None
         self._parts = 0
+        self._reported: set[tuple[str, str, str]] = set()
+        """Failures that were logged: outcome, job, and reason. Those of further parts are in the results alone."""
 
     def run(self) -> None:
         idle_since: float | None = None
@@ -108,7 +110,10 @@ class _Worker:
             self._ledger.fail(claim, reason, traceback.format_exc())
             has_failed = state_of(self._ledger.out, job) == "failed"
             what = "The job failed" if has_failed else "It is tried again"
-            logger.warning("%s: part %d of %s failed (%s).", what, claim.part.number, job.name, reason.split("\n")[0])
+            failure = what, job.name, reason.split("\n")[0]
+            if failure not in self._reported:
+                logger.warning("%s: part %d of %s failed (%s).", what, claim.part.number, *failure[1:])
+            self._reported.add(failure)
             refuse_broken_gpu(self._world.device, self._world.rank, error)
             if has_failed and self._spec.fail_fast:
                 raise TrainingFailedError(f"The job {job.name} failed, and --fail-fast ends all: {reason}") from error

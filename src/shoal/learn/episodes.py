@@ -71,7 +71,7 @@ def run_episodes(  # noqa: PLR0913  By name.
     observations = env.get_observations()
     steps = max(within + int(env.max_episode_length), least_steps)
     every = 1 if within else _FLUSH_STEPS
-    with torch.inference_mode():
+    with torch.no_grad():  # Inference tensors could not be written in place by a later `restart`.
         for step in range(1, steps + 1):
             actions, seen, running = policy(observations), observations, counter.running
             observations, rewards, dones, extras = env.step(actions)

@@ -42,7 +42,7 @@ equal checkpoints is the one to which these episodes are kindest, and must be re
 def open_policy(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> Iterator[tuple[VecEnv, Policy]]:
     """Build `config.episodes` environments and a policy on `device`, the process's default during the body.
 
-    Steps in the body must run in torch's inference mode. An untrained agent has no checkpoint `model`.
+    Steps in the body must compute no gradients. An untrained agent has no checkpoint `model`.
     """
     with isolated(device):
         env = build_env(config, spec, device, num_envs=config.episodes, seed=config.seed)

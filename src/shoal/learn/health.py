@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shoal.errors import TrainingFailedError
+from shoal.errors import TrainingFailedError, shown
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _NO_DUMP = "Look at that task's dynamics, or lower its time step"
 
+_PHYSICS = "Look at the model's masses and gains, lower its time step"
+
 ALLOWED_DIVERGED = 3
 """Diverged environments in an iteration that do not stop a training."""
-
-_ENVS_SHOWN = 8  # in a message
 
 
 def magnitudes_of(observations: Observations) -> dict[str, torch.Tensor]:
@@ -54,12 +54,11 @@ def refuse_non_finite_rollout(env: TrainingEnv, magnitudes: Sequence[Mapping[str
         return
     what, rows = next((what, rows) for what, rows in returned if not rows.isfinite().all())
     envs: list[int] = (~rows.isfinite()).nonzero().flatten().tolist()
-    shown = ", ".join(map(str, envs[:_ENVS_SHOWN])) + (", ..." if len(envs) > _ENVS_SHOWN else "")
     remedy = env.dump_diverged(env.iteration) if env.dump_diverged else None
     raise TrainingFailedError(
-        f"{what} of environments {shown} on rank {env.world.rank} held NaN or infinity in iteration {env.iteration}, "
-        f"and no gradient step was taken from it. {remedy or _NO_DUMP}; --resume goes on from the last checkpoint, if "
-        "there is one."
+        f"{what} of environments {shown(envs)} on rank {env.world.rank} held NaN or infinity in iteration "
+        f"{env.iteration}, and no gradient step was taken from it. {remedy or _NO_DUMP}; --resume goes on from the "
+        "last checkpoint, if there is one."
     )
 
 
@@ -85,11 +84,13 @@ def refuse_non_finite_update(
     )
 
 
-def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteration: int) -> None:
+def refuse_many_diverged(
+    diverged: int, num_envs: int, limit: float, *, iteration: int, cause: str | None = None
+) -> None:
     """Stop when more than `limit` of all environments diverged in one iteration.
 
     Unless the limit is 0, `ALLOWED_DIVERGED` are always allowed: one of few environments is a large fraction, and says
-    little about the task.
+    little about the task. `cause` is known where a reward was not finite, and else it is the physics.
 
     Raises:
         TrainingFailedError: There were more.
@@ -98,6 +99,5 @@ def refuse_many_diverged(diverged: int, num_envs: int, limit: float, *, iteratio
         return
     raise TrainingFailedError(
         f"{diverged:,} of {num_envs:,} environments diverged to NaN or infinity in iteration {iteration}, more than "
-        f"--env.lost-limit {limit:g} allows. Look at the model's masses and gains, lower its time step, "
-        "or pass --env.on-nan stop to stop at the first."
+        f"--env.lost-limit {limit:g} allows. {cause or _PHYSICS}, or pass --env.on-nan stop to stop at the first."
     )

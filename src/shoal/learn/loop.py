@@ -17,7 +17,7 @@ from rsl_rl.env import VecEnv
 
 from shoal.config import MujocoConfig, TrainConfig
 from shoal.config.plain import from_plain
-from shoal.envs.capabilities import capabilities_of
+from shoal.envs.capabilities import BAD_REWARD, capabilities_of
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.checkpoints import Snapshot
 from shoal.learn.groups import World
@@ -120,11 +120,12 @@ class TrainingLoop:
             losses = self.learner.iterate(env)
             took, collection = time.perf_counter() - started, env.collection_seconds
             requests = stop_requests()
-            counts = {**requests, _DIVERGED: self._take_warnings()}
+            diverged, bad_reward = self._take_warnings()
+            counts = {**requests, _DIVERGED: diverged, BAD_REWARD: bad_reward is not None}
             seconds = Seconds(collection, took - collection, self.world.collective_timer.take())
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
-            self._refuse_many_diverged(pooled.counts[_DIVERGED])
+            self._refuse_many_diverged(pooled.counts, bad_reward)
             self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
             # Within the iteration's time, and not after a signal, which does not leave much time.
@@ -151,19 +152,25 @@ class TrainingLoop:
         every = self.config.eval_interval
         return bool(every) and (self.iteration % every == 0 or self.iteration == self.config.max_iterations)
 
-    def _take_warnings(self) -> int:
-        """Log each kind of warning of this rank's simulation once; return the number of divergences."""
+    def _take_warnings(self) -> tuple[int, str | None]:
+        """Log each kind of warning of this rank's simulation once.
+
+        Returns:
+            The number of environments that diverged, and the sentence about a reward that was not finite.
+        """
         diverged, warnings = self.capabilities.take_warnings()
         for kind in warnings.keys() - self._warned:
             logger.warning("On rank %d, %s", self.world.rank, warnings[kind])
         self._warned |= warnings.keys()
-        return diverged
+        return diverged, warnings.get(BAD_REWARD)
 
-    def _refuse_many_diverged(self, diverged: int) -> None:
+    def _refuse_many_diverged(self, counts: Mapping[str, int], bad_reward: str | None) -> None:
         """Stop all ranks when more environments have diverged than `lost_limit` allows."""
         if isinstance(self.config.env, MujocoConfig):
             num_envs, limit = self.env.num_envs * self.world.size, self.config.env.lost_limit
-            refuse_many_diverged(diverged, num_envs, limit, iteration=self.iteration)
+            cause = "The reward of another rank was NaN or infinite, whose log names its term"
+            cause = f"On rank {self.world.rank}, {bad_reward}" if bad_reward else cause if counts[BAD_REWARD] else None
+            refuse_many_diverged(counts[_DIVERGED], num_envs, limit, iteration=self.iteration, cause=cause)
 
     @property
     def seed(self) -> int:

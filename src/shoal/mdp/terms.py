@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from shoal.config.checks import RANGE, Config, above, at_least
+from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, above, at_least
 from shoal.errors import ShoalError
 
 Function = str | Callable[..., Any]
@@ -162,7 +162,8 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     if base is TileTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
     ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
-    return Annotated[kind, RANGE] if ranged else kind
+    rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
+    return Annotated[kind, rule]
 
 
 def _type_of(value: object) -> Any:

@@ -31,17 +31,22 @@ def close_step(
     time_out: wp.array[wp.bool],
     finished_sums: wp.array2d[wp.float32],
     divergences: wp.array[wp.int32],
+    bad_terms: wp.array[wp.int32],
 ) -> None:
     """Count the step, add up its reward, and close the episodes that it ended.
 
     A failure in the last step of an episode is a failure: a time-out promises that the task went on, and the
     learner would add the value of a state that was never reached. An environment whose state or reward is not
-    finite fails, with a last reward of 0; or, unless `reset_diverged`, of NaN.
+    finite fails, with a last reward of 0; or, unless `reset_diverged`, of NaN. Where the state is finite and a term is
+    not, `bad_terms` gets the term's number, counted from 1, unless it has one.
     """
     env = wp.tid()
     total = wp.float32(0.0)
     for term in range(weights.shape[0]):
-        total += weights[term] * terms[env, term]
+        value = weights[term] * terms[env, term]
+        total += value
+        if bad_terms[env] == 0 and not diverged[env] and not wp.isfinite(value):
+            bad_terms[env] = term + 1
     is_diverged = diverged[env] or (reset_diverged and not wp.isfinite(total))
     length = episode_length[env] + 1
     failed = terminated[env] or is_diverged

@@ -139,6 +139,8 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Set where the state is not finite any more. Cleared by the base class."""
         self.divergences = self.array("divergences", dtype=wp.int32)
         """Number of times that each environment diverged since `take_divergences`."""
+        self.bad_terms = self.array("bad_terms", dtype=wp.int32)
+        """Number of the first reward term of each environment that was not finite since it was cleared, or 0."""
         self.done = self.array("done", dtype=wp.bool)
         """The episode ended with this step, and `reset` begins a new one."""
         self.time_out = self.array("time_out", dtype=wp.bool)
@@ -393,6 +395,6 @@ class KernelTask(ABC, Generic[ConfigT]):
             inputs=[self.terms, self.weights, self.max_episode_length, self.resets_diverged, self.diverged],
             outputs=[
                 *(self.terminated, self.truncated, self.episode_length, self.episode_sums, self.reward),
-                *(self.done, self.time_out, self.finished_sums, self.divergences),
+                *(self.done, self.time_out, self.finished_sums, self.divergences, self.bad_terms),
             ],
         )

@@ -80,6 +80,34 @@ def test_each_kind_of_file_gives_the_same_motion(model: mujoco.MjModel, motion: 
     np.testing.assert_allclose(csv.qvel, motion.qvel, atol=1e-5)
 
 
+TWO_JOINTS = """
+<mujoco><worldbody><body name="base" pos="0 0 1"><freejoint/><geom size="0.1"/>
+  <body name="leg"><joint name="hip" axis="0 1 0"/><geom size="0.1"/></body>
+  <body name="arm"><joint name="elbow" axis="0 1 0"/><geom size="0.1"/></body>
+</body></worldbody></mujoco>"""
+
+
+def test_a_motion_of_holosoma_has_the_free_joint_first_and_the_world_as_first_body(tmp_path: Path) -> None:
+    model = mujoco.MjModel.from_xml_string(TWO_JOINTS)
+    # Base at (i, 2, 0.5), turned about z: (0.6, 0, 0, 0.8) has length 1. The file has the elbow first.
+    joint_pos = np.array([[frame, 2, 0.5, 0.6, 0, 0, 0.8, 0.3, -0.1 * frame] for frame in range(3)], dtype=np.float32)
+    bodies = np.zeros((3, 4, 3))
+    bodies[:, 1:] = joint_pos[:, None, :3]
+    turns = np.zeros((3, 4, 4))
+    turns[:, 0, 0], turns[:, 1:] = 1, joint_pos[:, None, 3:7]
+    whole: dict[str, Any] = {"fps": np.array([50]), "body_pos_w": bodies, "body_quat_w": turns}
+    whole |= {"body_names": ["world", "base", "leg", "arm"], "joint_names": ["elbow", "hip"]}
+    np.savez(tmp_path / "holosoma.npz", **whole, joint_pos=joint_pos, joint_vel=np.zeros((3, 8)))
+    motion = read_motion(tmp_path / "holosoma.npz", model)
+    expected = [[frame, 2, 0.5, 0.6, 0, 0, 0.8, -0.1 * frame, 0.3] for frame in range(3)]
+    np.testing.assert_allclose(motion.qpos, expected, atol=1e-7)
+    # 50 frames a second: the base moves 1 m in each, the hip -0.1 rad.
+    np.testing.assert_allclose(motion.qvel[1], [50, 0, 0, 0, 0, 0, -5, 0], atol=1e-5)
+    # Joints alone, and the base from the second body.
+    np.savez(tmp_path / "joints.npz", **whole, joint_pos=joint_pos[:, 7:])
+    np.testing.assert_allclose(read_motion(tmp_path / "joints.npz", model).qpos, expected, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

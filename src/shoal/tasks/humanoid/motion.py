@@ -3,8 +3,8 @@
 Two kinds of files are read:
 
 - ``.npz`` with ``fps`` and either ``qpos``, (frames, nq), or mjlab's arrays ``joint_pos``, (frames, joints), and
-  ``body_pos_w``, ``body_quat_w``, whose first body is the robot's base. With ``joint_names`` the joints may have
-  another order than the model's.
+  ``body_pos_w``, ``body_quat_w``, whose first body is the robot's base; or holosoma's, whose ``joint_pos`` is the whole
+  ``qpos``, and whose first body is the world. With ``joint_names`` the joints may have another order than the model's.
 - ``.csv`` with a row for each frame: position of the base [m], its quaternion with the real part *last*, and the joints
   [rad], as Unitree retargeted LAFAN1.
 """
@@ -188,13 +188,14 @@ def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], floa
         return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
     arrays = read_arrays(file, 2**28)
     fps = float(np.ravel(arrays["fps"])[0])
-    if "qpos" in arrays:
-        qpos = np.asarray(arrays["qpos"], dtype=np.float64)
+    names = [str(name) for name in np.ravel(arrays.get("joint_names", _joints(model)))[:_MOST]]
+    joints = arrays["qpos"] if "qpos" in arrays else arrays["joint_pos"]
+    if "qpos" in arrays or joints.shape[1] == _BASE + len(names):
+        qpos = np.asarray(joints, dtype=np.float64)
         base, turn, joints = qpos[:, :3], qpos[:, 3:_BASE], qpos[:, _BASE:]
     else:
-        base, turn = arrays["body_pos_w"][:, 0], arrays["body_quat_w"][:, 0]
-        joints = arrays["joint_pos"]
-    names = [str(name) for name in np.ravel(arrays.get("joint_names", _joints(model)))[:_MOST]]
+        first = int(np.ravel(arrays.get("body_names", ""))[:1].tolist() == ["world"])
+        base, turn = arrays["body_pos_w"][:, first], arrays["body_quat_w"][:, first]
     if sorted(names) != sorted(_joints(model)):
         missing = sorted(set(_joints(model)) - set(names)) or ["none"]
         raise UsageError(
