@@ -38,6 +38,15 @@ TESTS: dict[str, tuple[str, ...]] = {
         "-k",
         "skrl and not jax or squashed",
     ),
+    "learn/skrl/rollout.py": (
+        "tests/learn/test_skrl.py",
+        OPTIMA,
+        "tests/learn/test_two_ranks.py",
+        "-k",
+        "skrl and not jax or advantages",
+    ),
+    "learn/training_env.py": ("tests/learn/test_health.py", OPTIMA, "-k", "not jax"),
+    "learn/groups.py": ("tests/learn/test_two_ranks.py", "-k", "advantages"),
     "learn/rl_games/learner.py": ("tests/learn/test_learners.py", OPTIMA, "-k", "rl_games"),
     "learn/rsl_rl/ppo.py": ("tests/learn/test_two_ranks.py",),
     "learn/statistics.py": ("tests/learn/test_statistics.py", "tests/learn/test_loop.py"),
@@ -53,8 +62,8 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 MUTANTS: dict[str, list[tuple[str, str]]] = {
     "learn/fast_sac.py": [
-        ("terminated = ended & ~extras[", "terminated = ended & extras["),
-        ('if "time_outs" in extras else ended', 'if "time_outs" in extras and False else ended'),
+        ('"terminated": ended & ~cut}', '"terminated": ended & cut}'),
+        ('"terminated": ended & ~cut}', '"terminated": ended}'),
         ("self.config.gamma + rewards[step]", "self.config.gamma - rewards[step]"),
         ("torch.where(ended[step], 0.0, self._discounted)", "torch.where(ended[step], self._discounted, 0.0)"),
         ("(batch.discounts * ~batch.terminated)", "(batch.discounts * batch.terminated)"),
@@ -101,15 +110,28 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ('cumsum(dim=0) == rollout["ended"]', 'cumsum(dim=0) >= rollout["ended"]'),
     ],
     "learn/skrl/learner.py": [
-        ("(ended & ~cut).unsqueeze(1)", "(ended & cut).unsqueeze(1)"),
-        ("(ended & cut).unsqueeze(1)", "(ended & ~cut).unsqueeze(1)"),
-        ("rewards.unsqueeze(1).clone()", "-rewards.unsqueeze(1).clone()"),
         ('outputs["log_prob"] - slope.sum', 'outputs["log_prob"] + slope.sum'),
         ("+ math.log(self.limit)", "- math.log(self.limit)"),
-        ('"next_observations": after["actor"]', '"next_observations": inputs["actor"]'),
         ("(observations - self.mean) / self.deviation", "(observations - self.mean) * self.deviation"),
         ("torch.tanh(actions) * self.limit", "actions * self.limit"),
         ("squares / counts - mean.square()", "squares / counts + mean.square()"),
+    ],
+    "learn/skrl/rollout.py": [
+        ('"terminated": (ended & ~cut)', '"terminated": (ended & cut)'),
+        ('"terminated": (ended & ~cut)', '"terminated": ended'),
+        ('"truncated": cut', '"truncated": ended & ~cut'),
+        ("rewards.unsqueeze(1).clone()", "-rewards.unsqueeze(1).clone()"),
+        ('"next_observations": after["actor"]', '"next_observations": inputs["actor"]'),
+        ('"next_states": after["critic"]', '"next_states": inputs["critic"]'),
+        ("normalise(returns - named", "normalise(named"),
+    ],
+    "learn/training_env.py": [
+        ("ended & extras[", "ended & ~extras["),
+        ("else torch.zeros_like(ended)", "else ended"),
+    ],
+    "learn/groups.py": [
+        ("(exact - mean) / (std", "(exact - mean) * (std"),
+        ("(count - correction)", "(count + correction)"),
     ],
     "learn/rl_games/learner.py": [
         ("rewards.clone(), dones", "-rewards.clone(), dones"),
