@@ -95,6 +95,11 @@ class Regulator(KnownOptimum):
             )
         return gamma * cls.INFLUENCE * value / (cls.COST + gamma * cls.INFLUENCE**2 * value)
 
+    @classmethod
+    def cost(cls, gain: float, gamma: float) -> float:
+        """Return the discounted cost of the actions -gain x from x = 1 on, a geometric series."""
+        return (1 + cls.COST * gain**2) / (1 - gamma * (1 - cls.INFLUENCE * gain) ** 2)
+
     def draw(self) -> torch.Tensor:
         """Return numbers between -1 and 1."""
         return 2 * self.uniform() - 1
