@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.learners import ALONE
 
 from shoal.config import FastSacConfig, SkrlConfig
 from shoal.learn.fast_sac import _Actor, _Critics, _RewardScale
+from shoal.learn.replay import Batch
 from shoal.learn.skrl.learner import _SquashedPolicy
 
 CONFIG = FastSacConfig(num_atoms=11, max_return=5.0, actor_hidden_dims=(8,), critic_hidden_dims=(8,))
@@ -89,3 +91,44 @@ def test_the_scale_is_learned_from_discounted_sums_that_begin_anew_with_each_epi
     first, second = seen[0].view(3, NUM_ENVS)[:, :2].T.tolist()
     assert first == pytest.approx([1.0, 1.5, 1.0])
     assert second == pytest.approx([1.0, 1.5, 1.75])
+
+
+def batch_of_two(learner: Any) -> Batch:
+    """Transitions with a reward of 2 over two steps with the discount 0.9, of which the second ended the episode."""
+    sizes = learner._inputs.sizes
+    rows = {prefix + name: torch.zeros(2, sizes[name]) for prefix in ("", "next_") for name in ("actor", "critic")}
+    return Batch(
+        **rows,
+        actions=torch.zeros(2, learner._num_actions),
+        rewards=torch.tensor([2.0, 2.0]),
+        discounts=torch.tensor([0.81, 0.81]),
+        terminated=torch.tensor([False, True]),
+    )
+
+
+def test_the_target_of_a_critic_is_the_reward_and_the_discounted_future_with_its_entropy() -> None:
+    learner: Any = new_loop("fast_sac").learner
+    learner.scale.update(torch.tensor([[1.0], [-1.0]]), ALONE)  # Rewards are divided by 1.
+    learner.temperature.log_value.data.fill_(math.log(0.5))
+    learner.actor.sample = lambda rows: (torch.zeros(len(rows), learner._num_actions), torch.full((len(rows),), -0.7))
+    seen: list[torch.Tensor] = []
+    learner.targets.projected = lambda probabilities, returns: seen.append(returns) or probabilities
+    learner._update_critics(batch_of_two(learner))
+    (goes_on, ended) = seen[0]
+    torch.testing.assert_close(goes_on, 2.0 + 0.81 * (learner.targets.atoms + 0.35))
+    torch.testing.assert_close(ended, torch.full_like(ended, 2.0))
+
+
+@pytest.mark.parametrize(("entropy", "falls"), [(3.0, True), (-9.0, False)])
+def test_the_temperature_falls_where_the_entropy_is_above_its_target(entropy: float, falls: bool) -> None:
+    learner: Any = new_loop("fast_sac").learner
+    assert -9.0 < learner.config.target_entropy * learner._num_actions < 3.0
+    before, sample = float(learner.temperature().detach()), learner.actor.sample
+
+    def sample_with_entropy(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        actions, log_probs = sample(rows)
+        return actions, log_probs - log_probs.detach() - entropy
+
+    learner.actor.sample = sample_with_entropy
+    learner._update_actor(batch_of_two(learner))
+    assert (float(learner.temperature().detach()) < before) is falls
