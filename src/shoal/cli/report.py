@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
@@ -298,13 +300,14 @@ def print_episodes(episodes: Episodes) -> None:
     for number, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True), start=1):
         table.add_row(str(number), f"{value:.2f}", str(length))
     _stdout().print(table)
-    summary = episodes.summary()
-    print_line(
-        f"return {summary['return_mean']:.2f} ± {summary['return_std']:.2f}, "
-        f"length {summary['length_mean']:.1f} ± {summary['length_std']:.1f}"
-    )
+    print_line(f"return {_spread(episodes.returns, '.2f')}, length {_spread(episodes.lengths, '.1f')}")
     if episodes.video is not None:
         print_line(f"Film: {episodes.video}")
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    """Return mean and standard deviation, which one value does not have."""
+    return f"{fmean(values):{form}} ± {stdev(values) if len(values) > 1 else math.nan:{form}}"
 
 
 def print_exported(exported: Exported) -> None:

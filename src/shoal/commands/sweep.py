@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.checks.preflight import preflight
 from shoal.config import LaunchConfig
-from shoal.config.plain import to_plain
+from shoal.config.plain import shared_fields, to_plain
 from shoal.config.sweep import SweepConfig, SweepFile
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of
@@ -54,15 +54,8 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     sweep = read_sweep(file)
     folder = Path(config.log_root, "sweeps", sweep.name)
     _refuse_changed(folder, sweep)
-    launch = LaunchConfig(
-        task=sweep.task,
-        learner=config_of(sweep, {}).learner,
-        gpu_ids=config.gpu_ids,
-        nproc_per_node=config.nproc_per_node,
-        log_root=config.log_root,
-        startup_timeout=config.startup_timeout,
-        stall_timeout=config.stall_timeout,
-    )
+    learner = config_of(sweep, {}).learner
+    launch = LaunchConfig(task=sweep.task, learner=learner, **shared_fields(LaunchConfig, config))
     gpus = visible_gpus()
     plan = plan_launch(launch, (sweep.task,), os.environ, gpus)
     # The training that all trials begin with is refused here, and not by each of them.

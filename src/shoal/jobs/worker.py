@@ -16,7 +16,7 @@ from shoal.checks.film import choose_gl
 from shoal.config.plain import from_plain
 from shoal.envs.building import VecEnv, build_vec_env
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import ShoalError, TrainingFailedError
+from shoal.errors import TrainingFailedError, reason_of
 from shoal.jobs.episodes import run_part
 from shoal.jobs.ledger import Claim, Ledger, state_of
 from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
@@ -106,7 +106,7 @@ class _Worker:
             if self._stop.first is not None:
                 raise
             self._free()
-            reason = f"{type(error).__name__}: {error}" if not isinstance(error, ShoalError) else str(error)
+            reason = reason_of(error)
             self._ledger.fail(claim, reason, traceback.format_exc())
             has_failed = state_of(self._ledger.out, job) == "failed"
             what = "The job failed" if has_failed else "It is tried again"

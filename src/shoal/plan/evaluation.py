@@ -1,12 +1,13 @@
 """The plan of an evaluation: its jobs, and where its workers run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shoal.config import LaunchConfig
 from shoal.config.evaluate import EvaluateConfig
+from shoal.config.plain import shared_fields
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.plan.job import Job
@@ -34,7 +35,7 @@ class EvaluatePlan(LaunchPlan):
         config = self.config
         return EvaluateSpec(
             **self.node_fields(run, log_dir),
-            config=LaunchConfig(**{each.name: getattr(config, each.name) for each in fields(LaunchConfig)}),
+            config=LaunchConfig(**shared_fields(LaunchConfig, config)),
             # The jobs need no process group. Ranks that a launcher started have one, which their policies may use.
             backend=self.backend if self.rank is not None else None,
             jobs=self.jobs,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean
+from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean, reason_of
 from shoal.heartbeat import Heartbeat
 from shoal.launch.modes import without
 from shoal.launch.run_record import record_launch
@@ -110,7 +110,7 @@ class _Worker:
                 self._refuse_after_signal(error)
                 if isinstance(error, WorkerLostError):
                     raise
-                reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                reason = reason_of(error)
                 details = error.details if isinstance(error, ShoalError) else ""
                 trial.run.folder.write(trial.run.path / "traceback.txt", details or traceback.format_exc())
                 logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
