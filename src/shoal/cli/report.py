@@ -77,6 +77,14 @@ def print_rows(rows: Iterable[tuple[str | Text, str | Text]]) -> None:
     _stdout().print(table)
 
 
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of plain lines, whose columns are as wide as their widest cells."""
+    printed = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*printed, strict=True)]
+    for row in printed:
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
 def print_line(text: str) -> None:
     """Print one plain line."""
     _stdout().print(printable(text), markup=False)
@@ -162,12 +170,10 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
 
 
 def _headline(plan: TrainPlan) -> str:
-    workers = "1 worker" if plan.world_size == 1 else f"{plan.world_size} workers"
-    devices = ", ".join(dict.fromkeys(plan.devices))
     backend = f" through {plan.backend}" if plan.backend else ""
     machines = f" of {len(plan.nodes)} machines" if len(plan.nodes) > 1 else ""
     return (
-        f"Training {plan.spec.name}: {workers} on {devices}{machines}{backend} ({plan.launch_mode}), {plan.num_envs:,} "
+        f"Training {plan.spec.name}: {plan.workers}{machines}{backend} ({plan.launch_mode}), {plan.num_envs:,} "
         f"environments each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
     )
 
@@ -186,6 +192,14 @@ class SilentView:
 
     def close(self) -> None:
         """Print nothing."""
+
+
+class NotesView(SilentView):
+    """Lines of rank 0 on standard error."""
+
+    def on_line(self, line: str) -> None:
+        """Print the line."""
+        print_note(line)
 
 
 class _PlainView:
@@ -326,8 +340,8 @@ def print_env_report(checked: EnvReport) -> None:
     if checked.missing:
         print_line(f"Not offered: {'; '.join(checked.missing)}.")
     print_line(
-        f"{checked.steps_per_second:,.0f} steps per second of {checked.num_envs} environments on {checked.device}, "
-        f"{checked.episodes:,} episodes ended."
+        f"{checked.steps_per_second:,.0f} steps per second of {checked.config.num_envs} environments on "
+        f"{checked.device}, {checked.episodes:,} episodes ended."
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.config import LaunchConfig
-from shoal.errors import UsageError
+from shoal.errors import UsageError, counted
 from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
 from shoal.machine.network import through
@@ -46,6 +46,11 @@ class LaunchPlan:
     def devices(self) -> tuple[str, ...]:
         """Device of each worker of `nodes`, in the order of their ranks."""
         return tuple(device for node in self.nodes for device in node.devices)
+
+    @property
+    def workers(self) -> str:
+        """Number of workers, and their devices, in words."""
+        return f"{counted(self.world_size, 'worker')} on {', '.join(dict.fromkeys(self.devices))}"
 
     @property
     def backend(self) -> Literal["nccl", "gloo"] | None:

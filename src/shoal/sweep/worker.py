@@ -34,20 +34,14 @@ from shoal.worker import run_worker
 
 logger = logging.getLogger(__name__)
 
+_OnRow = Callable[[Any], None] | None
 _ALONE = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
 """The rank of a worker in the training of its trial."""
 _MOST_LOSSES = 3
 """How often a trial may lose its worker until it has failed."""
 
 
-def run_trials(
-    spec: SweepSpec,
-    rank: Rank,
-    *,
-    stop: StopRequests,
-    on_row: Callable[[Any], None] | None,
-    beat: Heartbeat,
-) -> None:
+def run_trials(spec: SweepSpec, rank: Rank, *, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
     """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
 
     `on_row` is called with a row for each trial that begins or ends.
@@ -81,14 +75,7 @@ class _TrialStop(StopRequests):
 class _Worker:
     """One rank at work."""
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        rank: Rank,
-        stop: StopRequests,
-        on_row: Callable[[Any], None] | None,
-        beat: Heartbeat,
-    ) -> None:
+    def __init__(self, spec: SweepSpec, rank: Rank, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
         self._spec, self._stop, self._on_row, self._beat = spec, stop, on_row, beat
         self.device = spec.nodes[0].devices[rank.local_rank]
         self._number = rank.rank
