@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
@@ -75,14 +73,6 @@ def print_rows(rows: Iterable[tuple[str | Text, str | Text]]) -> None:
     for row in rows:
         table.add_row(*row)
     _stdout().print(table)
-
-
-def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of plain lines, whose columns are as wide as their widest cells."""
-    printed = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*printed, strict=True)]
-    for row in printed:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def print_line(text: str) -> None:
@@ -314,14 +304,9 @@ def print_episodes(episodes: Episodes) -> None:
     for number, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True), start=1):
         table.add_row(str(number), f"{value:.2f}", str(length))
     _stdout().print(table)
-    print_line(f"return {_spread(episodes.returns, '.2f')}, length {_spread(episodes.lengths, '.1f')}")
+    print_line(episodes.summary())
     if episodes.video is not None:
         print_line(f"Film: {episodes.video}")
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    """Return mean and standard deviation, which one value does not have."""
-    return f"{fmean(values):{form}} ± {stdev(values) if len(values) > 1 else math.nan:{form}}"
 
 
 def print_exported(exported: Exported) -> None:

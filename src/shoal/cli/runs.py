@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.checks.findings import size
-from shoal.cli.output import printable
-from shoal.cli.report import plain_text, print_columns, print_line
+from shoal.cli.output import print_columns, printable
+from shoal.cli.report import plain_text, print_line
 from shoal.commands.checkpoints import Verified, VerifiedRun
 from shoal.commands.runs import ListedRun, RunList
 from shoal.plan.changes import flag_words

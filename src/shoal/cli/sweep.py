@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.cli.report import NotesView, SilentView, print_columns, print_line
+from shoal.cli.output import print_columns
+from shoal.cli.report import NotesView, SilentView, print_line
 from shoal.commands.sweep import SweepPlan
 from shoal.errors import counted
 from shoal.plan.changes import flag_words

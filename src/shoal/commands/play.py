@@ -1,9 +1,11 @@
 """`play` and `evaluate`: find a policy's checkpoint, run episodes, and return statistics or show a viewer."""
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
@@ -25,6 +27,15 @@ class Episodes:
     """Length of each episode [environment steps]."""
     video: str | None = None
     """Video of the first environment."""
+
+    def summary(self) -> str:
+        """Return means and standard deviations in words."""
+        return f"return {_spread(self.returns, '.2f')}, length {_spread(self.lengths, '.1f')}"
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    """Return mean and standard deviation of what the values are a sample of; NaN for the deviation of one value."""
+    return f"{fmean(values):{form}} ± {stdev(values) if len(values) > 1 else math.nan:{form}}"
 
 
 def play(config: PlayConfig) -> Episodes:

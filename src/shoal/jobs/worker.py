@@ -23,7 +23,7 @@ from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy
 from shoal.jobs.recording import Recording
 from shoal.jobs.results import write_summary
 from shoal.learn.groups import World, group_timeout, process_group
-from shoal.plan.job import Job, Part
+from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.spec import EvaluateSpec
 from shoal.seeds import derived_seed
 from shoal.signals import ERRORS, StopRequests
@@ -146,7 +146,8 @@ class _Worker:
             with self._ledger.folder.open(claim.recording_file(self._world.rank), "w+") as file:
                 recording.write(file)
         if reel is not None:
-            make_film(reel.cut(), claim.film, choose_gl(self._world.device, os.environ), self._ledger.folder)
+            film = JobFiles(self._ledger.out / job.name).film
+            make_film(reel.cut(), film, choose_gl(self._world.device, os.environ), self._ledger.folder)
 
     def _mark(self) -> None:
         """Mark progress; stop after a signal."""

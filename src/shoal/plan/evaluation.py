@@ -13,7 +13,6 @@ from shoal.machine.gpus import VisibleGpus
 from shoal.plan.job import Job
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
 from shoal.plan.nodes import Nodes
-from shoal.plan.ranks import stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import EvaluateSpec
 
@@ -71,8 +70,7 @@ def plan_evaluation(
             f"Host {apart} does not see --log-root {config.log_root}, where workers take their jobs from: pass "
             "--log-root with a directory that all machines share."
         )
-    notes = tuple(note for note in (*launch.notes, stale_rank_note(environ)) if note)
-    plan = EvaluatePlan(**launch.shared(config=config, notes=notes), jobs=tuple(jobs))
+    plan = EvaluatePlan(**launch.shared(config=config), jobs=tuple(jobs))
     refuse_unwritable("--out", Path(config.out or config.log_root))
     plan.refuse_unwritable_logs(environ)
     return plan

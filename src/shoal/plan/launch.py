@@ -1,11 +1,12 @@
 """The plan of a launch, whatever its workers do: mode, nodes and devices. What cannot be done is refused here."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from shoal.config import LaunchConfig
+from shoal.config.plain import shared_fields
 from shoal.errors import UsageError, counted
 from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
@@ -13,7 +14,7 @@ from shoal.machine.network import through
 from shoal.plan.devices import GpuIds, parse_gpu_ids, plan_workers
 from shoal.plan.launchers import Launcher, launcher_of
 from shoal.plan.nodes import NodePlan, Nodes, choose_backend
-from shoal.plan.ranks import Rank, joined_rank
+from shoal.plan.ranks import Rank, joined_rank, stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.slurm import has_own_gpus
 
@@ -40,7 +41,7 @@ class LaunchPlan:
 
     def shared(self, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  Fields of any type.
         """Return the fields of this class by name, with changes, for a plan that has more."""
-        return {each.name: getattr(self, each.name) for each in fields(LaunchPlan)} | changes
+        return shared_fields(LaunchPlan, self) | changes
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -115,6 +116,7 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
     found = probe_hosts() if probe_hosts else _plan_local(config, rank, parse_gpu_ids(config.gpu_ids), environ, gpus)
     world_size = rank.world_size if rank else sum(len(node.devices) for node in found.nodes)
     spawned = world_size > 1 or spawns or config.hosts
+    stale = stale_rank_note(environ)
     return LaunchPlan(
         config=config,
         tasks=tuple(tasks),
@@ -123,7 +125,7 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
         rendezvous=found.rendezvous,
         world_size=world_size,
         rank=rank,
-        notes=found.notes,
+        notes=(*found.notes, stale) if stale else found.notes,
     )
 
 
