@@ -80,6 +80,11 @@ def refusing_os_errors(what: str, remedy: str) -> Generator[None]:
         raise UsageError(f"{what} ({error.strerror or error}): {remedy}.") from error
 
 
+def reason_of(error: Exception) -> str:
+    """Return what an exception says, with its class unless it is one of Shoal's own."""
+    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+
+
 def shown(numbers: Sequence[int]) -> str:
     """Return the first eight numbers of a list, such as ``0, 3, 5, ...``."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")  # noqa: PLR2004

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import UsageError, reason_of
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
 from shoal.plan.checkpoints import Checkpoint, Keep, best_good, model_sums
@@ -339,10 +339,9 @@ def _export(job: TrainSpec, env: VecEnv, loop: TrainingLoop) -> None:
             loop.iteration = best.iteration
             _export_as(job.run.best_onnx, best, job, env, loop)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.
-        reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
         logger.warning(
             "The policy was not exported (%s). To try again: shoal export %s --checkpoint %s",
-            reason.partition("\n")[0],
+            reason_of(error).partition("\n")[0],
             job.config.task,
             exported.path,
         )

@@ -194,7 +194,7 @@ def test_the_outcome_ends_with_the_run_directory(ranks: int, capsys: pytest.Capt
     assert more == ([] if ranks == 1 else ["All 2 ranks hold the same learner, 0123456789abcdef."])
 
 
-EPISODES = Episodes("T", "trained", Path("here/000300"), returns=[1.0, 2.0, 6.0], lengths=[10, 20, 30])
+EPISODES = Episodes(returns=[1.0, 2.0, 6.0], lengths=[10, 20, 30])
 
 
 def test_episodes_are_told_one_by_one_and_with_their_spread(capsys: pytest.CaptureFixture[str]) -> None:

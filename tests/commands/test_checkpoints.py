@@ -78,7 +78,7 @@ def test_whole_checkpoints_are_found_whole(run: RunDir) -> None:
     found = verified(run)
     assert [each.checkpoint.iteration for each in found.checkpoints] == [1, 2, 3, 4, 5]
     assert [each.damage for each in found.checkpoints] == [None] * 5
-    assert [each.world_size for each in found.checkpoints] == [1] * 5
+    assert [each.checkpoint.world_size for each in found.checkpoints] == [1] * 5
     assert [each.is_exact for each in found.checkpoints] == [False, False, True, True, True]
     assert found.newest is found.checkpoints[-1]
     assert found.error is None
@@ -147,14 +147,14 @@ def test_a_manifest_that_says_little_or_nonsense_is_made_up_for(time: Any, run: 
     os.utime(run.checkpoint_dir(5), (1e9, 1e9))
     last = verified(run).checkpoints[-1]
     assert last.written.timestamp() == 1e9
-    assert (last.world_size, last.score, last.damage) == (None, None, None)
+    assert (last.checkpoint.world_size, last.checkpoint.score, last.damage) == (None, None, None)
 
 
 def test_the_manifest_tells_when_it_was_written(run: RunDir) -> None:
     set_entries(run, 5, time=WRITTEN, world_size=4, score=7)
     last = verified(run).checkpoints[-1]
     assert last.written == datetime.fromisoformat(WRITTEN)
-    assert (last.world_size, last.score) == (4, 7.0)
+    assert (last.checkpoint.world_size, last.checkpoint.score) == (4, 7.0)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,8 @@ from support.hostile import write_hostile
 from support.stories import carry_out
 
 from shoal.cli import main
-from shoal.cli.parse import parse_convert, parse_play
+from shoal.cli.flags import ConvertFlags
+from shoal.cli.parse import parse_flags, parse_play
 from shoal.commands.convert import convert
 from shoal.commands.play import play
 from shoal.config import RslRlConfig
@@ -28,6 +30,8 @@ from shoal.tasks import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+parse_convert = partial(parse_flags, ConvertFlags, program="shoal convert", about="convert")
 
 TASK = "Cartpole-Swingup"
 IN_5_BUT_NOT_BEFORE = {"mlp.": "{name}.", "obs_normalizer.": "{name}_obs_normalizer.", "distribution.std_param": "std"}

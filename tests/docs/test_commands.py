@@ -17,7 +17,8 @@ from support.fake_devices import machine_of
 from support.warm import WarmCommands
 
 from shoal.cli import main, report
-from shoal.cli.parse import parse_bench, parse_doctor, parse_sweep, parse_train
+from shoal.cli.flags import SweepFlags
+from shoal.cli.parse import parse_bench, parse_doctor, parse_flags, parse_train
 from shoal.errors import ShoalError
 from shoal.machine import gpus
 
@@ -142,7 +143,7 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command, monk
     elif words[:2] == ["shoal", "doctor"]:
         assert parse_doctor([word for word in words[2:] if word not in {">", "doctor.json"}]).gpu_ids == ("None",)
     elif words[:2] == ["shoal", "sweep"]:
-        assert parse_sweep(words[2:]).file in command.text
+        assert parse_flags(SweepFlags, words[2:], program="shoal sweep", about="sweep").file in command.text
     elif words[0] == "python" and not words[1].startswith("docs/examples"):
         monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
         runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])

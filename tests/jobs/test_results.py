@@ -115,7 +115,7 @@ def test_an_episode_of_nonsense_is_refused_by_all_that_read_it(tmp_path: Path, l
     finish(tmp_path, job, [1.0])
     with JobFiles(tmp_path / "a").episodes.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
-    for read in (write_results, lambda out: write_summary(out, job), lambda out: pair(out, out)):
+    for read in (write_results, lambda out: write_summary(out, job), lambda out: list(pair(out, out))):
         with pytest.raises(UsageError, match=r"episodes\.jsonl cannot be read \(line 2: .+\): remove it, and evaluate"):
             read(tmp_path)
 

@@ -263,7 +263,7 @@ def test_a_score_is_any_finite_number(told: Any, score: float | None, run_dir: R
     scored(run_dir, {1: told})
     assert Checkpoint(run_dir.checkpoint_dir(1)).score == score
     (listed,) = verify(str(run_dir.path), "logs").checkpoints
-    assert (listed.score, listed.damage) == (score, None)
+    assert (listed.checkpoint.score, listed.damage) == (score, None)
 
 
 @pytest.mark.parametrize("metric", [None, 5, "\x1b[2J"])
@@ -271,7 +271,7 @@ def test_a_score_without_a_metric_that_can_be_printed_is_none(metric: Any, run_d
     # Older checkpoints, too: their score was the mean return of episodes of random starting ages.
     scored(run_dir, {1: 5.0}, metric=metric)
     (listed,) = verify(str(run_dir.path), "logs").checkpoints
-    assert (listed.score, listed.damage) == (None, None)
+    assert (listed.checkpoint.score, listed.damage) == (None, None)
 
 
 def test_every_newer_damaged_checkpoint_is_reported(run_dir: RunDir) -> None:

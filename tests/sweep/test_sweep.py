@@ -12,7 +12,8 @@ import yaml
 from support.commands import SURROUNDINGS
 from support.stories import Listener, never_abort
 
-from shoal.cli.parse import parse_sweep, parse_train
+from shoal.cli.flags import SweepFlags
+from shoal.cli.parse import parse_flags, parse_train
 from shoal.cli.sweep import print_sweep
 from shoal.commands import train
 from shoal.commands.sweep import SweepPlan, make_plan, refuse_failed, sweep
@@ -41,7 +42,8 @@ def plan_of(where: Path, *, fixed: dict[str, Any] | None = None, **keys: Any) ->
     whole = {"name": "first", "task": "Cartpole-Swingup", "trials": 3, "parameters": RATES, **keys}
     file = where / "sweep.yaml"
     file.write_text(yaml.safe_dump(whole | {"fixed": SMALL | (fixed or {})}, sort_keys=False), encoding="utf-8")
-    return make_plan(parse_sweep([str(file), "--gpu-ids", "None", "--log-root", str(where / "logs")]))
+    words = [str(file), "--gpu-ids", "None", "--log-root", str(where / "logs")]
+    return make_plan(parse_flags(SweepFlags, words, program="shoal sweep", about="sweep"))
 
 
 def train_all(plan: SweepPlan, listener: Listener | None = None) -> list[dict[str, Any]]:

@@ -8,17 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
-from shoal.cli.report import SilentView, plain_text, print_line, print_note, print_rows
+from shoal.cli.report import NotesView, SilentView, plain_text, print_line, print_note, print_rows
 from shoal.commands.compare import Comparison
 from shoal.errors import counted
 from shoal.plan.evaluation import EvaluatePlan
-
-
-class _EvaluationView(SilentView):
-    """Lines of rank 0."""
-
-    def on_line(self, line: str) -> None:
-        print_note(line)
 
 
 def evaluation_view(plan: EvaluatePlan, *, silent: bool) -> SilentView:
@@ -27,10 +20,9 @@ def evaluation_view(plan: EvaluatePlan, *, silent: bool) -> SilentView:
         return SilentView()
     for note in plan.notes:
         print_note(note)
-    jobs, workers = counted(len(plan.jobs), "job"), counted(plan.world_size, "worker")
-    devices = ", ".join(dict.fromkeys(plan.devices))
-    print_note(f"Evaluating {jobs} in {counted(plan.num_parts, 'part')}: {workers} on {devices} ({plan.launch_mode}).")
-    return _EvaluationView()
+    jobs, parts = counted(len(plan.jobs), "job"), counted(plan.num_parts, "part")
+    print_note(f"Evaluating {jobs} in {parts}: {plan.workers} ({plan.launch_mode}).")
+    return NotesView()
 
 
 def print_evaluation_plan(plan: EvaluatePlan) -> None:

@@ -23,6 +23,7 @@ from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, Us
 from shoal.logs import configure_logging
 from shoal.plan.evaluation import EvaluatePlan
 from shoal.plan.job import Job
+from shoal.plan.launch import LaunchPlan
 from shoal.plan.launchers import launcher_of
 
 _Command = Callable[[Sequence[str]], None]
@@ -53,16 +54,14 @@ def _train(words: Sequence[str]) -> None:
 
     config = parse_train(words)
     plan = make_plan(config)
-    prints = plan.rank is None or plan.rank.rank == 0
-    # Ranks that a launcher started share one terminal: only the first prints there, except for warnings.
-    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if prints else logging.WARNING)
+    _configure_logging(plan)
     if config.dry_run:
-        if prints:
+        if plan.leads:
             report.print_plan(plan, os.environ)
         return
     release_output()
     try:
-        with report.training_view(plan, silent=not prints) as view:
+        with report.training_view(plan, silent=not plan.leads) as view:
 
             def abort(error: ShoalError) -> NoReturn:
                 view.close()
@@ -70,11 +69,16 @@ def _train(words: Sequence[str]) -> None:
 
             outcome = train(plan, view, abort)
     except (InterruptedRunError, TerminatedRunError) as error:
-        if prints:
+        if plan.leads:
             raise
         _exit(error.exit_code)  # Rank 0 prints the error.
-    if prints:
+    if plan.leads:
         report.print_outcome(outcome)
+
+
+def _configure_logging(plan: LaunchPlan) -> None:
+    """Log as this rank. Those that a launcher started share one terminal: only the first prints more than warnings."""
+    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if plan.leads else logging.WARNING)
 
 
 def _play(words: Sequence[str]) -> None:
@@ -125,7 +129,7 @@ def _run_jobs(plan: EvaluatePlan) -> tuple[Path, dict[str, Any]]:
     from shoal.cli.evaluations import evaluation_view
     from shoal.commands.evaluate import evaluate
 
-    configure_logging(rank=plan.rank.rank if plan.rank else None, level=None if plan.leads else logging.WARNING)
+    _configure_logging(plan)
     release_output()
     return evaluate(plan, evaluation_view(plan, silent=not plan.leads), _abort)
 
@@ -154,21 +158,21 @@ def _compare(words: Sequence[str]) -> None:
 
 
 def _sweep(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_sweep
-    from shoal.cli.sweep import SweepView, print_sweep, print_sweep_plan
+    from shoal.cli.flags import SweepFlags
+    from shoal.cli.parse import parse_flags
+    from shoal.cli.sweep import print_sweep, print_sweep_plan, sweep_view
     from shoal.commands.sweep import make_plan, refuse_failed, sweep
 
-    config = parse_sweep(words)
+    config = parse_flags(SweepFlags, words, program="shoal sweep", about="sweep")
     plan = make_plan(config)
-    rank, leads = plan.launch.rank, plan.launch.leads
-    configure_logging(rank=rank.rank if rank else None, level=None if leads else logging.WARNING)
+    _configure_logging(plan.launch)
     if config.dry_run:
-        if leads:
+        if plan.launch.leads:
             print_sweep_plan(plan)
         return
     release_output()
-    rows = sweep(plan, SweepView(plan, silent=not leads), _abort)
-    if leads:
+    rows = sweep(plan, sweep_view(plan, silent=not plan.launch.leads), _abort)
+    if plan.launch.leads:
         print_sweep(plan, rows)
         refuse_failed(plan, rows)
 
@@ -216,10 +220,12 @@ def _runs(words: Sequence[str]) -> None:
 
 
 def _convert(words: Sequence[str]) -> None:
-    from shoal.cli.parse import parse_convert
+    from shoal.cli.flags import ConvertFlags
+    from shoal.cli.parse import parse_flags
     from shoal.commands.convert import convert
 
-    report.print_line("\n".join(convert(parse_convert(words)).lines()))
+    config = parse_flags(ConvertFlags, words, program="shoal convert", about="convert")
+    report.print_line("\n".join(convert(config).lines()))
 
 
 def _tasks(words: Sequence[str]) -> None:
@@ -245,7 +251,7 @@ def _check_env(words: Sequence[str]) -> None:
     checked = check(parse_check_env(words))
     report.print_env_report(checked)
     if checked.failed:
-        raise ShoalError(f"{len(checked.failed)} of {len(checked.findings)} checks of {checked.task} failed.")
+        raise ShoalError(f"{len(checked.failed)} of {len(checked.findings)} checks of {checked.config.task} failed.")
 
 
 def _doctor(words: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
 from shoal.shell import TYPABLE, typable
@@ -141,3 +142,12 @@ def printable(text: str) -> str:
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in typable(text)
     )
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of plain lines, whose columns are as wide as their widest cells."""
+    printed = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*printed, strict=True)]
+    for row in printed:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write(f"{line.rstrip()}\n")

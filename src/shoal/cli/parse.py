@@ -17,16 +17,13 @@ from shoal.cli.flags import (
     PATTERNS,
     CompareFlags,
     ComparePoliciesFlags,
-    ConvertFlags,
     EvaluateFlags,
     PlayFlags,
-    SweepFlags,
 )
 from shoal.cli.help import HELP_FLAGS, print_help
 from shoal.config import (
     BenchConfig,
     CheckEnvConfig,
-    ConvertConfig,
     DoctorConfig,
     ExportConfig,
     PlayConfig,
@@ -35,7 +32,6 @@ from shoal.config import (
 )
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.learners import LEARNERS
-from shoal.config.sweep import SweepConfig
 from shoal.errors import UsageError, counted
 from shoal.jobs.entries import Overrides, resolve_policies
 from shoal.plan.checkpoints import run_of
@@ -280,16 +276,6 @@ def parse_runs(arguments: Sequence[str]) -> RunsConfig:
     name, words = split_task(arguments)
     default = RunsConfig(run=name) if name is not None and names_run(name) else RunsConfig(task=name)
     return parse_flags(default, words, program="shoal runs", about="runs")
-
-
-def parse_sweep(arguments: Sequence[str]) -> SweepConfig:
-    """Parse the arguments of `shoal sweep`."""
-    return parse_flags(SweepFlags, arguments, program="shoal sweep", about="sweep")
-
-
-def parse_convert(arguments: Sequence[str]) -> ConvertConfig:
-    """Parse the arguments of `shoal convert`."""
-    return parse_flags(ConvertFlags, arguments, program="shoal convert", about="convert")
 
 
 def _take_learner(arguments: Sequence[str]) -> tuple[str | None, list[str]]:

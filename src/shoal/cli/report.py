@@ -160,12 +160,10 @@ def training_view(plan: TrainPlan, *, silent: bool) -> Generator[ProgressReporte
 
 
 def _headline(plan: TrainPlan) -> str:
-    workers = "1 worker" if plan.world_size == 1 else f"{plan.world_size} workers"
-    devices = ", ".join(dict.fromkeys(plan.devices))
     backend = f" through {plan.backend}" if plan.backend else ""
     machines = f" of {len(plan.nodes)} machines" if len(plan.nodes) > 1 else ""
     return (
-        f"Training {plan.spec.name}: {workers} on {devices}{machines}{backend} ({plan.launch_mode}), {plan.num_envs:,} "
+        f"Training {plan.spec.name}: {plan.workers}{machines}{backend} ({plan.launch_mode}), {plan.num_envs:,} "
         f"environments each, iterations {plan.start_iteration} to {plan.config.max_iterations}."
     )
 
@@ -184,6 +182,14 @@ class SilentView:
 
     def close(self) -> None:
         """Print nothing."""
+
+
+class NotesView(SilentView):
+    """Lines of rank 0 on standard error."""
+
+    def on_line(self, line: str) -> None:
+        """Print the line."""
+        print_note(line)
 
 
 class _PlainView:
@@ -298,11 +304,7 @@ def print_episodes(episodes: Episodes) -> None:
     for number, (value, length) in enumerate(zip(episodes.returns, episodes.lengths, strict=True), start=1):
         table.add_row(str(number), f"{value:.2f}", str(length))
     _stdout().print(table)
-    summary = episodes.summary()
-    print_line(
-        f"return {summary['return_mean']:.2f} ± {summary['return_std']:.2f}, "
-        f"length {summary['length_mean']:.1f} ± {summary['length_std']:.1f}"
-    )
+    print_line(episodes.summary())
     if episodes.video is not None:
         print_line(f"Film: {episodes.video}")
 
@@ -323,8 +325,8 @@ def print_env_report(checked: EnvReport) -> None:
     if checked.missing:
         print_line(f"Not offered: {'; '.join(checked.missing)}.")
     print_line(
-        f"{checked.steps_per_second:,.0f} steps per second of {checked.num_envs} environments on {checked.device}, "
-        f"{checked.episodes:,} episodes ended."
+        f"{checked.steps_per_second:,.0f} steps per second of {checked.config.num_envs} environments on "
+        f"{checked.device}, {checked.episodes:,} episodes ended."
     )
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.checks.findings import size
-from shoal.cli.output import printable
-from shoal.cli.report import print_line
+from shoal.cli.output import print_columns, printable
+from shoal.cli.report import plain_text, print_line
 from shoal.commands.checkpoints import Verified, VerifiedRun
 from shoal.commands.runs import ListedRun, RunList
 from shoal.plan.changes import flag_words
@@ -26,10 +26,7 @@ def print_runs(found: RunList, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(found.to_plain(), indent=2) + "\n")
         return
     now = datetime.now().astimezone()
-    rows = [_TITLES, *(tuple(map(printable, _row(each, found, now))) for each in found.runs)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_columns([_TITLES, *(_row(each, found, now) for each in found.runs)])
     if found.omitted:
         number = len(found.runs) + found.omitted
         print_line(f"These are {len(found.runs)} of {number:,} runs: pass --limit {number} to list all.")
@@ -81,8 +78,8 @@ def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
             str(each.checkpoint.iteration),
             f"{each.written:%Y-%m-%d %H:%M:%S}",
             "-" if each.size is None else size(each.size),
-            "-" if each.world_size is None else str(each.world_size),
-            "-" if each.score is None else f"{each.score:.2f}",
+            plain_text(each.checkpoint.world_size),
+            "-" if each.checkpoint.score is None else f"{each.checkpoint.score:.2f}",
             "exactly" if each.is_exact else "learner only" if each.damage is None else "-",
             _state(each, verified),
         )

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.cli.report import print_line, print_note
+from shoal.cli.output import print_columns
+from shoal.cli.report import NotesView, SilentView, print_line
 from shoal.commands.sweep import SweepPlan
 from shoal.errors import counted
 from shoal.plan.changes import flag_words
@@ -11,42 +12,29 @@ from shoal.plan.checkpoints import best_good
 from shoal.plan.rundir import RunDir
 from shoal.shell import join_command
 from shoal.sweep.file import metric_of, number_of_trials
-from shoal.sweep.results import cells_of, shown
-
-_HEADER = ("trial", "state", "score", "iterations")
+from shoal.sweep.results import COLUMNS, cells_of, shown
 
 
-class SweepView:
-    """Shows a line for each trial that ends, and lines of rank 0 on standard error."""
-
-    def __init__(self, plan: SweepPlan, *, silent: bool) -> None:
-        self._silent = silent
-        if silent:
-            return
-        launch = plan.launch
-        for note in launch.notes:
-            print_line(note)
-        trials, workers = counted(number_of_trials(plan.sweep), "trial"), counted(launch.world_size, "worker")
-        devices = ", ".join(dict.fromkeys(launch.devices))
-        print_line(f"Sweep {plan.sweep.name}: {trials}, {workers} on {devices} ({launch.launch_mode}).")
-
-    def on_phase(self, phase: str) -> None:
-        """Show nothing: trials of several workers are in different phases."""
+class _SweepView(NotesView):
+    """Shows a line for each trial that ends, and lines of rank 0; trials of workers are in different phases."""
 
     def on_row(self, row: Mapping[str, Any]) -> None:
-        """Show the end of a trial."""
-        if not self._silent and row["state"] != "running":
+        if row["state"] != "running":
             score = "no score" if row["score"] is None else f"{row['metric']} {row['score']:.4g}"
             after = f"after {counted(row['iteration'], 'iteration')}"
             print_line(f"Trial {row['trial']} {row['state']}, {score} {after}: {flag_words(row['parameters'])}")
 
-    def on_line(self, line: str) -> None:
-        """Show a line of rank 0."""
-        if not self._silent:
-            print_note(line)
 
-    def close(self) -> None:
-        """Hold nothing back."""
+def sweep_view(plan: SweepPlan, *, silent: bool) -> SilentView:
+    """Show a sweep while it runs."""
+    if silent:
+        return SilentView()
+    launch = plan.launch
+    for note in launch.notes:
+        print_line(note)
+    trials = counted(number_of_trials(plan.sweep), "trial")
+    print_line(f"Sweep {plan.sweep.name}: {trials}, {launch.workers} ({launch.launch_mode}).")
+    return _SweepView()
 
 
 def print_sweep_plan(plan: SweepPlan) -> None:
@@ -60,10 +48,7 @@ def print_sweep_plan(plan: SweepPlan) -> None:
 def print_sweep(plan: SweepPlan, rows: list[dict[str, Any]]) -> None:
     """Print the table of all trials, the best one first, and what to do with that."""
     sweep = plan.sweep
-    table = [[*_HEADER, *sweep.parameters], *(list(map(shown, cells_of(sweep, row))) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print_columns([[*COLUMNS, *sweep.parameters], *(list(map(shown, cells_of(sweep, row))) for row in rows)])
     print_line(f"Report: {plan.folder / 'report.html'}")
     best = next((row for row in rows if row["state"] == "finished"), None)
     checkpoint = best_good(RunDir(plan.folder / "trials" / f"{best['trial']:04d}")) if best else None

@@ -24,10 +24,6 @@ class Verified:
     """Local time when it was written."""
     size: int | None
     """Size of all files [bytes]; None when the directory cannot be read."""
-    world_size: int | None
-    """Number of ranks that trained it."""
-    score: float | None
-    """Value of the metric that scores checkpoints."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return all fields as plain values, for JSON."""
@@ -36,8 +32,8 @@ class Verified:
             "path": str(self.checkpoint.path),
             "time": self.written.isoformat(),
             "bytes": self.size,
-            "world_size": self.world_size,
-            "score": self.score,
+            "world_size": self.checkpoint.world_size,
+            "score": self.checkpoint.score,
             "damage": self.damage,
             "exact": self.is_exact,
         }
@@ -64,7 +60,7 @@ class VerifiedRun:
     @property
     def metric(self) -> str | None:
         """Name of the metric that chose the best; None where no scores can be compared."""
-        return self.best.checkpoint.metric if self.best and self.best.score is not None else None
+        return self.best.checkpoint.metric if self.best and self.best.checkpoint.score is not None else None
 
     @property
     def error(self) -> ShoalError | None:
@@ -130,6 +126,4 @@ def _verified(checkpoint: Checkpoint) -> Verified | None:
         is_exact=damage is None and checkpoint.has_rank_files,
         written=written,
         size=size,
-        world_size=checkpoint.world_size,
-        score=checkpoint.score,
     )

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shoal.commands.evaluate import find_jobs
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
-from shoal.config.jobs import JobEntry
+from shoal.config.plain import shared_fields
 from shoal.errors import UsageError, counted
 from shoal.jobs.comparison import Episode, Verdict, judge, pair
-from shoal.jobs.entries import Overrides, expand
-from shoal.jobs.results import is_control, iterate_episodes, read_jobs
+from shoal.jobs.entries import Overrides
+from shoal.jobs.results import iterate_episodes
 from shoal.plan.job import Job
 from shoal.plan.ranks import joined_rank
 from shoal.reading import refusing
@@ -62,23 +63,17 @@ def compare(config: CompareConfig) -> list[Comparison]:
     Raises:
         UsageError: A directory has no results, or nothing pairs.
     """
-    outs = Path(config.a), Path(config.b)
-    jobs = [[job for job in read_jobs(out) if not is_control(job)] for out in outs]
-    tasks = sorted({job.task for job in jobs[0]} & {job.task for job in jobs[1]})
-    comparisons: list[Comparison] = []
-    for task in tasks or [None]:  # Without a common task, `pair` says so.
-        pairs = pair(*outs, task=task)
-        comparisons.append(
-            Comparison(
-                task=pairs.task,
-                a=config.a,
-                b=config.b,
-                verdict=judge(pairs.pairs, config.return_range),
-                unpaired=pairs.unpaired,
-                differing=_differing_fields(*([job for job in side if job.task == task] for side in jobs)),
-            )
+    return [
+        Comparison(
+            task=each.task,
+            a=config.a,
+            b=config.b,
+            verdict=judge(each.pairs, config.return_range),
+            unpaired=each.unpaired,
+            differing=_differing_fields(*each.jobs),
         )
-    return comparisons
+        for each in pair(Path(config.a), Path(config.b))
+    ]
 
 
 def _differing_fields(jobs_a: Sequence[Job], jobs_b: Sequence[Job]) -> tuple[str, ...]:
@@ -109,9 +104,8 @@ def compare_policies(
             "`shoal compare TASK A B` starts workers once a round, but torchrun or srun starts them once: run it by "
             "itself, with --nproc-per-node or --hosts, or `evaluate` each policy, and compare the directories."
         )
-    sides = [_job_of(side, policy, config, overrides) for side, policy in (("A", config.a), ("B", config.b))]
-    shared = {each.name for each in fields(EvaluateConfig)} & {each.name for each in fields(config)}
-    flags = EvaluateConfig(**{name: getattr(config, name) for name in shared})
+    flags = EvaluateConfig(**shared_fields(EvaluateConfig, config), seeds=(config.seed,))
+    sides = [_job_of(side, policy, flags, overrides) for side, policy in (("A", config.a), ("B", config.b))]
     pairs: list[tuple[Episode, Episode]] = []
     first = 0
     while True:
@@ -133,18 +127,9 @@ def compare_policies(
             return Comparison(task=config.task, a=a, b=b, verdict=verdict)
 
 
-def _job_of(side: str, policy: str, config: ComparePoliciesConfig, overrides: Overrides) -> Job:
+def _job_of(side: str, policy: str, flags: EvaluateConfig, overrides: Overrides) -> Job:
     """Return a job of one policy; its episodes are those of the rounds."""
-    entry = JobEntry(
-        name=side,
-        task=config.task,
-        policy=policy,
-        num_envs=config.num_envs,
-        seed=config.seed,
-        timeout=config.timeout,
-        retries=config.retries,
-    )
-    jobs = expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
+    jobs = find_jobs(replace(flags, checkpoint=(policy,), num_episodes=None), overrides, side)
     if len(jobs) > 1:
         raise UsageError(f"{side} is '{policy}', which names {len(jobs)} policies: pass one of them.")
     return jobs[0]

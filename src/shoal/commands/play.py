@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from shoal.checks.film import refuse_no_film
 from shoal.checks.viewer import check_display, free_viewer_port
-from shoal.config import AgentKind, PlayConfig
+from shoal.config import PlayConfig
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.devices import one_device
 from shoal.plan.launch import refuse_unwritable
@@ -22,36 +22,20 @@ from shoal.tasks.registry import TaskSpec
 class Episodes:
     """Returns and lengths of a policy's episodes."""
 
-    task: str
-    agent: AgentKind
-    checkpoint: Path | None
-    """Checkpoint of a trained policy."""
     returns: list[float]
     lengths: list[int]
     """Length of each episode [environment steps]."""
     video: str | None = None
     """Video of the first environment."""
 
-    def summary(self) -> dict[str, float | str | int | None]:
-        """Return means, standard deviations and extremes."""
-        return {
-            "task": self.task,
-            "agent": self.agent,
-            "checkpoint": str(self.checkpoint) if self.checkpoint else None,
-            "video": self.video,
-            "episodes": len(self.returns),
-            "return_mean": fmean(self.returns),
-            "return_std": _deviation(self.returns),
-            "return_min": min(self.returns),
-            "return_max": max(self.returns),
-            "length_mean": fmean(self.lengths),
-            "length_std": _deviation(self.lengths),
-        }
+    def summary(self) -> str:
+        """Return means and standard deviations in words."""
+        return f"return {_spread(self.returns, '.2f')}, length {_spread(self.lengths, '.1f')}"
 
 
-def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of what the values are a sample of; NaN for one value."""
-    return stdev(values) if len(values) > 1 else math.nan
+def _spread(values: Sequence[float], form: str) -> str:
+    """Return mean and standard deviation of what the values are a sample of; NaN for the deviation of one value."""
+    return f"{fmean(values):{form}} ± {stdev(values) if len(values) > 1 else math.nan:{form}}"
 
 
 def play(config: PlayConfig) -> Episodes:
@@ -69,9 +53,7 @@ def play(config: PlayConfig) -> Episodes:
 
     episodes = play_episodes(config, spec, model, device)
     returns, lengths = ([each[name] for each in episodes] for name in ("return", "length"))
-    return Episodes(
-        config.task, config.agent_kind, model.parent if model else None, returns, lengths, config.video_path
-    )
+    return Episodes(returns, lengths, config.video_path)
 
 
 def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.checks.preflight import preflight
 from shoal.config import LaunchConfig
-from shoal.config.plain import to_plain
+from shoal.config.plain import shared_fields, to_plain
 from shoal.config.sweep import SweepConfig, SweepFile
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of
@@ -20,7 +20,6 @@ from shoal.launch.rank import ProgressReporter
 from shoal.launch.run_record import lock_run, make_log_dir, write_manifest
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
-from shoal.plan.ranks import stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import SweepSpec
 from shoal.plan.training import plan_training
@@ -54,22 +53,15 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     sweep = read_sweep(file)
     folder = Path(config.log_root, "sweeps", sweep.name)
     _refuse_changed(folder, sweep)
-    launch = LaunchConfig(
-        task=sweep.task,
-        learner=config_of(sweep, {}).learner,
-        gpu_ids=config.gpu_ids,
-        nproc_per_node=config.nproc_per_node,
-        log_root=config.log_root,
-        startup_timeout=config.startup_timeout,
-        stall_timeout=config.stall_timeout,
-    )
+    learner = config_of(sweep, {}).learner
+    launch = LaunchConfig(task=sweep.task, learner=learner, **shared_fields(LaunchConfig, config))
     gpus = visible_gpus()
     plan = plan_launch(launch, (sweep.task,), os.environ, gpus)
     # The training that all trials begin with is refused here, and not by each of them.
     base = plan_training(training_of(sweep, {}, launch, plan.devices[0]), {}, gpus)
-    notes = (*plan.notes, stale_rank_note(os.environ), *base.notes, *preflight(base, os.environ, gpus))
+    notes = (*plan.notes, *base.notes, *preflight(base, os.environ, gpus))
     refuse_unwritable("--log-root", folder)
-    plan = replace(plan, notes=tuple(dict.fromkeys(note for note in notes if note)))
+    plan = replace(plan, notes=tuple(dict.fromkeys(notes)))
     return SweepPlan(sweep=sweep, file=file, folder=folder, launch=plan)
 
 
@@ -88,7 +80,7 @@ def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     launch = plan.launch
     with launching(launch, view, abort, begin, _STOPPING) as (run, run_workers, _):
         while True:
-            since = _size(run.metrics_jsonl)
+            since = run.metrics_jsonl.stat().st_size if run.metrics_jsonl.exists() else 0
             nodes = launch.node_fields(run, make_log_dir(run, launch.log_base(run, os.environ)))
             try:
                 run_workers(SweepSpec(**nodes, config=launch.config, sweep=plan.sweep))
@@ -150,7 +142,3 @@ def _refuse_changed(folder: Path, sweep: SweepFile) -> None:
             f"The sweep in {folder} has another '{changed[0]}': give this one another name, or the old values. Only "
             f"{' and '.join(_MAY_CHANGE)} may change."
         )
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0

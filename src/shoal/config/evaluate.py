@@ -16,20 +16,43 @@ Assignment = Literal["queue", "static"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateConfig(LaunchConfig):
+class PoliciesConfig(LaunchConfig):
+    """Flags of commands that run episodes of several policies on all workers."""
+
+    learner: str = "rsl_rl"
+    """Learner that trained them; by default that of each policy's training."""
+    num_envs: Annotated[int, at_least(1)] = 64
+    """Environments on each worker, and episodes that it takes at a time. It does not change their results."""
+    out: str | None = None
+    """Directory of the results. In an existing one only what is missing is run.
+    Default: `<log root>/evaluations/<now>`."""
+    timeout: Annotated[float | None, above(0)] = None
+    """Longest time of `--num-envs` episodes [s]. Default: none, but see `--stall-timeout`."""
+    retries: Annotated[int, at_least(0)] = 1
+    """How often episodes that failed are tried again."""
+    rerun_failed: bool = False
+    """Run episodes again that have failed in an earlier run of this command."""
+    disturbances: bool = False
+    """Keep the pushes and the observation noise of training."""
+    policy_device: str | None = None
+    """Device of the policies, such as `cpu` or `cuda:1`; LOCAL_RANK of a launcher wins.
+    Default: that of the environments."""
+    trust_run: bool = False
+    """Import the classes that a policy's run names even if the run is not below `--log-root`."""
+    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
+    """The task's environment; by default as in each policy's training."""
+    agent: AgentConfig = field(default_factory=RslRlConfig)
+    """The learner, whose networks are rebuilt; by default as in each policy's training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig(PoliciesConfig):
     """Flags of `evaluate`."""
 
     task: str | None = None
     """Task of the policies: a registered name, or `path/to/file.py:Class`."""
-    learner: str = "rsl_rl"
-    """Learner that trained them; by default that of the policy's training."""
-    num_envs: Annotated[int, at_least(1)] = 64
-    """Environments on each worker, and episodes that it takes at a time. It does not change their results."""
     jobs: str | None = None
     """File with a list of jobs, in YAML or JSON, instead of a task. See docs/guide/evaluation.md."""
-    out: str | None = None
-    """Directory of the results. In an existing one only what is missing is run.
-    Default: `<log root>/evaluations/<now>`."""
     checkpoint: tuple[str, ...] = ("latest",)
     """Policies, a job each: runs, checkpoints, `.pt`, `.onnx` or `.pt2` files;
     `latest`, `best` or `all` of this task's newest run; `package.module:Class`."""
@@ -43,39 +66,22 @@ class EvaluateConfig(LaunchConfig):
     """Seeds of the environments, a job each. An episode follows from its seed and its index."""
     rebuilds: Annotated[int, at_least(1)] = 1
     """Number of times that the environments are built, each with another seed."""
-    timeout: Annotated[float | None, above(0)] = None
-    """Longest time of `--num-envs` episodes [s]. Default: none, but see `--stall-timeout`."""
-    retries: Annotated[int, at_least(0)] = 1
-    """How often episodes that failed are tried again."""
     control: bool = False
     """Also run the same episodes with zero actions."""
     record: bool = False
     """Write observations, actions and rewards of each step to `<out>/<job>/dataset_<job>_rank<rank>.hdf5`."""
     video: bool = False
     """Film the first episode of each job."""
-    disturbances: bool = False
-    """Keep the pushes and the observation noise of training."""
     assignment: Assignment = "queue"
     """`queue`: a free worker takes the next episodes. `static`: job number modulo workers is the rank that runs it."""
     fail_fast: bool = False
     """End everything when a job has failed."""
-    rerun_failed: bool = False
-    """Run jobs again that have failed in an earlier run of this command."""
     watch: str | None = None
     """A run that may still be training: evaluate each of its checkpoints, new ones as they appear, until it ends."""
-    policy_device: str | None = None
-    """Device of the policies, such as `cpu`; `--policy-device-id` and LOCAL_RANK of a launcher win.
-    Default: that of the environments."""
     policy_device_id: Annotated[int | None, at_least(0)] = None
-    """The same as the index of a GPU."""
-    trust_run: bool = False
-    """Import the classes that a policy's run names even if the run is not below `--log-root`."""
+    """The device of the policies as the index of a GPU; wins over `--policy-device`."""
     dry_run: bool = False
     """Print the jobs and stop."""
-    env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
-    """The task's environment; by default as in the policy's training."""
-    agent: AgentConfig = field(default_factory=RslRlConfig)
-    """The learner, whose networks are rebuilt; by default as in the policy's training."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags that contradict each other."""
@@ -108,7 +114,7 @@ class CompareConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparePoliciesConfig(LaunchConfig):
+class ComparePoliciesConfig(PoliciesConfig):
     """Flags of `shoal compare TASK A B`."""
 
     task: str
@@ -117,34 +123,13 @@ class ComparePoliciesConfig(LaunchConfig):
     """A policy: `zero`, `random`, or what `--checkpoint` of `evaluate` takes."""
     b: str = ""
     """The other policy."""
-    learner: str = "rsl_rl"
-    """Learner that trained them; by default that of each policy's training."""
-    num_envs: Annotated[int, at_least(1)] = 64
-    """Environments on each worker, and episodes that it takes at a time."""
     num_episodes: Annotated[int, at_least(50)] = 1000
     """Most episodes of each policy. Fewer are run if the difference is sure earlier."""
     return_range: Annotated[tuple[float, float] | None, RANGE] = None
     """The least and the largest return that an episode can have: makes the interval exact, and mostly shorter."""
     seed: Annotated[int, SEED] = 1
     """Seed of the environments. Both policies run the same episodes."""
-    out: str | None = None
-    """Directory of the results. In an existing one only what is missing is run.
-    Default: `<log root>/evaluations/<now>`."""
     json: bool = False
     """Print JSON."""
-    timeout: Annotated[float | None, above(0)] = None
-    """Longest time of `--num-envs` episodes [s]. Default: none, but see `--stall-timeout`."""
-    retries: Annotated[int, at_least(0)] = 1
-    """How often episodes that failed are tried again."""
-    rerun_failed: bool = False
-    """Run episodes again that have failed in an earlier run of this command."""
-    disturbances: bool = False
-    """Keep the pushes and the observation noise of training."""
-    policy_device: str | None = None
-    """Device of the policies, such as `cpu` or `cuda:1`. Default: that of the environments."""
-    trust_run: bool = False
-    """Import the classes that a policy's run names even if the run is not below `--log-root`."""
     env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """Environment of both policies; by default as in the training of A, or of B if A was not trained."""
-    agent: AgentConfig = field(default_factory=RslRlConfig)
-    """The learner, whose networks are rebuilt; by default as in each policy's training."""

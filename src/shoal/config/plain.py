@@ -31,6 +31,11 @@ def to_plain(config: DataclassInstance) -> dict[str, Any]:
     return _plain(config, "")
 
 
+def shared_fields(cls: type[DataclassInstance], config: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a configuration that `cls` has, too, by name."""
+    return {item.name: getattr(config, item.name) for item in fields(cls) if hasattr(config, item.name)}
+
+
 def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     """Return `template` with the values of `mapping`; what the mapping does not name stays.
 

@@ -41,9 +41,8 @@ class Finding:
 class EnvReport:
     """Results of all checks of a task's environments."""
 
-    task: str
+    config: CheckEnvConfig
     device: str
-    num_envs: int
     findings: list[Finding]
     missing: list[str]
     """What is lost because the environments do not offer it."""
@@ -72,9 +71,8 @@ def check_env(config: CheckEnvConfig, spec: TaskSpec, device: str) -> EnvReport:
         subject = _Subject(config, spec, device)
         findings = [_finding(check, subject) for check in _CHECKS]
         return EnvReport(
-            task=config.task,
+            config=config,
             device=device,
-            num_envs=config.num_envs,
             findings=findings,
             missing=costs_of(subject.env),
             episodes=subject.episodes,
@@ -135,6 +133,11 @@ class _Subject:
                 {**extras, **copies, "log": dict(extras.get("log") or {})},
                 env.episode_length_buf.clone(),
             )
+
+    def trace(self, env: VecEnv) -> list[dict[str, torch.Tensor]]:
+        """Return the observations before and after each of a few steps with random actions."""
+        begun = _copied(env.get_observations())
+        return [begun, *(step.observations for step in self.rollout(env, _FEW))]
 
 
 def _copied(observations: TensorDict) -> dict[str, torch.Tensor]:
@@ -251,12 +254,8 @@ def _differ(subject: _Subject) -> None:
 
 def _seeded(subject: _Subject) -> None:
     """The same seed and actions give the same episodes, and another seed gives others."""
-    runs = []
-    for seed in (subject.config.seed, subject.config.seed, subject.config.seed + 1):
-        env = subject.build(seed)
-        begun = _copied(env.get_observations())
-        runs.append([begun, *(step.observations for step in subject.rollout(env, _FEW))])
-    one, same, other = runs
+    seed = subject.config.seed
+    one, same, other = (subject.trace(subject.build(each)) for each in (seed, seed, seed + 1))
     if not _equal(one, same):
         raise Fault("two builds with the same seed differ: draw all random numbers from generators with that seed.")
     if _equal(one, other):
@@ -271,8 +270,7 @@ def _restarted(subject: _Subject) -> bool:
     runs = []
     for _ in range(2):
         environments.restart(subject.config.seed)
-        begun = _copied(subject.env.get_observations())
-        runs.append([begun, *(step.observations for step in subject.rollout(subject.env, _FEW))])
+        runs.append(subject.trace(subject.env))
     if not _equal(*runs):
         raise Fault("after restart() with the same seed the same actions lead elsewhere.")
     return True
@@ -287,7 +285,7 @@ def _resumed(subject: _Subject) -> bool:
     runs = []
     for _ in range(2):
         environments.put_rows(saved)
-        runs.append([step.observations for step in subject.rollout(subject.env, _FEW)])
+        runs.append(subject.trace(subject.env)[1:])  # Without those before the first step, which are no row.
     if not _equal(*runs):
         raise Fault("after put_rows() with the same rows the same actions lead elsewhere.")
     return True

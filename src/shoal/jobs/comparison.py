@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from shoal.errors import UsageError, counted
 from shoal.jobs.intervals import MINIMUM_PAIRS, Differences, bounded_mean, rate_bounds
 from shoal.jobs.results import is_control, iterate_episodes, read_jobs
 from shoal.jobs.statistics import CONFIDENCE
+from shoal.plan.job import Job
 
 _ALPHA = 1 - CONFIDENCE
 Side = Literal["A", "B", "undecided"]
@@ -30,37 +31,34 @@ class Pairs:
     """A and B, by index, then by seed and variation, so that any beginning is balanced."""
     unpaired: int
     """Episodes of either side that the other one lacks."""
+    jobs: tuple[list[Job], list[Job]]
+    """Jobs of A and B."""
 
 
-def pair(out_a: Path, out_b: Path, *, task: str | None = None) -> Pairs:
-    """Return the pairs of two output directories. Controls are left out.
-
-    `task` is by default the only one that both have.
+def pair(out_a: Path, out_b: Path) -> Iterator[Pairs]:
+    """Yield the pairs of two output directories, for each task that both have. Controls are left out.
 
     Raises:
-        UsageError: Nothing pairs, several tasks do, or a directory has an episode of several policies.
+        UsageError: Nothing of a task pairs, or a directory has an episode of several policies.
     """
-    tasks_a, tasks_b = ({job.task for job in read_jobs(out) if not is_control(job)} for out in (out_a, out_b))
-    tasks = sorted(tasks_a & tasks_b & ({task} if task else tasks_a))
-    if len(tasks) > 1:
-        raise UsageError(f"A ({out_a}) and B ({out_b}) have the tasks {', '.join(tasks)}: compare one task at a time.")
-    a, b = ({key: value for each in tasks for key, value in _episodes(out, each).items()} for out in (out_a, out_b))
-    keys = sorted(a.keys() & b.keys())
-    if not keys:
-        raise UsageError(
-            f"A ({out_a}) and B ({out_b}) have no finished episode{f' of {task}' if task else ''} with equal task, "
-            "variation, seed and index: evaluate both policies in the same jobs."
-        )
-    unpaired = len(a) + len(b) - 2 * len(keys)
-    return Pairs(task=tasks[0], pairs=[(a[key], b[key]) for key in keys], unpaired=unpaired)
+    jobs_a, jobs_b = ([job for job in read_jobs(out) if not is_control(job)] for out in (out_a, out_b))
+    for task in sorted({job.task for job in jobs_a} & {job.task for job in jobs_b}) or [""]:
+        of_task = [job for job in jobs_a if job.task == task], [job for job in jobs_b if job.task == task]
+        a, b = _episodes(out_a, of_task[0]), _episodes(out_b, of_task[1])
+        keys = sorted(a.keys() & b.keys())
+        if not keys:
+            raise UsageError(
+                f"A ({out_a}) and B ({out_b}) have no finished episode{f' of {task}' if task else ''} with equal task, "
+                "variation, seed and index: evaluate both policies in the same jobs."
+            )
+        unpaired = len(a) + len(b) - 2 * len(keys)
+        yield Pairs(task=task, pairs=[(a[key], b[key]) for key in keys], unpaired=unpaired, jobs=of_task)
 
 
-def _episodes(out: Path, task: str) -> dict[_Key, Episode]:
+def _episodes(out: Path, jobs: Sequence[Job]) -> dict[_Key, Episode]:
     episodes: dict[_Key, Episode] = {}
     origin: dict[_Key, tuple[str, object]] = {}
-    for job in read_jobs(out):
-        if job.task != task or is_control(job):
-            continue
+    for job in jobs:
         policy, variation = (job.policy, job.config), json.dumps(job.variation, sort_keys=True)
         for episode in iterate_episodes(out, job):
             key = (episode["index"], episode["seed"], variation)

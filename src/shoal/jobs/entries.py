@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib.machinery import PathFinder
 from operator import getitem
@@ -22,7 +22,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from shoal.config import AgentConfig, BaseEnvConfig, TrainConfig
 from shoal.config.jobs import JobEntry, JobSettings
 from shoal.config.learners import LEARNERS
-from shoal.config.plain import from_plain, to_plain
+from shoal.config.plain import from_plain, shared_fields, to_plain
 from shoal.errors import UsageError, did_you_mean
 from shoal.plan.changes import nested
 from shoal.plan.checkpoints import MODEL, Checkpoint, list_checkpoints, run_of
@@ -110,7 +110,7 @@ def expand(
     for entry in entries:
         of_entry = _jobs_of(entry, log_root, training_of, f"In {source}, entry {entry.name!r}" if source else "")
         for job in of_entry:
-            jobs += with_controls([job]) if entry.control else [job]
+            jobs += [job, _control_of(job)] if entry.control else [job]
             parts += 10 * job.rebuilds + (job.num_episodes or 0) // job.num_envs
             _refuse_many(parts)
     with _locate(f"In {source}" if source else ""):
@@ -120,17 +120,17 @@ def expand(
     return jobs
 
 
-def with_controls(jobs: Iterable[Job]) -> list[Job]:
-    """Return each job followed by its control: the same environments, seed and length with zero actions."""
+def _control_of(job: Job) -> Job:
+    """Return the control of a job: the same environments, seed and length with zero actions."""
     none = {"policy": "zero", "config": {}, "learner": None, "agent": None, "policy_device": None}
-    return [each for job in jobs for each in (job, replace(job, name=f"{job.name}-control", **none))]
+    return replace(job, name=f"{job.name}-control", **none)
 
 
 def _jobs_of(
     entry: JobEntry, log_root: str, training_of: Callable[[str, Path | str], TrainConfig], where: str
 ) -> Iterator[Job]:
     """Yield the jobs of an entry: all combinations of its lists."""
-    shared = {each.name: getattr(entry, each.name) for each in fields(JobSettings)}
+    shared = shared_fields(JobSettings, entry)
     shared["num_episodes"] = entry.num_episodes or (DEFAULT_EPISODES if entry.num_steps is None else None)
     seeds = _listed(entry.seed)
     with _locate(where, "task"):

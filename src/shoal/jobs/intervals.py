@@ -106,8 +106,21 @@ class Differences(NamedTuple):
         return cls(float(values.mean()), float(usual.std(ddof=1)), float(down.mean()), float(up.mean()), cost)
 
     def half_width(self, pairs: int, alpha: float) -> float:
-        """Return half the width of the interval of the mean with so many pairs, if no other rare outcomes came."""
-        return _asymptotic_half_width(pairs, self.deviation, alpha / 2)
+        """Return half the width of the interval of the mean with so many pairs, if no other rare outcomes came.
+
+        The asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and A. Ramdas,
+        "Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52, 2024: with n
+        values and their standard deviation sd
+
+            mean ± sd sqrt(2 (n rho² + 1) / (n² rho²) log(sqrt(n rho² + 1) / alpha)),
+
+        which is tightest at n = n0 for about rho = sqrt((-2 log(alpha) + log(1 - 2 log(alpha))) / n0): here at
+        `MINIMUM_PAIRS`, and with half of `alpha`, since rare outcomes take the other half.
+        """
+        log_alpha = math.log(alpha / 2)
+        rho2 = (-2 * log_alpha + math.log(1 - 2 * log_alpha)) / MINIMUM_PAIRS
+        scaled = pairs * rho2 + 1
+        return self.deviation * math.sqrt(2 * scaled / (pairs**2 * rho2) * (math.log(scaled) / 2 - log_alpha))
 
     def bounds(self, pairs: int, alpha: float) -> tuple[float, float]:
         """Return bounds of the mean with so many pairs, of whose rare outcomes the true shares may be others."""
@@ -132,20 +145,3 @@ class Differences(NamedTuple):
 def _robust_deviation(values: np.ndarray) -> float:
     low, high = np.quantile(values, (0.25, 0.75))
     return float(high - low) / _QUARTILES
-
-
-def _asymptotic_half_width(count: int, deviation: float, alpha: float) -> float:
-    """Return half the width of an interval of the mean of many values, which is tightest at `MINIMUM_PAIRS`.
-
-    The asymptotic confidence sequence of I. Waudby-Smith, D. Arbour, R. Sinha, E. H. Kennedy and A. Ramdas,
-    "Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52, 2024: with n
-    values and their standard deviation sd
-
-        mean ± sd sqrt(2 (n rho² + 1) / (n² rho²) log(sqrt(n rho² + 1) / alpha)),
-
-    which is tightest at n = n0 for about rho = sqrt((-2 log(alpha) + log(1 - 2 log(alpha))) / n0).
-    """
-    log_alpha = math.log(alpha)
-    rho2 = (-2 * log_alpha + math.log(1 - 2 * log_alpha)) / MINIMUM_PAIRS
-    scaled = count * rho2 + 1
-    return deviation * math.sqrt(2 * scaled / (count**2 * rho2) * (math.log(scaled) / 2 - log_alpha))

@@ -50,11 +50,6 @@ class Claim:
         """Return the file of this part's steps, as a rank records them."""
         return self.file.with_suffix(f".rank{rank:05d}.hdf5")
 
-    @property
-    def film(self) -> Path:
-        """The film of the first episode."""
-        return self.file.parent.parent / "episode_000000.mp4"
-
     def release(self) -> None:
         """Give the part back: what it has of episodes stays."""
         self.opened.close()

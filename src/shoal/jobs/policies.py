@@ -18,6 +18,7 @@ from shoal.config import PlayConfig
 from shoal.config.plain import from_plain
 from shoal.envs.building import VecEnv
 from shoal.errors import UsageError
+from shoal.learn.episodes import Actor
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
 from shoal.learn.export import METADATA
 from shoal.learn.groups import World
@@ -33,19 +34,11 @@ _BLOCK = 64
 """Steps of random actions that are drawn at once."""
 
 
-class JobPolicy(Protocol):
-    """Maps observations to actions, an episode in each environment."""
+class JobPolicy(Actor, Protocol):
+    """Maps observations to actions, float32, on the device of the environments; an episode in each of these."""
 
     def begin(self, indices: Sequence[int], seed: int) -> None:
         """Begin new episodes in all environments. `indices` are those of the episodes, one for each environment."""
-        ...
-
-    def __call__(self, observations: TensorDict) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions), float32, on the device of the environments."""
-        ...
-
-    def reset(self, dones: torch.Tensor) -> None:
-        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
         ...
 
 

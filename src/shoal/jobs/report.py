@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from shoal.plan.job import JobFiles
 from shoal.shell import join_command
 
 _STYLE = """
@@ -150,7 +151,7 @@ def _troubles(jobs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _films(jobs: Sequence[Mapping[str, Any]], out: Path) -> str:
-    names = [job["name"] for job in jobs if (out / job["name"] / "episode_000000.mp4").is_file()]
+    names = [job["name"] for job in jobs if JobFiles(out / job["name"]).film.is_file()]
     films = (
         f"<figure><figcaption>{escape(name)}</figcaption>"
         f'<video controls preload="metadata" src="./{quote(name)}/episode_000000.mp4"></video></figure>'

@@ -16,14 +16,14 @@ from shoal.checks.film import choose_gl
 from shoal.config.plain import from_plain
 from shoal.envs.building import VecEnv, build_vec_env
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import ShoalError, TrainingFailedError
+from shoal.errors import TrainingFailedError, reason_of
 from shoal.jobs.episodes import run_part
 from shoal.jobs.ledger import Claim, Ledger, state_of
 from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
 from shoal.jobs.recording import Recording
 from shoal.jobs.results import write_summary
 from shoal.learn.groups import World, group_timeout, process_group
-from shoal.plan.job import Job, Part
+from shoal.plan.job import Job, JobFiles, Part
 from shoal.plan.spec import EvaluateSpec
 from shoal.seeds import derived_seed
 from shoal.signals import ERRORS, StopRequests
@@ -106,7 +106,7 @@ class _Worker:
             if self._stop.first is not None:
                 raise
             self._free()
-            reason = f"{type(error).__name__}: {error}" if not isinstance(error, ShoalError) else str(error)
+            reason = reason_of(error)
             self._ledger.fail(claim, reason, traceback.format_exc())
             has_failed = state_of(self._ledger.out, job) == "failed"
             what = "The job failed" if has_failed else "It is tried again"
@@ -146,7 +146,8 @@ class _Worker:
             with self._ledger.folder.open(claim.recording_file(self._world.rank), "w+") as file:
                 recording.write(file)
         if reel is not None:
-            make_film(reel.cut(), claim.film, choose_gl(self._world.device, os.environ), self._ledger.folder)
+            film = JobFiles(self._ledger.out / job.name).film
+            make_film(reel.cut(), film, choose_gl(self._world.device, os.environ), self._ledger.folder)
 
     def _mark(self) -> None:
         """Mark progress; stop after a signal."""

@@ -1,18 +1,18 @@
 """The plan of an evaluation: its jobs, and where its workers run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shoal.config import LaunchConfig
 from shoal.config.evaluate import EvaluateConfig
+from shoal.config.plain import shared_fields
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.plan.job import Job
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
 from shoal.plan.nodes import Nodes
-from shoal.plan.ranks import stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import EvaluateSpec
 
@@ -34,7 +34,7 @@ class EvaluatePlan(LaunchPlan):
         config = self.config
         return EvaluateSpec(
             **self.node_fields(run, log_dir),
-            config=LaunchConfig(**{each.name: getattr(config, each.name) for each in fields(LaunchConfig)}),
+            config=LaunchConfig(**shared_fields(LaunchConfig, config)),
             # The jobs need no process group. Ranks that a launcher started have one, which their policies may use.
             backend=self.backend if self.rank is not None else None,
             jobs=self.jobs,
@@ -70,8 +70,7 @@ def plan_evaluation(
             f"Host {apart} does not see --log-root {config.log_root}, where workers take their jobs from: pass "
             "--log-root with a directory that all machines share."
         )
-    notes = tuple(note for note in (*launch.notes, stale_rank_note(environ)) if note)
-    plan = EvaluatePlan(**launch.shared(config=config, notes=notes), jobs=tuple(jobs))
+    plan = EvaluatePlan(**launch.shared(config=config), jobs=tuple(jobs))
     refuse_unwritable("--out", Path(config.out or config.log_root))
     plan.refuse_unwritable_logs(environ)
     return plan

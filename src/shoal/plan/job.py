@@ -76,3 +76,5 @@ class JobFiles:
     """One JSON object a line about the time of each part."""
     summary = Below("summary.json")
     """Statistics of the job."""
+    film = Below("episode_000000.mp4")
+    """The film of the first episode."""

@@ -1,19 +1,20 @@
 """The plan of a launch, whatever its workers do: mode, nodes and devices. What cannot be done is refused here."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from shoal.config import LaunchConfig
-from shoal.errors import UsageError
+from shoal.config.plain import shared_fields
+from shoal.errors import UsageError, counted
 from shoal.machine.gpus import VisibleGpus
 from shoal.machine.host import why_unwritable
 from shoal.machine.network import through
 from shoal.plan.devices import GpuIds, parse_gpu_ids, plan_workers
 from shoal.plan.launchers import Launcher, launcher_of
 from shoal.plan.nodes import NodePlan, Nodes, choose_backend
-from shoal.plan.ranks import Rank, joined_rank
+from shoal.plan.ranks import Rank, joined_rank, stale_rank_note
 from shoal.plan.rundir import RunDir
 from shoal.plan.slurm import has_own_gpus
 
@@ -40,12 +41,17 @@ class LaunchPlan:
 
     def shared(self, **changes: Any) -> dict[str, Any]:  # noqa: ANN401  Fields of any type.
         """Return the fields of this class by name, with changes, for a plan that has more."""
-        return {each.name: getattr(self, each.name) for each in fields(LaunchPlan)} | changes
+        return shared_fields(LaunchPlan, self) | changes
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Device of each worker of `nodes`, in the order of their ranks."""
         return tuple(device for node in self.nodes for device in node.devices)
+
+    @property
+    def workers(self) -> str:
+        """Number of workers, and their devices, in words."""
+        return f"{counted(self.world_size, 'worker')} on {', '.join(dict.fromkeys(self.devices))}"
 
     @property
     def backend(self) -> Literal["nccl", "gloo"] | None:
@@ -110,6 +116,7 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
     found = probe_hosts() if probe_hosts else _plan_local(config, rank, parse_gpu_ids(config.gpu_ids), environ, gpus)
     world_size = rank.world_size if rank else sum(len(node.devices) for node in found.nodes)
     spawned = world_size > 1 or spawns or config.hosts
+    stale = stale_rank_note(environ)
     return LaunchPlan(
         config=config,
         tasks=tuple(tasks),
@@ -118,7 +125,7 @@ def plan_launch(  # noqa: PLR0913  What training and evaluation differ in is by 
         rendezvous=found.rendezvous,
         world_size=world_size,
         rank=rank,
-        notes=found.notes,
+        notes=(*found.notes, stale) if stale else found.notes,
     )
 
 

@@ -17,7 +17,6 @@ from shoal.machine.gpus import VisibleGpus
 from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
 from shoal.plan.launchers import Launcher, launcher_of
 from shoal.plan.nodes import Nodes
-from shoal.plan.ranks import stale_rank_note
 from shoal.plan.resume import changes_since, find_start
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.plan.spec import Start, TrainSpec
@@ -110,7 +109,7 @@ def plan_training(
     if launch.leads and start is None:
         config, start = with_teacher(config)
     change = changes_since(config, start, world_size, num_envs)
-    notes = (*launch.notes, stale_rank_note(environ), spec.note, *spec.check_env(config.env), *passed_over, change)
+    notes = (*launch.notes, spec.note, *spec.check_env(config.env), *passed_over, change)
     notes = (*notes, _wandb_note(config, continued))
     # From here on files are named so that they are found from any working directory.
     config = replace(

@@ -18,7 +18,7 @@ from shoal.plan.rundir import RunDir
 from shoal.reading import parse_object, read_bytes, refusing
 from shoal.sweep.file import metric_of
 
-_COLUMNS = ("trial", "state", "score", "iterations")
+COLUMNS = ("trial", "state", "score", "iterations")
 _WIDTH, _HEIGHT, _EDGE = 800, 240, 60
 """Of a plot, and of the space around its axes [px]."""
 
@@ -27,7 +27,7 @@ def write_results(folder: Path, sweep: SweepFile, rows: Sequence[Mapping[str, An
     """Write the table of all trials as CSV, JSON and HTML."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*_COLUMNS, *sweep.parameters, "run"])
+    lines.writerow([*COLUMNS, *sweep.parameters, "run"])
     lines.writerows([*cells_of(sweep, row), row["run"]] for row in rows)
     Folder(folder).write(folder / "results.csv", text.getvalue())
     results = {"shoal": __version__, "sweep": to_plain(sweep), "metric": metric_of(sweep), "trials": rows}
@@ -38,7 +38,7 @@ def write_results(folder: Path, sweep: SweepFile, rows: Sequence[Mapping[str, An
 def cells_of(sweep: SweepFile, row: Mapping[str, Any]) -> list[Any]:
     """Return the cells of a trial in the table: number, state, score, iterations, and the value of each parameter."""
     values = [row["parameters"].get(name, "") for name in sweep.parameters]
-    known = [row[name] for name in _COLUMNS]
+    known = [row[name] for name in COLUMNS]
     return known + [json.dumps(each) if isinstance(each, list) else each for each in values]
 
 
@@ -64,7 +64,7 @@ def losses_of(run: RunDir) -> Path:
 
 def _report(sweep: SweepFile, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the page: the table, the scores in the order of the trials, and against each parameter."""
-    header = [*_COLUMNS, *sweep.parameters, "error"]
+    header = [*COLUMNS, *sweep.parameters, "error"]
     content = f"<h1>Sweep {escape(sweep.name)}</h1><p>{escape(sweep.task)}: {escape(metric_of(sweep))}, "
     content += f"{escape(sweep.direction)}d. Hollow circles are pruned trials.</p>"
     content += table("trials", header, ([*map(shown, cells_of(sweep, row)), row["error"] or "-"] for row in rows))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean
+from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean, reason_of
 from shoal.heartbeat import Heartbeat
 from shoal.launch.modes import without
 from shoal.launch.run_record import record_launch
@@ -34,20 +34,14 @@ from shoal.worker import run_worker
 
 logger = logging.getLogger(__name__)
 
+_OnRow = Callable[[Any], None] | None
 _ALONE = Rank(rank=0, local_rank=0, world_size=1, local_world_size=1)
 """The rank of a worker in the training of its trial."""
 _MOST_LOSSES = 3
 """How often a trial may lose its worker until it has failed."""
 
 
-def run_trials(
-    spec: SweepSpec,
-    rank: Rank,
-    *,
-    stop: StopRequests,
-    on_row: Callable[[Any], None] | None,
-    beat: Heartbeat,
-) -> None:
+def run_trials(spec: SweepSpec, rank: Rank, *, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
     """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
 
     `on_row` is called with a row for each trial that begins or ends.
@@ -81,14 +75,7 @@ class _TrialStop(StopRequests):
 class _Worker:
     """One rank at work."""
 
-    def __init__(
-        self,
-        spec: SweepSpec,
-        rank: Rank,
-        stop: StopRequests,
-        on_row: Callable[[Any], None] | None,
-        beat: Heartbeat,
-    ) -> None:
+    def __init__(self, spec: SweepSpec, rank: Rank, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
         self._spec, self._stop, self._on_row, self._beat = spec, stop, on_row, beat
         self.device = spec.nodes[0].devices[rank.local_rank]
         self._number = rank.rank
@@ -110,7 +97,7 @@ class _Worker:
                 self._refuse_after_signal(error)
                 if isinstance(error, WorkerLostError):
                     raise
-                reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+                reason = reason_of(error)
                 details = error.details if isinstance(error, ShoalError) else ""
                 trial.run.folder.write(trial.run.path / "traceback.txt", details or traceback.format_exc())
                 logger.warning("Trial %d failed (%s).", trial.trial.number, reason.partition("\n")[0])
