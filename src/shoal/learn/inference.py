@@ -34,20 +34,15 @@ class InferencePolicy(nn.Module):
         return _Exportable(copy.deepcopy(self.network), self.num_observations)
 
 
-class _Exportable(nn.Module):
+class _Exportable(nn.Sequential):
     """The network with what rsl_rl's exportable models tell about themselves."""
 
-    is_recurrent = False
     input_names = ("obs",)
     output_names = ("actions",)
 
     def __init__(self, network: nn.Module, num_observations: int) -> None:
-        super().__init__()
-        self.network, self.num_observations = network, num_observations
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions)."""
-        return self.network(observations)
+        super().__init__(network)
+        self.num_observations = num_observations
 
     def get_dummy_inputs(self) -> tuple[torch.Tensor]:
         """Return an input of one row."""
