@@ -4,7 +4,6 @@ Gradients and moments are averaged by the process group of torch, as with every 
 second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction anew in each call.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import skrl
 import skrl.agents.jax.ppo.ppo as ppo_module
 import torch
 import torch.distributed as dist
+from jax.flatten_util import ravel_pytree
 from rsl_rl.env import VecEnv
 from skrl.agents.jax.ppo import PPO
 from skrl.memories.jax import RandomMemory
@@ -170,12 +170,8 @@ def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or 
 
 def _mean_over_ranks(tree: Any, world: World) -> Any:  # noqa: ANN401  A tree of arrays.
     """Return the mean of a tree over all ranks, in one all_reduce."""
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    vector = _to_torch(jnp.concatenate([leaf.ravel() for leaf in leaves]))
-    mean = jnp.from_dlpack(world.sum_(vector).div_(world.size))
-    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
-    parts = [mean[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, parts)
+    vector, to_tree = ravel_pytree(tree)
+    return to_tree(jnp.from_dlpack(world.sum_(_to_torch(vector)).div_(world.size)))
 
 
 def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> tuple[Any, Any]:
