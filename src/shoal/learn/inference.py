@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.utils import resolve_obs_groups
@@ -87,6 +88,14 @@ class FlatObservations:
             return inputs
         final = self(extras["final_observation"])
         return {name: torch.where(cut.unsqueeze(1), final[name], rows) for name, rows in inputs.items()}
+
+    def spaces(self, num_actions: int, limit: float) -> dict[str, Any]:
+        """Return the spaces of Gymnasium of an agent, by name. `limit` is the largest magnitude of an action."""
+        from gymnasium.spaces import Box
+
+        names = {"actor": "observation_space", "critic": "state_space"}
+        inputs = {names[name]: Box(-np.inf, np.inf, (size,), np.float32) for name, size in self.sizes.items()}
+        return inputs | {"action_space": Box(-limit, limit, (num_actions,), np.float32)}
 
     def policy(self, network: nn.Module) -> InferencePolicy:
         """Return a policy of the set `actor`, whose `network` has no exploration noise."""

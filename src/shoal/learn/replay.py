@@ -1,4 +1,4 @@
-"""Replay buffer of off-policy learners, on the device of the environments."""
+"""The newest steps of all environments, on their device: a replay buffer, or the rollout of one iteration."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -30,23 +30,25 @@ class Replay:
         self.capacity = capacity
         self.steps = 0
         """Steps that were added so far."""
-        self._data: Any = None  # A TensorDict, made for the first step: play and export need none.
+        self.data: Any = None
+        """A TensorDict of the stored steps; None before the first, as play and export need none."""
 
-    def add(self, transition: Mapping[str, torch.Tensor]) -> None:
+    def add(self, transition: Mapping[str, torch.Tensor | TensorDict]) -> None:
         """Store one step of all environments, in the place of the oldest."""
-        if self._data is None:
+        if self.data is None:
             step = TensorDict({**transition}, batch_size=transition["rewards"].shape)
-            self._data = step.expand(self.capacity, *step.shape).clone()
-        self._data[self.steps % self.capacity].update_(transition)
+            with torch.inference_mode(mode=False):
+                self.data = step.expand(self.capacity, *step.shape).clone()
+        self.data[self.steps % self.capacity].update_(transition)
         self.steps += 1
 
     def since(self, step: int) -> TensorDict:
         """Return copies of the steps from `step` on."""
-        return self._data[torch.arange(step, self.steps, device=self._data["rewards"].device) % self.capacity]
+        return self.data[torch.arange(step, self.steps, device=self.data["rewards"].device) % self.capacity]
 
     def sample(self, size: int, num_steps: int, gamma: float) -> Batch:
         """Return `size` transitions over up to `num_steps` steps, drawn uniformly."""
-        rewards = self._data["rewards"]
+        rewards = self.data["rewards"]
         device = rewards.device
         stored = min(self.steps, self.capacity)
         oldest = self.steps - stored
@@ -54,7 +56,7 @@ class Replay:
         envs = torch.randint(rewards.shape[1], (size,), device=device)
 
         def rows(name: str, steps: torch.Tensor) -> torch.Tensor:
-            return self._data[name][steps % self.capacity, envs]
+            return self.data[name][steps % self.capacity, envs]
 
         rewards, discounts = rows("rewards", starts), torch.full((size,), gamma, device=device)
         last = starts

@@ -4,6 +4,7 @@ Gradients and moments are averaged by the process group of torch, as with every 
 second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction anew in each call.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from shoal.config.skrl import SkrlJaxConfig
 from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.learner import Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings, spaces_of
+from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings
 from shoal.learn.skrl.rollout import AgentLearner, pooled_advantages
 from shoal.learn.training_env import TrainingEnv
 
@@ -41,7 +42,7 @@ class SkrlJaxLearner(AgentLearner):
         self.config = config
         settings = skrl.config.jax
         settings.key = _drawn()  # Equal on all ranks, as the first weights are.
-        spaces = {**spaces_of(self.inputs, env.num_actions), "device": settings.device}
+        spaces = {**self.inputs.spaces(env.num_actions, math.inf), "device": settings.device}
         self._policy: Any
         self._value: Any
         self._policy, self._value = _make_models(config, world, spaces)

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import gymnasium
-import numpy as np
 import skrl.agents.torch.ppo as skrl_ppo
 import skrl.agents.torch.ppo.ppo as ppo_module
 import skrl.agents.torch.sac as skrl_sac
@@ -29,7 +27,6 @@ from torch.distributions.transforms import TanhTransform
 
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World, normalised_over_ranks
-from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
 from shoal.learn.skrl.rollout import AgentLearner, pooled_advantages
 
@@ -40,8 +37,8 @@ class SkrlLearner(AgentLearner, TorchLearner):
     def __init__(self, env: VecEnv, config: SkrlConfig, world: World) -> None:
         super().__init__(env, config, world)
         self.config = config
-        limit = np.inf if config.class_name == "PPO" else config.action_limit
-        spaces = {**spaces_of(self.inputs, env.num_actions, limit), "device": world.device}
+        limit = math.inf if config.class_name == "PPO" else config.action_limit
+        spaces = {**self.inputs.spaces(env.num_actions, limit), "device": world.device}
         make = {"PPO": _make_ppo, "SAC": _make_sac, "TD3": _make_td3}[config.class_name]
         self.agent: Any = make(config, env.num_envs, spaces, world)
         self.agent.init()
@@ -124,13 +121,6 @@ class SkrlLearner(AgentLearner, TorchLearner):
         rate = next(iter(self.optimizers.values())).param_groups[0]["lr"]
         spread = self.agent.tracking_data.get("Policy / Standard deviation")
         return {"Loss/learning_rate": float(rate)} | ({"Policy/mean_std": float(spread[-1])} if spread else {})
-
-
-def spaces_of(inputs: FlatObservations, num_actions: int, limit: float = np.inf) -> Mapping[str, gymnasium.Space[Any]]:
-    """Return the spaces of an agent. `limit` is the largest magnitude of an action."""
-    sizes = {"observation_space": inputs.sizes["actor"], "state_space": inputs.sizes["critic"]}
-    spaces = {name: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in sizes.items()}
-    return spaces | {"action_space": gymnasium.spaces.Box(-limit, limit, (num_actions,), np.float32)}
 
 
 class Perceptron(nn.Module):
