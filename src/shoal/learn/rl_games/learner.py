@@ -140,10 +140,8 @@ class RlGamesLearner(TorchLearner):
         """Restore networks, and unless `weights_only` optimizers and schedule."""
         super().restore(state, weights_only=weights_only)
         if not weights_only:
-            self.agent.last_lr, self.agent.entropy_coef = (
-                state["last_lr"],
-                state.get("entropy_coef", self.agent.entropy_coef),
-            )
+            self.agent.last_lr = state["last_lr"]
+            self.agent.entropy_coef = state.get("entropy_coef", self.agent.entropy_coef)
             for part in self._parts:
                 part.epoch_num = state["epoch"]
 
