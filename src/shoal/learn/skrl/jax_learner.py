@@ -137,8 +137,19 @@ class SkrlJaxLearner(AgentLearner):
                 self.steps = int(state["steps"])
 
     def policy(self) -> Policy:
-        """Return the policy without noise, as a network of torch."""
-        return self.inputs.policy(_to_network(self)).to(self.world.device)
+        """Return the policy without noise, with its normaliser, as a network of torch."""
+        parameters = self._policy.state_dict.params["params"]
+        network = Perceptron(self.inputs.sizes["actor"], len(parameters["log_std"]), self.config.hidden_dims)
+        layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
+        with torch.no_grad():
+            for index, layer in enumerate(layers):
+                layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
+                layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
+        scaler = self.agent.checkpoint_modules.get("observation_preprocessor")
+        if scaler is not None:
+            mean, variance = _to_torch(scaler.running_mean), _to_torch(scaler.running_variance)
+            network.normalise(mean, variance, scaler.epsilon, scaler.clip_threshold)
+        return self.inputs.policy(network).to(self.world.device)
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""
@@ -263,23 +274,3 @@ def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) ->
 
         settings["learning_rate_scheduler"] = pooled_kladaptive
     return settings
-
-
-def _to_network(learner: SkrlJaxLearner) -> torch.nn.Module:
-    """Return normaliser and policy as a network of torch."""
-    config, parameters = learner.config, learner._policy.state_dict.params["params"]  # noqa: SLF001
-    network = Perceptron(learner.inputs.sizes["actor"], len(parameters["log_std"]), config.hidden_dims)
-    layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
-    with torch.no_grad():
-        for index, layer in enumerate(layers):
-            layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
-            layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
-        scaler = learner.agent.checkpoint_modules.get("observation_preprocessor")
-        if scaler is not None:
-            network.normalise(
-                _to_torch(scaler.running_mean),
-                _to_torch(scaler.running_variance),
-                scaler.epsilon,
-                scaler.clip_threshold,
-            )
-    return network.eval()
