@@ -10,7 +10,7 @@ import logging
 import platform
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,10 +55,6 @@ class WorkerReport:
     """Pooled metrics of the last iteration; empty without one."""
     distance: dict[str, float] = field(default_factory=dict[str, float])
     """Measurements of `learn.collective_latency`, if `probe` is set."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return asdict(self)
 
 
 def run_worker(  # noqa: PLR0913  All by name.

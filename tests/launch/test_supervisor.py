@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -111,7 +111,7 @@ def failed(rank: int, error: str, *, is_secondary: bool = False, at: float = 0.0
 
 def done(rank: int) -> ExitRecord:
     report = WorkerReport(rank=rank, host="n", device="cpu", iteration=3, digest="same", last_row={})
-    return ExitRecord(rank=rank, host="n", ending="done", time=0.0, report=report.to_plain())
+    return ExitRecord(rank=rank, host="n", ending="done", time=0.0, report=asdict(report))
 
 
 def supervise(

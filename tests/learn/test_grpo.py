@@ -32,7 +32,8 @@ def learner() -> Any:
 
 def samples_of(learner: Any, ratios: list[float]) -> TensorDict:
     """Samples whose actions have become so many times as likely. They are the means of the present policy."""
-    observations = learner._rollout["observations"][0][: len(ratios)].clone()
+    observations: Any = new_loop("grpo").env.get_observations()
+    observations = observations.select(*learner.actor.obs_groups)[: len(ratios)].clone()
     with torch.no_grad():
         learner.actor(observations, stochastic_output=True)
         actions = learner.actor.output_mean.clone()

@@ -12,7 +12,7 @@ CAPACITY, NUM_ENVS, GAMMA = 7, 3, 0.9
 
 def filled(num_steps: int, ended: dict[tuple[int, int], bool]) -> Replay:
     """Steps whose observation and reward say which they are; `ended` tells of each end whether it was a failure."""
-    replay = Replay(CAPACITY, NUM_ENVS, 1, {"actor": 1, "critic": 2}, "cpu")
+    replay = Replay(CAPACITY)
     for step in range(num_steps):
         name = torch.tensor([[100.0 * env + step] for env in range(NUM_ENVS)])
         ends = torch.tensor([(step, env) in ended for env in range(NUM_ENVS)])

@@ -12,6 +12,8 @@ from support.learner_agents import AGENTS
 from support.learner_probes import SEED, run_invariance, run_probes
 from support.ranks import run_on_ranks
 
+from shoal.seeds import derived_seed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -364,7 +366,8 @@ def test_workers_end_with_one_digest(ranks: list[dict[str, Any]]) -> None:
 def test_workers_see_and_do_unlike_things(ranks: list[dict[str, Any]], scratch: Path) -> None:
     assert ranks
     first, second = (
-        json.loads((scratch / f"first_step_{SEED + rank}.json").read_text(encoding="utf-8")) for rank in range(2)
+        json.loads((scratch / f"first_step_{derived_seed(SEED, rank)}.json").read_text(encoding="utf-8"))
+        for rank in range(2)
     )
     assert first["observations"] != second["observations"]
     # The observations are so near to each other that the policy means about the same; the rest is its noise.

@@ -9,7 +9,7 @@ import copy
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -472,4 +472,4 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
     )
     place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
     report, _ = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
-    return report.to_plain()
+    return asdict(report)

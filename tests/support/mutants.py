@@ -93,7 +93,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("discounts * gamma, discounts)", "discounts, discounts)"),
         ('terminated=rows("terminated", last)', 'terminated=rows("terminated", starts)'),
         ('next_actor=rows("next_actor", last)', 'next_actor=rows("next_actor", starts)'),
-        ("steps % self.capacity * self.num_envs + envs", "steps % self.capacity + envs"),
+        ("[steps % self.capacity, envs]", "[(steps + 1) % self.capacity, envs]"),
         ("stored - num_steps + 1)", "stored - num_steps + 2)"),
     ],
     "learn/grpo.py": [

@@ -64,18 +64,14 @@ def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
     """
     if config.viewer == "native":
         check_display(os.environ)
-        spec, model, device = _find(config)
-
-        from shoal.viewer.native import show as show_native
-
-        show_native(config, spec, model, device, print_line=print_line)
     else:
         config = replace(config, viewer_port=free_viewer_port(config))
-        spec, model, device = _find(config)
-
-        from shoal.viewer.web import show as show_web
-
-        show_web(config, spec, model, device, print_line=print_line)
+    spec, model, device = _find(config)
+    if config.viewer == "native":
+        from shoal.viewer.native import show as show_in_viewer
+    else:
+        from shoal.viewer.web import show as show_in_viewer
+    show_in_viewer(config, spec, model, device, print_line=print_line)
 
 
 def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:

@@ -21,9 +21,7 @@ from shoal.errors import UsageError
 from shoal.learn.episodes import Actor
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
 from shoal.learn.export import METADATA
-from shoal.learn.groups import World
 from shoal.learn.inference import concatenated
-from shoal.learn.learners import build_learner
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.job import Job
 from shoal.reading import parse_json, refusing
@@ -143,7 +141,7 @@ class CheckpointPolicy(DevicePolicy):
         learner = job.learner or spec.learner
         agent = from_plain(spec.agent_of(learner), job.agent or {}, "agent")
         config = PlayConfig(task=job.task, learner=learner, agent=agent)
-        self._trained = TrainedPolicy(build_learner(env, config, World(device=str(device))), learner)
+        self._trained = TrainedPolicy(env, config, device)
         self.load(Path(job.policy))
         super().__init__(job.policy, self._trained, env, device)
 

@@ -63,7 +63,7 @@ class ExitRecord:
     @classmethod
     def of_report(cls, report: WorkerReport) -> ExitRecord:
         """Return the record of a rank that is done."""
-        return cls(rank=report.rank, host=report.host, ending="done", time=time.time(), report=report.to_plain())
+        return cls(rank=report.rank, host=report.host, ending="done", time=time.time(), report=asdict(report))
 
     @classmethod
     def of_error(cls, error: BaseException, rank: Rank, *, place: str = "") -> ExitRecord:

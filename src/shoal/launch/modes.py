@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -210,7 +210,7 @@ def _share_spec(store: SignedStore, rank: Rank, spec: SpecT) -> SpecT:
 
 def _gather(store: SignedStore, rank: Rank, report: WorkerReport) -> list[WorkerReport]:
     """Return the reports of all ranks on rank 0, and its own on every other rank."""
-    store.set(f"{_REPORT}/{rank.rank}", json.dumps(report.to_plain()))
+    store.set(f"{_REPORT}/{rank.rank}", json.dumps(asdict(report)))
     if rank.rank != 0:
         return [report]
     keys = [f"{_REPORT}/{each}" for each in range(rank.world_size)]

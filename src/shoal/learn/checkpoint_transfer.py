@@ -7,7 +7,7 @@ checkpoint threads to rank 0 in a group of their own: collectives of two threads
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,9 @@ def local_copy(model: Path, world: World) -> Iterator[Path]:
     if len(set(sums)) == 1:
         yield model
         return
-    names: list[str] = []
-    if world.is_first:
-        is_checkpoint = model.name == MODEL
-        names = (
-            sorted(path.name for path in model.parent.iterdir() if path.is_file()) if is_checkpoint else [model.name]
-        )
+    names = [model.name]
+    if world.is_first and model.name == MODEL:
+        names = sorted(path.name for path in model.parent.iterdir() if path.is_file())
     with tempfile.TemporaryDirectory(prefix="shoal-checkpoint-") as scratch:
         has_it = local_sum == sums[0]
         directory = Path(scratch) / model.parent.name
@@ -98,17 +95,15 @@ def _broadcast_file(source: Path, target: Path | None, world: World) -> None:
     """Send a file of rank 0 to all ranks, a chunk at a time; those with a `target` write it there."""
     size = torch.tensor([source.stat().st_size if world.is_first else 0], device=world.device)
     dist.broadcast(size, src=0)
-    left = int(size.item())
-    with ExitStack() as stack:
-        read = stack.enter_context(opened(source)) if world.is_first else None
-        write = stack.enter_context(target.open("wb")) if target is not None else None
-        while left:
-            chunk = torch.empty(min(left, _CHUNK_BYTES), dtype=torch.uint8)
-            buffer: Any = chunk.numpy()
-            if read is not None and read.readinto(buffer) < len(chunk):
+    content = torch.empty(int(size.item()), dtype=torch.uint8)
+    buffer: Any = content.numpy()
+    if world.is_first:
+        with opened(source) as file:
+            if file.readinto(buffer) < len(content):
                 raise EOFError(f"{source} was truncated while it was read")
-            sent = chunk.to(world.device)
-            dist.broadcast(sent, src=0)
-            if write is not None:
-                sent.cpu().numpy().tofile(write)
-            left -= len(chunk)
+    for chunk in content.split(_CHUNK_BYTES):
+        sent = chunk.to(world.device)
+        dist.broadcast(sent, src=0)
+        chunk.copy_(sent)
+    if target is not None:
+        buffer.tofile(target)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
@@ -105,13 +105,13 @@ class HostCopy:
         self._device = device
         self._done: torch.cuda.Event | None = None
         # On a GPU first on the device, in the training's stream; from there to the host in another stream.
-        self._copy = _map_tensors(state, torch.clone)
+        self._copy = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), state)
         if device.startswith("cuda"):
             self._on_device = self._copy  # Kept until the second copy is done.
             stream = torch.cuda.Stream(device)
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                self._copy = _map_tensors(self._on_device, _to_host)
+                self._copy = tree_map_only(torch.Tensor, _to_host, self._on_device)
                 self._done = torch.cuda.Event()
                 self._done.record(stream)
 
@@ -122,17 +122,6 @@ class HostCopy:
             with torch.cuda.device(self._device):
                 self._done.synchronize()
         return self._copy
-
-
-def _map_tensors(state: Any, copy: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """Return the same nesting with `copy` of each tensor."""
-    if isinstance(state, torch.Tensor):
-        return copy(state.detach())
-    if isinstance(state, dict):
-        return {name: _map_tensors(value, copy) for name, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(_map_tensors(value, copy) for value in state)
-    return state
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

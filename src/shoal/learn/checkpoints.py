@@ -79,10 +79,8 @@ def _write_checkpoint(
     run: RunDir, snapshot: Snapshot, learner: Mapping[str, Any], transfer: CheckpointTransfer | None
 ) -> None:
     """Write rank 0's files, wait for those of the others, and rename the directory. A failure removes it."""
-    folder, final, unfinished = (
-        run.folder,
-        *(each(snapshot.iteration) for each in (run.checkpoint_dir, run.unfinished_dir)),
-    )
+    folder = run.folder
+    final, unfinished = run.checkpoint_dir(snapshot.iteration), run.unfinished_dir(snapshot.iteration)
     try:
         folder.make(unfinished)
         sums = {MODEL: _write(folder, unfinished / MODEL, _serialized(learner))}

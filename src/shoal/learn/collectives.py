@@ -41,31 +41,22 @@ class CollectiveTimer:
     """Sums up the time that this rank has spent in collectives: the host's, or with a GPU the device's."""
 
     def __init__(self) -> None:
-        self._seconds = 0.0
-        self._events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()  # Around collectives, in order.
-        self._sizes = Counter[int]()
-        self.last_sizes = self._sizes
-        """How many collectives there were between the last two calls of `take`, by the numbers that they sent."""
-
-    def add(self, seconds: float) -> None:
-        """Add the duration of a collective [s]."""
-        self._seconds += seconds
-
-    def add_events(self, before: torch.cuda.Event, after: torch.cuda.Event) -> None:
-        """Add a collective that the device runs between two events."""
-        self._events.append((before, after))
-
-    def count(self, numbers: int) -> None:
-        """Count a collective that sends so many numbers."""
-        self._sizes[numbers] += 1
+        self.seconds = 0.0
+        """Durations of collectives that are done [s]."""
+        self.events: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        """Before and after each collective that the device runs, in order."""
+        self.sizes = Counter[int]()
+        """How many collectives there were, by the numbers that they sent."""
+        self.last_sizes = self.sizes
+        """The same between the last two calls of `take`."""
 
     def take(self) -> float:
         """Return the time since the last call [s]. Does not synchronise: unfinished collectives count next time."""
-        self.last_sizes, self._sizes = self._sizes, Counter[int]()
-        while self._events and self._events[0][1].query():
-            before, after = self._events.popleft()
-            self._seconds += before.elapsed_time(after) / 1000
-        seconds, self._seconds = self._seconds, 0.0
+        self.last_sizes, self.sizes = self.sizes, Counter[int]()
+        while self.events and self.events[0][1].query():
+            before, after = self.events.popleft()
+            self.seconds += before.elapsed_time(after) / 1000
+        seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
@@ -94,17 +85,17 @@ def _instrumented(
     @wraps(function)
     def collective(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  Whatever torch takes and returns.
         phase = beat.enter("collective")
-        timer.count(max((each.numel() for each in arguments if isinstance(each, torch.Tensor)), default=1))
+        timer.sizes[max((each.numel() for each in arguments if isinstance(each, torch.Tensor)), default=1)] += 1
         if events is None:
             started = time.perf_counter()
             result = function(*arguments, **named)
-            timer.add(time.perf_counter() - started)
+            timer.seconds += time.perf_counter() - started
         else:
             events.renew()
             events.before.record()
             result = function(*arguments, **named)
             events.after.record()
-            timer.add_events(events.before, events.after)
+            timer.events.append((events.before, events.after))
         beat.enter(phase)
         return result
 

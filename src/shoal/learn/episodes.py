@@ -97,8 +97,7 @@ class _Counter:
 
     def __init__(self, env: VecEnv, count: int) -> None:
         """Count the first `count` environments."""
-        self._env = env
-        environments = self._environments = capabilities_of(env)
+        environments = capabilities_of(env)
         self._terms, self._metrics = environments.episode_terms, environments.metrics
         zeros = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         self._returns, self._lengths = zeros.clone(), torch.zeros_like(zeros, dtype=torch.int64)

@@ -50,7 +50,7 @@ def open_policy(config: PlayConfig, spec: TaskSpec, model: Path | None, device: 
             spread = float(config.agent_kind == "random")
             yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
         else:
-            policy = TrainedPolicy(build_learner(env, config, World(device=str(env.device))), config.learner)
+            policy = TrainedPolicy(env, config, env.device)
             policy.load(model)
             yield env, policy
 
@@ -130,15 +130,17 @@ def evaluate_learner(learner: Learner, env: VecEnv, world: World, *, num_envs: i
 class TrainedPolicy:
     """The policy of a learner, whose weights may be exchanged for those of another checkpoint."""
 
-    def __init__(self, learner: Learner, name: str) -> None:
-        self._learner, self._policy, self._name = learner, learner.policy(), name
+    def __init__(self, env: VecEnv, config: PlayConfig | ExportConfig, device: torch.device | str) -> None:
+        self.learner = build_learner(env, config, World(device=str(device)))
+        self._policy, self._name = self.learner.policy(), config.learner
 
-    def load(self, model: Path) -> None:
-        """Load the weights and normalisers of a checkpoint. Episodes go on, with their memory."""
+    def load(self, model: Path) -> int:
+        """Load the weights and normalisers of a checkpoint, and return its iteration. Episodes go on, with memory."""
         state = read_checkpoint(model)
         check_learner(state, self._name)
-        self._learner.restore(state, weights_only=True)
-        self._policy = self._learner.policy()
+        self.learner.restore(state, weights_only=True)
+        self._policy = self.learner.policy()
+        return int(state.get("iter", -1)) + 1
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:
         """Return actions of shape (num_envs, num_actions)."""

@@ -24,12 +24,8 @@ from shoal.config import ExportConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError, UsageError
 from shoal.files import Folder, folder_of
-from shoal.learn.checkpoints import read_checkpoint
-from shoal.learn.evaluation import build_env
-from shoal.learn.groups import World
+from shoal.learn.evaluation import TrainedPolicy, build_env
 from shoal.learn.learner import Learner
-from shoal.learn.learners import build_learner
-from shoal.plan.checkpoints import check_learner
 from shoal.sim.isolation import isolated
 from shoal.tasks.registry import TaskSpec
 
@@ -62,13 +58,10 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         ShoalError: The checkpoint cannot be read, or its policy cannot be exported.
     """
     with isolated("cpu"):
-        state = read_checkpoint(model)
         env = build_env(config, spec, "cpu", num_envs=1, seed=0)
-        learner = build_learner(env, config, World(device="cpu"))
-        check_learner(state, config.learner)
-        learner.restore(state, weights_only=True)
-        iteration = int(state["iter"]) + 1
-        return exportable_policy(learner, env, name=spec.name, checkpoint=checkpoint, iteration=iteration)
+        trained = TrainedPolicy(env, config, "cpu")
+        iteration = trained.load(model)
+        return exportable_policy(trained.learner, env, name=spec.name, checkpoint=checkpoint, iteration=iteration)
 
 
 def exportable_policy(learner: Learner, env: VecEnv, *, name: str, checkpoint: str, iteration: int) -> ExportablePolicy:

@@ -61,8 +61,7 @@ class FastSacLearner(TorchLearner):
             for name, module in {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}.items()
         }
         self._optimizers["critics"].register_step_post_hook(lambda *_: world.beat.mark())
-        self._replay: Replay | None = None
-        """Made for the first step: play and export need none."""
+        self._replay = Replay(config.replay_steps)
         self._num_envs = env.num_envs
         self._discounted = torch.zeros(env.num_envs, device=device)
         """Discounted sum of each environment's rewards, for the scale."""
@@ -82,15 +81,12 @@ class FastSacLearner(TorchLearner):
 
     def iterate(self, env: TrainingEnv) -> dict[str, float]:
         """Step all environments, and update from the replay buffer."""
-        if self._replay is None:
-            sizes = self._inputs.sizes
-            self._replay = Replay(self.config.replay_steps, self._num_envs, self._num_actions, sizes, env.device)
         for module in self.modules.values():
             module.train()  # Normalisers learn.
         with torch.inference_mode():
             first = self._replay.steps
             for _ in range(self.steps_per_iteration):
-                self._step(env, self._replay)
+                self._step(env)
             new = self._replay.since(first)
         env.end_rollout()
         self.actor.normaliser.update(new["actor"].flatten(0, 1))
@@ -98,9 +94,9 @@ class FastSacLearner(TorchLearner):
         self._update_scale(new["rewards"], new["ended"])
         if self._replay.steps < self.config.warmup_steps:
             return {}
-        return self._update(self._replay)
+        return self._update()
 
-    def _step(self, env: TrainingEnv, replay: Replay) -> None:
+    def _step(self, env: TrainingEnv) -> None:
         """Step all environments once, and store the transition."""
         before = self._inputs(env.observations)
         if self.updates:
@@ -112,7 +108,7 @@ class FastSacLearner(TorchLearner):
         ended, cut = endings(dones, extras)
         transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": ended & ~cut}
         after = self._inputs.after_step(observations, cut, extras)
-        replay.add({**transition, **{f"next_{name}": rows for name, rows in after.items()}})
+        self._replay.add({**transition, **{f"next_{name}": rows for name, rows in after.items()}})
 
     def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:
         """Update the scale of rewards from the discounted sums of new steps, pooled over ranks."""
@@ -123,13 +119,13 @@ class FastSacLearner(TorchLearner):
             self._discounted = torch.where(ended[step], 0.0, self._discounted)
         self.scale.update(sums.view(-1, 1), self.world)
 
-    def _update(self, replay: Replay) -> dict[str, float]:
+    def _update(self) -> dict[str, float]:
         """Take all updates of an iteration; return mean losses of this rank."""
         config = self.config
         totals: dict[str, list[torch.Tensor]] = {}
         size = max(1, config.batch_size // self.world.size)
         for _ in range(config.num_steps_per_env * config.updates_per_step):
-            batch = replay.sample(size, config.num_step_returns, config.gamma)
+            batch = self._replay.sample(size, config.num_step_returns, config.gamma)
             losses = {"critic": self._update_critics(batch)}
             if self.updates % config.policy_delay == 0:
                 losses |= self._update_actor(batch)

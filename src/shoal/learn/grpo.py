@@ -22,6 +22,7 @@ from shoal.errors import UsageError
 from shoal.learn.groups import World
 from shoal.learn.inference import observation_sets
 from shoal.learn.learner import Policy, TorchLearner
+from shoal.learn.replay import Replay
 from shoal.learn.training_env import TrainingEnv
 
 _EPSILON = 1e-6
@@ -51,19 +52,8 @@ class GrpoLearner(TorchLearner):
         """Whether nothing was learned yet: then the reference is the present policy."""
         self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.learning_rate)
         self.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-        zeros = torch.zeros(env.num_envs, device=world.device)
-        step: Any = TensorDict(
-            {
-                "observations": observations.select(*self.actor.obs_groups),
-                "actions": zeros.unsqueeze(1).expand(-1, env.num_actions),
-                "log_probs": zeros,
-                "rewards": zeros,
-                "ended": zeros.bool(),
-            },
-            batch_size=[env.num_envs],
-        )
-        self._rollout: TensorDict = step.expand(self.steps_per_iteration, env.num_envs).clone()
-        """Experience of one iteration. Shapes (num_steps, num_envs, ...)."""
+        self._rollout = Replay(self.steps_per_iteration)
+        """Experience of one iteration."""
 
     @property
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -81,18 +71,17 @@ class GrpoLearner(TorchLearner):
             self.reference.load_state_dict(self.actor.state_dict())
         self.is_new = False
         self.actor.train()
-        rollout = self._rollout
         with torch.inference_mode():
             env.begin_episodes(self.config.group_size)
-            for step in range(self.steps_per_iteration):
+            for _ in range(self.steps_per_iteration):
                 observations = env.observations.select(*self.actor.obs_groups)
                 actions = self.actor(observations, stochastic_output=True)
                 log_probs = self.actor.get_output_log_prob(actions)
                 _, rewards, dones, _ = env.step(actions)
                 new = {"actions": actions, "log_probs": log_probs, "rewards": rewards, "ended": dones != 0}
-                rollout[step].update_({"observations": observations, **new})
+                self._rollout.add({"observations": observations, **new})
         env.end_rollout()
-        return self._update(rollout)
+        return self._update(self._rollout.data)
 
     def _update(self, rollout: TensorDict) -> dict[str, float]:
         """Take all optimizer steps of an iteration; return mean losses of this rank."""

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.utils import resolve_obs_groups
@@ -34,20 +35,15 @@ class InferencePolicy(nn.Module):
         return _Exportable(copy.deepcopy(self.network), self.num_observations)
 
 
-class _Exportable(nn.Module):
+class _Exportable(nn.Sequential):
     """The network with what rsl_rl's exportable models tell about themselves."""
 
-    is_recurrent = False
     input_names = ("obs",)
     output_names = ("actions",)
 
     def __init__(self, network: nn.Module, num_observations: int) -> None:
-        super().__init__()
-        self.network, self.num_observations = network, num_observations
-
-    def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions)."""
-        return self.network(observations)
+        super().__init__(network)
+        self.num_observations = num_observations
 
     def get_dummy_inputs(self) -> tuple[torch.Tensor]:
         """Return an input of one row."""
@@ -92,6 +88,14 @@ class FlatObservations:
             return inputs
         final = self(extras["final_observation"])
         return {name: torch.where(cut.unsqueeze(1), final[name], rows) for name, rows in inputs.items()}
+
+    def spaces(self, num_actions: int, limit: float) -> dict[str, Any]:
+        """Return the spaces of Gymnasium of an agent, by name. `limit` is the largest magnitude of an action."""
+        from gymnasium.spaces import Box
+
+        names = {"actor": "observation_space", "critic": "state_space"}
+        inputs = {names[name]: Box(-np.inf, np.inf, (size,), np.float32) for name, size in self.sizes.items()}
+        return inputs | {"action_space": Box(-limit, limit, (num_actions,), np.float32)}
 
     def policy(self, network: nn.Module) -> InferencePolicy:
         """Return a policy of the set `actor`, whose `network` has no exploration noise."""

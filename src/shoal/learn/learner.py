@@ -13,21 +13,17 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError, UsageError
+from shoal.learn.episodes import Actor
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
 
 logger = logging.getLogger(__name__)
 
 
-class Policy(Protocol):
+class Policy(Actor, Protocol):
     """Maps observations to actions, as rsl_rl's models do."""
-
-    def __call__(self, observations: TensorDict) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions)."""
-        ...
 
     def reset(self, dones: torch.Tensor | None = None) -> None:
         """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""

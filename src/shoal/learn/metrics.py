@@ -68,7 +68,8 @@ class TensorBoardWriter:
 
         # A run that resumes from an older checkpoint hides what it wrote after it.
         self._writer = SummaryWriter(log_dir=str(run.path), flush_secs=10, purge_step=iteration + 1)
-        changed = {name: _hyperparameter(value) for name, value in changes_of(config).items()}
+        changes = changes_of(config).items()
+        changed = {name: value if type(value) in {int, float} else str(value) for name, value in changes}
         # Without torch's list of columns, TensorBoard shows the columns of all runs instead of one run's.
         _columns, session, _end = hparams(changed, {})
         self._writer._get_file_writer().add_summary(session)  # noqa: SLF001  As each of its own methods does.
@@ -82,10 +83,6 @@ class TensorBoardWriter:
     def close(self) -> None:
         """Flush and close the event file."""
         self._writer.close()
-
-
-def _hyperparameter(value: object) -> float | str:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 class WandbWriter:

@@ -1,9 +1,11 @@
-"""Replay buffer of off-policy learners, on the device of the environments."""
+"""The newest steps of all environments, on their device: a replay buffer, or the rollout of one iteration."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import torch
+from tensordict import TensorDict
 
 
 class Batch(SimpleNamespace):
@@ -22,44 +24,39 @@ class Batch(SimpleNamespace):
 
 
 class Replay:
-    """The newest steps of all environments, on the device. Shapes (num_steps, num_envs, ...)."""
+    """The newest steps of all environments, on their device. Shapes (num_steps, num_envs, ...)."""
 
-    def __init__(
-        self, capacity: int, num_envs: int, num_actions: int, sizes: Mapping[str, int], device: torch.device | str
-    ) -> None:
-        self.capacity, self.num_envs = capacity, num_envs
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self.steps = 0
         """Steps that were added so far."""
+        self.data: Any = None
+        """A TensorDict of the stored steps; None before the first, as play and export need none."""
 
-        def zeros(*columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.zeros(capacity, num_envs, *columns, dtype=dtype, device=device)
-
-        self._data = {name: zeros(size) for name, size in sizes.items()}
-        self._data |= {f"next_{name}": zeros(size) for name, size in sizes.items()}
-        self._data |= {"actions": zeros(num_actions), "rewards": zeros()}
-        self._data |= {"ended": zeros(dtype=torch.bool), "terminated": zeros(dtype=torch.bool)}
-
-    def add(self, transition: Mapping[str, torch.Tensor]) -> None:
+    def add(self, transition: Mapping[str, torch.Tensor | TensorDict]) -> None:
         """Store one step of all environments, in the place of the oldest."""
-        for name, values in transition.items():
-            self._data[name][self.steps % self.capacity].copy_(values)
+        if self.data is None:
+            step = TensorDict({**transition}, batch_size=transition["rewards"].shape)
+            with torch.inference_mode(mode=False):
+                self.data = step.expand(self.capacity, *step.shape).clone()
+        self.data[self.steps % self.capacity].update_(transition)
         self.steps += 1
 
-    def since(self, step: int) -> dict[str, torch.Tensor]:
+    def since(self, step: int) -> TensorDict:
         """Return copies of the steps from `step` on."""
-        rows = torch.arange(step, self.steps, device=self._data["rewards"].device) % self.capacity
-        return {name: values[rows] for name, values in self._data.items()}
+        return self.data[torch.arange(step, self.steps, device=self.data["rewards"].device) % self.capacity]
 
     def sample(self, size: int, num_steps: int, gamma: float) -> Batch:
         """Return `size` transitions over up to `num_steps` steps, drawn uniformly."""
-        device = self._data["rewards"].device
+        rewards = self.data["rewards"]
+        device = rewards.device
         stored = min(self.steps, self.capacity)
         oldest = self.steps - stored
         starts = oldest + torch.randint(max(1, stored - num_steps + 1), (size,), device=device)
-        envs = torch.randint(self.num_envs, (size,), device=device)
+        envs = torch.randint(rewards.shape[1], (size,), device=device)
 
         def rows(name: str, steps: torch.Tensor) -> torch.Tensor:
-            return self._data[name].flatten(0, 1)[steps % self.capacity * self.num_envs + envs]
+            return self.data[name][steps % self.capacity, envs]
 
         rewards, discounts = rows("rewards", starts), torch.full((size,), gamma, device=device)
         last = starts

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,31 +113,22 @@ def resume_environments(loop: TrainingLoop, checkpoint: Checkpoint) -> None:
     rank, num_envs = loop.world.rank, loop.env.num_envs
     if ranks is None or each is None or not checkpoint.has_rank_files:
         mismatch = "the checkpoint has no environments, which --keep-rank-files keeps in the newest ones"
-    elif (ranks, each) == (loop.world.size, num_envs):
-        file = checkpoint.path / rank_file(rank)
-        saved = read_rank_file(file, each)
-        with refusing(file, _REMEDY):
-            mismatch = _restore_rows(loop, saved["rows"])
-            if mismatch is None:
-                set_random_state(loop.world.device, saved["random"])
     else:
-        first = rank * num_envs
-        with refusing(checkpoint.path, _REMEDY):
-            rows = _read_rows(checkpoint, first, min(first + num_envs, ranks * each), each)
-            mismatch = _restore_rows(loop, rows) if rows else None
+        goes_on = (ranks, each) == (loop.world.size, num_envs)
+        first, end = rank * num_envs, min((rank + 1) * num_envs, ranks * each)
+        with refusing(checkpoint.path / rank_file(rank) if goes_on else checkpoint.path, _REMEDY):
+            files = [checkpoint.path / rank_file(number) for number in range(first // each, -(-end // each))]
+            states = [read_rank_file(file, each) for file in files]
+            begin = first // each * each
+            mismatch = _restore_rows(loop, _joined(states, first - begin, end - begin)) if states else None
+            if goes_on and mismatch is None:
+                set_random_state(loop.world.device, states[0]["random"])
     if mismatch is not None and loop.world.is_first:
         logger.warning("All environments begin new episodes: %s.", mismatch)
 
 
-def _read_rows(checkpoint: Checkpoint, first: int, end: int, each: int) -> dict[str, torch.Tensor]:
-    """Return the rows of the environments from `first` up to `end`, of all ranks; empty if there are none.
-
-    Each rank of the checkpoint has `each` environments.
-    """
-    parts: list[dict[str, torch.Tensor]] = []
-    for rank in range(first // each, -(-end // each)):
-        rows: dict[str, torch.Tensor] = read_rank_file(checkpoint.path / rank_file(rank), each)["rows"]
-        begin = rank * each
-        parts.append({name: row[max(first - begin, 0) : end - begin] for name, row in rows.items()})
+def _joined(states: Sequence[Mapping[str, Any]], first: int, end: int) -> dict[str, torch.Tensor]:
+    """Return the rows from `first` up to `end` of neighbouring ranks, whose states are given."""
     # Ranks of one job save the same names, except for memory that a recurrent network has not used yet.
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    names = states[0]["rows"]
+    return {name: torch.cat([state["rows"][name] for state in states])[first:end] for name in names}

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 from rl_games.algos_torch.a2c_continuous import A2CAgent
 from rl_games.common.algo_observer import AlgoObserver
@@ -37,12 +35,6 @@ class RlGamesLearner(TorchLearner):
         params: dict[str, Any] = config.to_params() if config.yaml is None else parse_yaml(config.yaml)["params"]
         self._has_states = params["config"].get("central_value_config") is not None
         self._inputs = FlatObservations(env, config, *(("actor", "critic") if self._has_states else ("actor",)))
-        info = {
-            "observation_space": _box(self._inputs.sizes["actor"]),
-            "action_space": gymnasium.spaces.Box(-1.0, 1.0, (env.num_actions,), np.float32),
-        }
-        if self._has_states:
-            info["state_space"] = _box(self._inputs.sizes["critic"])
         self._env = _Environments(self._inputs, world)
         mini_batch = {"minibatch_size": env.num_envs * config.num_steps_per_env // config.num_mini_batches}
         if self._has_states:
@@ -52,7 +44,7 @@ class RlGamesLearner(TorchLearner):
             params["config"] |= {
                 "name": "shoal",
                 "env_name": "shoal",
-                "env_info": info,
+                "env_info": self._inputs.spaces(env.num_actions, 1.0),
                 "vec_env": self._env,
                 "num_actors": env.num_envs,
                 "horizon_length": config.num_steps_per_env,
@@ -148,10 +140,8 @@ class RlGamesLearner(TorchLearner):
         """Restore networks, and unless `weights_only` optimizers and schedule."""
         super().restore(state, weights_only=weights_only)
         if not weights_only:
-            self.agent.last_lr, self.agent.entropy_coef = (
-                state["last_lr"],
-                state.get("entropy_coef", self.agent.entropy_coef),
-            )
+            self.agent.last_lr = state["last_lr"]
+            self.agent.entropy_coef = state.get("entropy_coef", self.agent.entropy_coef)
             for part in self._parts:
                 part.epoch_num = state["epoch"]
 
@@ -159,10 +149,6 @@ class RlGamesLearner(TorchLearner):
         """Return learning rate and exploration noise."""
         sigma = self.agent.experience_buffer.tensor_dict["sigmas"]
         return {"Loss/learning_rate": float(self.agent.last_lr), "Policy/mean_std": float(sigma.mean())}
-
-
-def _box(size: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
 def _moments(part: Any) -> torch.Tensor:  # noqa: ANN401  A scripted module.

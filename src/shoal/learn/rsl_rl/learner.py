@@ -43,8 +43,7 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         self.gpu_world_size = self.world.size
         self.gpu_global_rank = self.world.rank
         self.gpu_local_rank = self.world.local_rank
-        rank, local_rank, size = self.world.rank, self.world.local_rank, self.world.size
-        ranks = {"global_rank": rank, "local_rank": local_rank, "world_size": size}
+        ranks = {"global_rank": self.world.rank, "local_rank": self.world.local_rank, "world_size": self.world.size}
         self.cfg["multi_gpu"] = ranks if self.world.is_distributed else None
 
     def iterate(self, env: TrainingEnv) -> dict[str, float]:

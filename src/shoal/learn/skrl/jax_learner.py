@@ -4,7 +4,7 @@ Gradients and moments are averaged by the process group of torch, as with every 
 second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction anew in each call.
 """
 
-import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ import skrl
 import skrl.agents.jax.ppo.ppo as ppo_module
 import torch
 import torch.distributed as dist
+from jax.flatten_util import ravel_pytree
 from rsl_rl.env import VecEnv
 from skrl.agents.jax.ppo import PPO
 from skrl.memories.jax import RandomMemory
@@ -25,26 +26,23 @@ from skrl.resources.schedulers.jax import KLAdaptiveLR
 from shoal.config.skrl import SkrlJaxConfig
 from shoal.learn.groups import World, normalised_over_ranks
 from shoal.learn.health import refuse_non_finite_update
-from shoal.learn.inference import FlatObservations
-from shoal.learn.learner import Learner, Policy, does_not_fit, refuse_other_shapes
-from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings, spaces_of
-from shoal.learn.skrl.rollout import mean_losses, pooled_advantages, transitions
+from shoal.learn.learner import Policy, does_not_fit, refuse_other_shapes
+from shoal.learn.skrl.learner import Perceptron, pooled_moments, ppo_settings
+from shoal.learn.skrl.rollout import AgentLearner, pooled_advantages
 from shoal.learn.training_env import TrainingEnv
 
 
-class SkrlJaxLearner(Learner):
+class SkrlJaxLearner(AgentLearner):
     """One replica of skrl's PPO for JAX."""
 
     learning_rate_flag = "--agent.ppo.learning-rate"
-    learns_each_step = False
 
     def __init__(self, env: VecEnv, config: SkrlJaxConfig, world: World) -> None:
-        self.world, self.config = world, config
-        self.steps_per_iteration = config.num_steps_per_env
-        self.inputs = FlatObservations(env, config, "actor", "critic")
+        super().__init__(env, config, world)
+        self.config = config
         settings = skrl.config.jax
         settings.key = _drawn()  # Equal on all ranks, as the first weights are.
-        spaces = {**spaces_of(self.inputs, env.num_actions), "device": settings.device}
+        spaces = {**self.inputs.spaces(env.num_actions, math.inf), "device": settings.device}
         self._policy: Any
         self._value: Any
         self._policy, self._value = _make_models(config, world, spaces)
@@ -59,59 +57,41 @@ class SkrlJaxLearner(Learner):
         )
         self.agent.init()
         self.agent.enable_training_mode(enabled=True)
-        self.steps = 0
-        """Steps of each environment so far."""
 
     def iterate(self, env: TrainingEnv) -> dict[str, float]:
         """Step as skrl's trainers do; PPO learns at the end."""
-        agent = self.agent
-        agent.tracking_data.clear()
         # From torch's random state, which differs between ranks and is in each rank's file.
         self._policy._g_key, self._policy._g_i = jax.random.PRNGKey(_drawn()), 0  # noqa: SLF001
-
-        def act(inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
-            actions, _ = agent.act(*(_to_jax(value) for value in inputs.values()), **times)
-            self._actions = actions
-            return _to_torch(actions)
-
-        def record(transition: Mapping[str, torch.Tensor], **times: int) -> None:
-            converted = {name: _to_jax(value) for name, value in transition.items() if name != "actions"}
-            agent.record_transition(**converted, actions=self._actions, infos={}, **times)
-            self.world.beat.mark()
 
         def normalise(advantages: jax.Array) -> jax.Array:
             return _to_jax(normalised_over_ranks(_to_torch(advantages), correction=0))
 
         with pooled_advantages(ppo_module, "_compute_gae", self.world, normalise):
-            transitions(self, env, act, record)
-        return mean_losses(agent)
+            return super().iterate(env)
+
+    def act(self, inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
+        """Return actions, and keep them as JAX has them."""
+        self._actions, _ = self.agent.act(*(_to_jax(value) for value in inputs.values()), **times)
+        return _to_torch(self._actions)
+
+    def record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
+        """Store a transition."""
+        converted = {name: _to_jax(value) for name, value in transition.items() if name != "actions"}
+        self.agent.record_transition(**converted, actions=self._actions, infos={}, **times)
+        self.world.beat.mark()
+
+    @property
+    def _networks(self) -> dict[str, Any]:
+        """Models and normalisers. Optimizers change with each step, and skrl's list holds the first ones."""
+        parts = self.agent.checkpoint_modules.items()
+        return {name: part for name, part in parts if not name.endswith("optimizer")}
 
     @property
     def _trees(self) -> dict[str, Any]:
-        """Everything that is learned, as trees of arrays. skrl's own list holds the first optimizers."""
-        agent = self.agent
-        trees = {"policy": self._policy.state_dict.params, "value": self._value.state_dict.params}
-        trees |= {name: part.state_dict.params for name, part in self._scalers.items()}
-        return trees | {
-            "policy_optimizer": agent.policy_optimizer.state,
-            "value_optimizer": agent.value_optimizer.state,
-        }
-
-    @property
-    def _scalers(self) -> dict[str, Any]:
-        parts = self.agent.checkpoint_modules
-        return {name: part for name, part in parts.items() if isinstance(part, RunningStandardScaler)}
-
-    def _put(self, name: str, tree: Any) -> None:  # noqa: ANN401  A tree of arrays.
-        """Replace one of `_trees`."""
-        agent = self.agent
-        if name in self._scalers:
-            self._scalers[name].state_dict = tree
-        elif name.endswith("optimizer"):
-            setattr(agent, name, getattr(agent, name).replace(state=tree))
-        else:
-            model = agent.models[name]
-            model.state_dict = model.state_dict.replace(params=tree)
+        """Everything that is learned, as trees of arrays."""
+        trees = {name: part.state_dict.params for name, part in self._networks.items()}
+        optimizers = ("policy_optimizer", "value_optimizer")
+        return trees | {name: getattr(self.agent, name).state for name in optimizers}
 
     def replicated(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, normalisers, moments and learning rates."""
@@ -123,12 +103,11 @@ class SkrlJaxLearner(Learner):
 
     def broadcast(self) -> None:
         """Send rank 0's weights and normalisers to all ranks."""
-        for name, tree in self._trees.items():
-            leaves, structure = jax.tree_util.tree_flatten(tree)
-            tensors = [_to_torch(leaf).to(self.world.device) for leaf in leaves]
-            for tensor in tensors:
+        state = self.state()
+        for name in self._networks:
+            for tensor in state[name]:
                 dist.broadcast(tensor, src=0)
-            self._put(name, jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in tensors]))
+        self.restore(state, weights_only=True)
 
     def state(self) -> dict[str, Any]:
         """Return the leaves of all trees, learning rates, and the steps so far."""
@@ -142,19 +121,35 @@ class SkrlJaxLearner(Learner):
         """Restore all trees, or without the optimizers."""
         with does_not_fit({}, state):
             for name, tree in self._trees.items():
-                if weights_only and name.endswith("optimizer"):
+                if weights_only and name not in self._networks:
                     continue
                 leaves, structure = jax.tree_util.tree_flatten(tree)
                 saved: list[torch.Tensor] = state[name]
                 refuse_other_shapes(name, dict(enumerate(leaves)), dict(enumerate(saved)))
-                self._put(name, jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in saved]))
+                put = jax.tree_util.tree_unflatten(structure, [_to_jax(tensor) for tensor in saved])
+                if name in self._networks:
+                    part = self._networks[name]
+                    part.state_dict = part.state_dict.replace(params=put)
+                else:
+                    setattr(self.agent, name, getattr(self.agent, name).replace(state=put))
             if not weights_only:
                 self.agent.policy_learning_rate, self.agent.value_learning_rate = state["learning_rates"]
                 self.steps = int(state["steps"])
 
     def policy(self) -> Policy:
-        """Return the policy without noise, as a network of torch."""
-        return self.inputs.policy(_to_network(self)).to(self.world.device)
+        """Return the policy without noise, with its normaliser, as a network of torch."""
+        parameters = self._policy.state_dict.params["params"]
+        network = Perceptron(self.inputs.sizes["actor"], len(parameters["log_std"]), self.config.hidden_dims)
+        layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
+        with torch.no_grad():
+            for index, layer in enumerate(layers):
+                layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
+                layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
+        scaler = self.agent.checkpoint_modules.get("observation_preprocessor")
+        if scaler is not None:
+            mean, variance = _to_torch(scaler.running_mean), _to_torch(scaler.running_variance)
+            network.normalise(mean, variance, scaler.epsilon, scaler.clip_threshold)
+        return self.inputs.policy(network).to(self.world.device)
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate and exploration noise."""
@@ -163,10 +158,9 @@ class SkrlJaxLearner(Learner):
 
     def refuse_non_finite(self, losses: Mapping[str, float], *, iteration: int) -> None:
         """Refuse weights or losses that are not finite, if the configuration wants it."""
-        if self.config.check_for_nan:
-            weights = [
-                _to_torch(leaf) for leaf in jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
-            ]
+        if self.check_for_nan:
+            leaves = jax.tree_util.tree_leaves([self._trees["policy"], self._trees["value"]])
+            weights = [_to_torch(leaf) for leaf in leaves]
             refuse_non_finite_update(weights, losses, iteration=iteration, flag=self.learning_rate_flag)
 
 
@@ -188,12 +182,8 @@ def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or 
 
 def _mean_over_ranks(tree: Any, world: World) -> Any:  # noqa: ANN401  A tree of arrays.
     """Return the mean of a tree over all ranks, in one all_reduce."""
-    leaves, structure = jax.tree_util.tree_flatten(tree)
-    vector = _to_torch(jnp.concatenate([leaf.ravel() for leaf in leaves]))
-    mean = jnp.from_dlpack(world.sum_(vector).div_(world.size))
-    ends = list(itertools.accumulate(leaf.size for leaf in leaves))
-    parts = [mean[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
-    return jax.tree_util.tree_unflatten(structure, parts)
+    vector, to_tree = ravel_pytree(tree)
+    return to_tree(jnp.from_dlpack(world.sum_(_to_torch(vector)).div_(world.size)))
 
 
 def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -284,23 +274,3 @@ def _settings(config: SkrlJaxConfig, spaces: Mapping[str, Any], world: World) ->
 
         settings["learning_rate_scheduler"] = pooled_kladaptive
     return settings
-
-
-def _to_network(learner: SkrlJaxLearner) -> torch.nn.Module:
-    """Return normaliser and policy as a network of torch."""
-    config, parameters = learner.config, learner._policy.state_dict.params["params"]  # noqa: SLF001
-    network = Perceptron(learner.inputs.sizes["actor"], len(parameters["log_std"]), config.hidden_dims)
-    layers = [layer for layer in network.layers if isinstance(layer, torch.nn.Linear)]
-    with torch.no_grad():
-        for index, layer in enumerate(layers):
-            layer.weight.copy_(_to_torch(parameters[f"Dense_{index}"]["kernel"]).T)
-            layer.bias.copy_(_to_torch(parameters[f"Dense_{index}"]["bias"]))
-        scaler = learner._scalers.get("observation_preprocessor")  # noqa: SLF001
-        if scaler is not None:
-            network.normalise(
-                _to_torch(scaler.running_mean),
-                _to_torch(scaler.running_variance),
-                scaler.epsilon,
-                scaler.clip_threshold,
-            )
-    return network.eval()

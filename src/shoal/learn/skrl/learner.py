@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import gymnasium
-import numpy as np
 import skrl.agents.torch.ppo as skrl_ppo
 import skrl.agents.torch.ppo.ppo as ppo_module
 import skrl.agents.torch.sac as skrl_sac
@@ -29,21 +27,18 @@ from torch.distributions.transforms import TanhTransform
 
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World, normalised_over_ranks
-from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
-from shoal.learn.skrl.rollout import mean_losses, pooled_advantages, transitions
-from shoal.learn.training_env import TrainingEnv
+from shoal.learn.skrl.rollout import AgentLearner, pooled_advantages
 
 
-class SkrlLearner(TorchLearner):
-    """One replica of an agent of skrl. Its rollout is written here, as its trainers step a fixed number of times."""
+class SkrlLearner(AgentLearner, TorchLearner):
+    """One replica of an agent of skrl for torch."""
 
     def __init__(self, env: VecEnv, config: SkrlConfig, world: World) -> None:
-        self.world, self.config = world, config
-        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
-        self.inputs = FlatObservations(env, config, "actor", "critic")
-        limit = np.inf if config.class_name == "PPO" else config.action_limit
-        spaces = {**spaces_of(self.inputs, env.num_actions, limit), "device": world.device}
+        super().__init__(env, config, world)
+        self.config = config
+        limit = math.inf if config.class_name == "PPO" else config.action_limit
+        spaces = {**self.inputs.spaces(env.num_actions, limit), "device": world.device}
         make = {"PPO": _make_ppo, "SAC": _make_sac, "TD3": _make_td3}[config.class_name]
         self.agent: Any = make(config, env.num_envs, spaces, world)
         self.agent.init()
@@ -55,8 +50,6 @@ class SkrlLearner(TorchLearner):
             optimizer.register_step_post_hook(lambda *_: world.beat.mark())
         if config.class_name == "SAC" and config.sac.learn_entropy:
             self.agent.entropy_optimizer.register_step_pre_hook(lambda *_: self._average_entropy_gradient())
-        self.steps = 0
-        """Steps of each environment so far; skrl's own count begins anew with each process."""
 
     def _tracked_update(self, **times: int) -> None:
         """Update with losses tracked, which SAC and TD3 do only when they log; rewards are not, as that waits.
@@ -64,11 +57,8 @@ class SkrlLearner(TorchLearner):
         A replay buffer, which is empty after a resume, first gets as many steps as at the start of the training.
         """
         memory = self.agent.memory
-        if (
-            self.learns_each_step
-            and not memory.filled
-            and memory.memory_index <= self.config.off_policy.learning_starts
-        ):
+        is_filled = memory.filled or memory.memory_index > self.config.off_policy.learning_starts
+        if self.learns_each_step and not is_filled:
             return
         self.agent.write_interval = sys.maxsize
         with pooled_advantages(ppo_module, "compute_gae", self.world, normalised_over_ranks):
@@ -95,14 +85,12 @@ class SkrlLearner(TorchLearner):
         parts = self.agent.checkpoint_modules
         return {name: part for name, part in parts.items() if isinstance(part, torch.optim.Optimizer)}
 
-    def iterate(self, env: TrainingEnv) -> dict[str, float]:
-        """Step and learn as skrl's trainers do: PPO learns at the end of the rollout, SAC and TD3 after each step."""
-        agent = self.agent
-        agent.tracking_data.clear()
-        transitions(self, env, lambda inputs, **times: agent.act(**inputs, **times)[0], self._record)
-        return mean_losses(agent)
+    def act(self, inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
+        """Return actions."""
+        return self.agent.act(**inputs, **times)[0]
 
-    def _record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
+    def record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
+        """Store a transition."""
         self.agent.record_transition(**transition, infos={}, **times)
 
     def policy(self) -> Policy:
@@ -133,13 +121,6 @@ class SkrlLearner(TorchLearner):
         rate = next(iter(self.optimizers.values())).param_groups[0]["lr"]
         spread = self.agent.tracking_data.get("Policy / Standard deviation")
         return {"Loss/learning_rate": float(rate)} | ({"Policy/mean_std": float(spread[-1])} if spread else {})
-
-
-def spaces_of(inputs: FlatObservations, num_actions: int, limit: float = np.inf) -> Mapping[str, gymnasium.Space[Any]]:
-    """Return the spaces of an agent. `limit` is the largest magnitude of an action."""
-    sizes = {"observation_space": inputs.sizes["actor"], "state_space": inputs.sizes["critic"]}
-    spaces = {name: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in sizes.items()}
-    return spaces | {"action_space": gymnasium.spaces.Box(-limit, limit, (num_actions,), np.float32)}
 
 
 class Perceptron(nn.Module):

@@ -1,15 +1,19 @@
-"""Rollout, advantages and losses of skrl's agents, for torch and for JAX."""
+"""What skrl's agents for torch and for JAX have in common as learners: rollout, advantages and losses."""
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from rsl_rl.env import VecEnv
 
+from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
+from shoal.learn.learner import Learner
 from shoal.learn.training_env import TrainingEnv, endings
 
 LOSSES = {"Loss / Policy loss": "surrogate", "Loss / Value loss": "value", "Loss / Critic loss": "value"}
@@ -17,49 +21,58 @@ LOSSES |= {"Loss / Entropy loss": "entropy"}
 """skrl's names of losses, and those of Shoal's metrics."""
 
 
-class _SkrlLearner(Protocol):
-    """What `transitions` needs of a learner."""
+class AgentLearner(Learner):
+    """One replica of an agent of skrl. Its rollout is written here, as its trainers step a fixed number of times."""
 
     agent: Any
-    inputs: FlatObservations
-    steps: int
-    steps_per_iteration: int
-    learns_each_step: bool
+    learns_each_step = False
+    """As SAC and TD3 do; PPO learns at the end of the rollout."""
+    steps = 0
+    """Steps of each environment so far; skrl's own count begins anew with each process."""
 
+    def __init__(self, env: VecEnv, config: SkrlConfig | SkrlJaxConfig, world: World) -> None:
+        self.world = world
+        self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
+        self.inputs = FlatObservations(env, config, "actor", "critic")
 
-def transitions(
-    learner: _SkrlLearner, env: TrainingEnv, act: Callable[..., torch.Tensor], record: Callable[..., None]
-) -> None:
-    """Step the environments for one iteration, as skrl's trainers do; the learner's agent learns in `post_interaction`.
+    @abstractmethod
+    def act(self, inputs: Mapping[str, torch.Tensor], **times: int) -> torch.Tensor:
+        """Return actions from observations and states by name, at skrl's time steps."""
 
-    `act` returns actions; it is called with observations and states by name, and skrl's time steps. `record` stores a
-    transition; it is called with its tensors by name, and these.
-    """
-    for step in range(learner.steps_per_iteration):
-        times = {"timestep": learner.steps, "timesteps": learner.steps + 1}
-        env.begin_rollout()
-        learner.agent.pre_interaction(**times)
-        with torch.no_grad():
-            inputs = learner.inputs(env.observations)
-            before = {"observations": inputs["actor"], "states": inputs["critic"]}
-            actions = act(before, **times)
-            observations, rewards, dones, extras = env.step(actions)
-            ended, cut = endings(dones, extras)
-            after = learner.inputs.after_step(observations, cut, extras)
-            transition = {
-                **before,
-                "next_observations": after["actor"],
-                "next_states": after["critic"],
-                "actions": actions,
-                "rewards": rewards.unsqueeze(1).clone(),
-                "terminated": (ended & ~cut).unsqueeze(1),
-                "truncated": cut.unsqueeze(1),
-            }
-            record(transition, **times)
-        if learner.learns_each_step or step + 1 == learner.steps_per_iteration:
-            env.end_rollout()
-        learner.agent.post_interaction(**times)
-        learner.steps += 1
+    @abstractmethod
+    def record(self, transition: Mapping[str, torch.Tensor], **times: int) -> None:
+        """Store a transition, whose tensors are by name."""
+
+    def iterate(self, env: TrainingEnv) -> dict[str, float]:
+        """Step as skrl's trainers do; the agent learns in `post_interaction`."""
+        self.agent.tracking_data.clear()
+        for step in range(self.steps_per_iteration):
+            times = {"timestep": self.steps, "timesteps": self.steps + 1}
+            env.begin_rollout()
+            self.agent.pre_interaction(**times)
+            with torch.no_grad():
+                inputs = self.inputs(env.observations)
+                before = {"observations": inputs["actor"], "states": inputs["critic"]}
+                actions = self.act(before, **times)
+                observations, rewards, dones, extras = env.step(actions)
+                ended, cut = endings(dones, extras)
+                after = self.inputs.after_step(observations, cut, extras)
+                transition = {
+                    **before,
+                    "next_observations": after["actor"],
+                    "next_states": after["critic"],
+                    "actions": actions,
+                    "rewards": rewards.unsqueeze(1).clone(),
+                    "terminated": (ended & ~cut).unsqueeze(1),
+                    "truncated": cut.unsqueeze(1),
+                }
+                self.record(transition, **times)
+            if self.learns_each_step or step + 1 == self.steps_per_iteration:
+                env.end_rollout()
+            self.agent.post_interaction(**times)
+            self.steps += 1
+        tracked: dict[str, list[float]] = self.agent.tracking_data
+        return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
 
 
 @contextmanager
@@ -76,9 +89,3 @@ def pooled_advantages(module: ModuleType, name: str, world: World, normalise: Ca
         yield
     finally:
         setattr(module, name, own)
-
-
-def mean_losses(agent: Any) -> dict[str, float]:  # noqa: ANN401  An agent of skrl.
-    """Return the mean losses of an iteration, under the names of Shoal's metrics."""
-    tracked: dict[str, list[float]] = agent.tracking_data
-    return {ours: float(np.mean(tracked[name])) for name, ours in LOSSES.items() if name in tracked}
