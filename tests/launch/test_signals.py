@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")
-AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_patch "
 SOON_S = 15.0
 """An iteration and a checkpoint of these trainings, and the end of all processes, take a second or two."""
 
