@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.commands import SMALL, TRAIN, run
-from support.fake_slurm import task_environment
 
 if TYPE_CHECKING:
     from support.commands import Ended
@@ -49,29 +48,6 @@ def test_modules_in_the_working_directory_shadow_nothing(tmp_path: Path) -> None
     assert ended.code == 0, ended.stdout + ended.stderr
     assert ended.seconds < 60
     assert (ended.left_processes, ended.left_files) == ([], [])
-
-
-STALE_TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "TORCHELASTIC_RESTART_COUNT": "0",
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "2",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "1",
-}
-STALE_STEP = {**task_environment(1, 1, 0, hosts="a", tasks_per_node="2", tasks=2), "SLURM_TASK_PID": "999999999"}
-
-
-@pytest.mark.parametrize(
-    ("stale", "cause"),
-    [(STALE_TORCHRUN, "unset TORCHELASTIC_RUN_ID if"), (STALE_STEP, "unset SLURM_STEP_ID if")],
-    ids=["torchrun", "srun"],
-)
-def test_variables_that_a_launcher_has_left_are_named(tmp_path: Path, stale: dict[str, str], cause: str) -> None:
-    assert_refused(run((*TRAIN, *TASK), tmp_path, stale), cause)
 
 
 SHM = "mount -t tmpfs -o {options} tmpfs /dev/shm"

@@ -197,14 +197,6 @@ def test_a_log_root_on_a_read_only_mount_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_log_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "logs").touch()
-    assert refused(tmp_path) == (
-        f"Error: --log-root asks for logs/Cartpole-Swingup, but {tmp_path}/logs is no directory: "
-        "pass a directory that you can write to."
-    )
-
-
 def test_a_disk_without_room_for_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "size=64k") as where:
         last = refused(tmp_path, "--log-root", str(where))

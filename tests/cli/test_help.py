@@ -30,6 +30,12 @@ WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "sweep", "replay", "motio
 }
 """Commands whose usage names more, or other things, than a task."""
 
+OF_EACH_FAMILY = ("Cartpole-Swingup", "Quadruped-Velocity-Rough", "Hopper-v5", "G1-Velocity-Rough", "Arm-Lift-Cube")
+"""One task of each family; `make test-soak` has them all."""
+each_task = pytest.mark.parametrize(
+    "task", [task if task in OF_EACH_FAMILY else pytest.param(task, marks=pytest.mark.soak) for task in registered()]
+)
+
 
 @pytest.fixture(autouse=True)
 def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +67,7 @@ def test_the_help_of_a_command_has_at_most_80_lines(command: str, capsys: pytest
     assert len(help_of(capsys, *(COMMANDS | WITHOUT_A_TASK)[command], group=()).splitlines()) <= 80
 
 
-@pytest.mark.parametrize("task", registered())
+@each_task
 def test_the_help_of_train_is_short(
     task: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +123,7 @@ def test_every_flag_of_the_design_is_there(capsys: pytest.CaptureFixture[str]) -
     assert [flag for flag in flags.split() if not re.search(rf"^--{flag}[ ,]", text, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("task", registered())
+@each_task
 def test_help_shows_the_defaults_of_the_task(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = re.search(r"--num-envs INT.*?\(default: (\d+)\)", help_of(capsys, "train", task), re.DOTALL)
     assert shown is not None

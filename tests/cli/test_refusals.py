@@ -41,21 +41,17 @@ def test_every_sentence_is_meant(answers: dict[str, dict[str, Any]]) -> None:
     assert matches_snapshot(SNAPSHOTS / "refusals.txt", told)
 
 
-@pytest.mark.parametrize("name", WISHES)
-def test_a_refusal_exits_with_two_and_imports_and_writes_nothing(answers: dict[str, Any], name: str) -> None:
-    answer = answers[name]
-    assert answer["code"] == 2
-    assert answer["imported"] == []
-    assert answer["written"] == []
-    assert answer["seconds"] < ALLOWED_S
+def test_each_refusal_exits_with_two_and_imports_and_writes_nothing(answers: dict[str, dict[str, Any]]) -> None:
+    did = {name: (answer["code"], answer["imported"], answer["written"]) for name, answer in answers.items()}
+    assert {name: each for name, each in did.items() if each != (2, [], [])} == {}
+    assert {name: answer["seconds"] for name, answer in answers.items() if answer["seconds"] >= ALLOWED_S} == {}
 
 
-@pytest.mark.parametrize("name", WISHES)
-def test_a_refusal_is_one_line_that_ends_as_a_sentence(answers: dict[str, Any], name: str) -> None:
-    sentence = answers[name]["sentence"]
-    assert "\n" not in sentence
-    assert sentence.endswith((".", "?"))
-    assert "<here>/<here>" not in sentence
+def test_each_refusal_is_one_line_that_ends_as_a_sentence(answers: dict[str, dict[str, Any]]) -> None:
+    sentences = [answer["sentence"] for answer in answers.values()]
+    assert len(sentences) == len(WISHES)
+    assert [each for each in sentences if "\n" in each or not each.endswith((".", "?"))] == []
+    assert [each for each in sentences if "<here>/<here>" in each] == []
 
 
 def shoal(where: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:

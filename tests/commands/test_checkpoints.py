@@ -157,25 +157,6 @@ def test_the_manifest_tells_when_it_was_written(run: RunDir) -> None:
     assert (last.checkpoint.world_size, last.checkpoint.score) == (4, 7.0)
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf")])
-def test_a_score_that_is_no_number_is_not_the_best(score: float, run: RunDir) -> None:
-    for iteration in (1, 2, 3, 4, 5):
-        set_entries(run, iteration, score=score if iteration == 3 else -float(iteration))
-    best = verified(run).best
-    assert best is not None
-    assert best.checkpoint.iteration == 1
-
-
-def test_of_equal_scores_the_newest_is_the_best(run: RunDir) -> None:
-    for iteration in (2, 4):
-        set_entries(run, iteration, score=0.0)
-    for iteration in (1, 3, 5):
-        set_entries(run, iteration, score=-1.0)
-    best = verified(run).best
-    assert best is not None
-    assert best.checkpoint.iteration == 4
-
-
 # What is printed
 
 

@@ -74,7 +74,15 @@ def test_the_login_that_the_page_asks_for(typist: Typist) -> None:
     assert (ended.code, ended.stdout) == (0, "a\n")
 
 
-@pytest.mark.parametrize("command", BY_SSH, ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [
+        # What reaches the machines is the same for all of them; trainings on two machines are `launch/test_hosts`'.
+        each if each is BY_SSH[0] else pytest.param(each, marks=pytest.mark.soak)
+        for each in BY_SSH
+    ],
+    ids=str,
+)
 def test_a_command_that_reaches_the_machines(command: Command, typist: Typist) -> None:
     ended = typist.at(typist.made.launcher, command)
     assert ended.code == 0, ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""`shoal doctor` as a user runs it: one examination of three workers on the CPU, read by all tests."""
+"""`shoal doctor` as a user runs it: one examination of two workers on the CPU, read by all tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def done(where: Path) -> subprocess.CompletedProcess[str]:
     """The examination."""
-    return doctor(where, "Cartpole-Swingup", "--gpu-ids", "None", "--nproc-per-node", "3", "--json")
+    return doctor(where, "Cartpole-Swingup", "--gpu-ids", "None", "--nproc-per-node", "2", "--json")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_machine_that_trains_is_found_well(done: subprocess.CompletedProcess[s
 
 def test_nothing_but_json_is_on_standard_output(done: subprocess.CompletedProcess[str]) -> None:
     assert json.loads(done.stdout).keys() == {"shoal", "exit_code", "findings"}
-    assert "Timing all_reduce through gloo among 2, 3 ranks." in done.stderr.splitlines()
+    assert "Timing all_reduce through gloo among 2 ranks." in done.stderr.splitlines()
 
 
 def test_every_finding_has_the_same_fields(report: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def test_everything_is_looked_at(report: dict[str, Any]) -> None:
             "kernel cache",
         ),
         *("temporary files", "loopback", "disk", "memory", "host name", "driver", "devices", "GPUs", "torch"),
-        *("verified", "kernel on cpu", "gloo, 2 ranks", "gloo, 3 ranks"),
+        *("verified", "kernel on cpu", "gloo, 2 ranks"),
     ] or any(topic.startswith("GPU ") for topic in topics)  # On a machine with GPUs, each has its line.
 
 
@@ -97,13 +97,11 @@ def test_a_kernel_ran_and_was_captured(report: dict[str, Any]) -> None:
     assert told.startswith("ran, and was captured as a graph; ")
 
 
-def test_all_reduce_was_timed_at_each_number_of_ranks(report: dict[str, Any]) -> None:
-    told = [finding["truth"] for finding in report["findings"] if finding["topic"].startswith("gloo, ")]
-    assert len(told) == 2
-    for each in told:
-        tiny, gradient = re.findall(r"([\d.]+) ms", each)
-        assert float(tiny) > 0
-        assert 0 < float(gradient) < 5000
+def test_all_reduce_was_timed(report: dict[str, Any]) -> None:
+    (told,) = [finding["truth"] for finding in report["findings"] if finding["topic"].startswith("gloo, ")]
+    tiny, gradient = re.findall(r"([\d.]+) ms", told)
+    assert float(tiny) > 0
+    assert 0 < float(gradient) < 5000
 
 
 def test_nothing_is_left_behind(done: subprocess.CompletedProcess[str], where: Path) -> None:

@@ -197,7 +197,7 @@ def test_an_onnx_file_runs_on_the_cpu_where_onnxruntime_has_no_cuda(
     assert [str(each.message) for each in recwarn] == []
 
 
-@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+@pytest.mark.parametrize("kind", ["onnx", pytest.param("pt2", marks=pytest.mark.soak)])
 def test_a_gru_takes_its_groups_in_the_order_of_the_export(tmp_path: Path, kind: str) -> None:
     groups = {"actor": ("privileged", "policy"), "critic": ("policy",)}
     loop = tiny_loop(tiny_config(agent=tiny_agent(actor=GRU, obs_groups=groups)))

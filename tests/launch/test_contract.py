@@ -31,7 +31,14 @@ DOORS = {
 """The words and the flags that lead through each door."""
 
 
-@pytest.fixture(scope="module", params=DOORS)
+RARELY = {"joined alone"}
+"""What CI leaves out for its time; `make test-soak` has it."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(door, marks=pytest.mark.soak) if door in RARELY else door for door in DOORS],
+)
 def door(request: pytest.FixtureRequest) -> str:
     """Each door in turn."""
     return request.param

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spawn
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("task", "warnings"),
-    [("CannotSayWhatItsActionsMean", 1), pytest.param("DiesWhileExported", 0, marks=pytest.mark.soak)],
+    [("CannotSayWhatItsActionsMean", 1), ("DiesWhileExported", 0)],
 )
 def test_a_lost_export_is_no_lost_run(task: str, warnings: int, tmp_path: Path) -> None:
     flags = ("--nproc-per-node", "2", "--max-iterations", "1", *SMALL_WITH_EXPORT)

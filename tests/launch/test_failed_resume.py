@@ -190,13 +190,20 @@ FAILURES = {
 }
 
 
-MODES = pytest.mark.parametrize("mode", ["in_process", "two_workers"])
-SPAWNED = ("a new term", "an exception while it starts")
-"""What is refused by the workers; the rest is refused before any is started."""
+MODES = pytest.mark.parametrize("mode", [pytest.param("in_process", marks=pytest.mark.soak), "two_workers"])
+CASES = [
+    ("in_process", "another network"),
+    ("in_process", "a new term"),
+    ("in_process", "a missing term"),
+    ("two_workers", "an exception while it starts"),
+]
+"""One that each of the stages refuses: the plan, the worker, the task's configuration, and workers beside others."""
+RARE_CASES = [*(("in_process", name) for name in FAILURES), ("two_workers", "a new term")]
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"), [*(("in_process", name) for name in FAILURES), *(("two_workers", name) for name in SPAWNED)]
+    ("mode", "name"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.soak) for case in RARE_CASES if case not in CASES)],
 )
 def test_a_resume_that_fails_leaves_the_run_as_it_was(name: str, trained: Trained) -> None:
     case, names = FAILURES[name], {"where": trained.where, "run": trained.run}
@@ -241,6 +248,7 @@ def test_ctrl_c_while_it_starts_leaves_the_run_as_it_was(trained: Trained, tmp_p
 
 
 @MODES
+@pytest.mark.soak
 def test_a_worker_that_is_killed_while_it_starts_leaves_the_run_as_it_was(trained: Trained, tmp_path: Path) -> None:
     before = content(trained.run)
     running, worker = starting(trained, tmp_path)

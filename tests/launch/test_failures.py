@@ -111,6 +111,8 @@ SOAK = (
     "spawned, rank 1 holds the lock",
     "spawned, rank 1 is stopped",
     "spawned, rank 1 leaves",
+    "spawned, rank 1 refuses",
+    "spawned, NaN on rank 1",
 )
 """Launches that CI leaves out for its time; `make test-soak` has them."""
 

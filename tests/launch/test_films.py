@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.commands import SMALL, TRAIN, left_in, marked, run, start, wait_until
-from support.documented import ROOT
 from support.films import draws, frames_of
 
 if TYPE_CHECKING:
@@ -67,9 +66,3 @@ def test_a_training_that_is_told_to_end_waits_for_no_film(tmp_path: Path) -> Non
     assert ended.seconds_after_signal < 10
     assert (ended.left_processes, ended.left_files) == ([], [])
     assert list(videos.iterdir()) == []
-
-
-def test_a_training_of_a_task_without_a_picture_is_refused(tmp_path: Path) -> None:
-    ended = run((*TRAIN, f"{ROOT}/docs/examples/pendulum.py:Pendulum", *SMALL, *SHORT), tmp_path)
-    assert ended.code == 2
-    assert "Pendulum cannot be shown, because it has no scene()" in ended.last_line

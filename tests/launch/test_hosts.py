@@ -334,6 +334,7 @@ def refused(made: Machines, *flags: str, where: Path | None = None) -> tuple[int
     return ended.code, ended.last_line
 
 
+@pytest.mark.soak
 def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     launcher, b = pair.launcher, pair["b"]
     known_hosts = launcher.outside(launcher.home / ".ssh/known_hosts")

@@ -31,6 +31,7 @@ def saving(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return run((*TRAIN, task, *SMALL, *SPAWNED, *flags), where, {"SHOAL_TEST_FAULTY_RANK": "0"})
 
 
+@pytest.mark.soak
 def test_a_rank_killed_in_start_up_is_named_with_its_phase(tmp_path: Path) -> None:
     ended = run((*TRAIN, f"{FAULTY}:DiesInStartup", *SMALL, *SPAWNED), tmp_path)
     (log,) = ended.run.glob("torchrunx/*/localhost[[]1[]].log")

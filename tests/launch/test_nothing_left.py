@@ -84,6 +84,7 @@ def test_workers_that_start_when_their_launcher_is_killed_never_run(tmp_path: Pa
     assert_nothing_is_left(running.mark, running.temporary, set(), time.monotonic())
 
 
+@pytest.mark.soak
 def test_ranks_that_import_torch_when_torchrun_is_killed_never_run(tmp_path: Path) -> None:
     running = start((*torchrun(2), *SWINGUP), tmp_path)
     assert wait_until(lambda: len(importing(running)) == 2, timeout=120)

@@ -109,6 +109,7 @@ def control_group() -> Iterator[Path]:
 
 
 @pytest.mark.spawn
+@pytest.mark.soak
 def test_a_worker_that_outgrows_its_control_group_is_lost_with_a_memory_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

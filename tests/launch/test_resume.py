@@ -95,6 +95,7 @@ def random_states_in(ended: Ended, iteration: int) -> torch.Tensor:
     return torch.cat([torch.load(file, weights_only=True)["rows"]["task/rng"] for file in files])
 
 
+@pytest.mark.soak
 def test_a_training_goes_on_with_other_workers_and_says_what_that_changes(tmp_path: Path) -> None:
     task = "Cartpole-Swingup"
     flags = ("--num-envs-total", "24", "--max-iterations")
@@ -124,11 +125,9 @@ def flip(path: Path) -> None:
     ("damage", "why"),
     [
         (lambda path: path.unlink(), "rank_00001.pt is missing"),
-        (lambda path: path.write_bytes(b""), "rank_00001.pt has 0 bytes instead of"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"rank_00001.pt has \d+ bytes instead of"),
         (flip, "rank_00001.pt does not have the SHA-256 sum"),
     ],
-    ids=["missing", "empty", "truncated", "flipped"],
+    ids=["missing", "flipped"],
 )
 def test_a_damaged_part_of_a_rank_sends_a_resume_to_the_checkpoint_before(
     damage: Any, why: str, two_checkpoints: Path
@@ -148,7 +147,8 @@ def resumed(run_dir: Path, *flags: str) -> Ended:
     return run((*words, "--resume", str(run_dir)), run_dir.parent)
 
 
-@pytest.mark.parametrize("name", ["model.pt", pytest.param("rank_00001.pt", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["model.pt", "rank_00001.pt"])
 def test_code_in_a_checkpoint_that_its_manifest_vouches_for_is_not_run(name: str, two_checkpoints: Path) -> None:
     file = RunDir(two_checkpoints).checkpoint_dir(2) / name
     marker = write_hostile(file, torch.load(file, weights_only=True))

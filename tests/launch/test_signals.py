@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.spawn
 
 SWINGUP = ("Cartpole-Swingup", *SMALL, "--max-iterations", "100000", "--logger", "none")
 SPAWNED = ("--nproc-per-node", "2")
-AGENT = f"{sys.executable} -u -m shoal.launch.torchrunx_patch "
 SOON_S = 15.0
 """An iteration and a checkpoint of these trainings, and the end of all processes, take a second or two."""
 
@@ -47,7 +45,9 @@ def training(where: Path, *flags: str) -> Running:
     return running
 
 
-@pytest.mark.parametrize("flags", [(), SPAWNED], ids=["in process", "spawned"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param((), id="in process", marks=pytest.mark.soak), pytest.param(SPAWNED, id="spawned")]
+)
 def test_ctrl_c_on_a_terminal_ends_the_run_with_a_checkpoint(tmp_path: Path, flags: tuple[str, ...]) -> None:
     running = training(tmp_path, *flags)
     running.signal_all(signal.SIGINT)
@@ -118,6 +118,7 @@ def test_sigterm_to_one_worker_ends_all_ranks_with_a_checkpoint(tmp_path: Path) 
     assert_stopped_with_checkpoint(running.end(), "SIGTERM", 143, announced=0)
 
 
+@pytest.mark.soak
 def test_a_closed_pipe_ends_the_run_with_a_checkpoint_as_a_closed_terminal_does(tmp_path: Path) -> None:
     running = training(tmp_path)
     assert running.process.stdout is not None

@@ -49,6 +49,7 @@ def training(tmp_path: Path) -> Running:
     return running
 
 
+@pytest.mark.soak
 def test_scancel_reaches_all_tasks_and_ends_them_with_a_checkpoint(training: Running) -> None:
     training.signal_itself(signal.SIGTERM)
     ended = training.end()
@@ -108,6 +109,7 @@ def test_tasks_dealt_out_in_turn_to_two_machines_learn_what_they_would_on_one(tm
 
 
 @needs_machines
+@pytest.mark.soak
 def test_a_refusal_of_the_first_machine_reaches_the_other(tmp_path: Path) -> None:
     """Rank 0 keeps the store, and stays until the other has heard."""
     with machines(tmp_path / "made", "a1", "a2", logins=False) as made:

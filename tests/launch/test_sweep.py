@@ -112,13 +112,3 @@ def test_ctrl_c_ends_a_sweep_with_checkpoints(tmp_path: Path) -> None:
     assert "the same command goes on" in ended.last_line
     assert ended.left_processes == []
     assert_complete(tmp_path, run(words(tmp_path), tmp_path))
-
-
-def test_a_trial_that_raises_fails_alone(tmp_path: Path) -> None:
-    fixed = {**SWEEP["fixed"], "max_iterations": 2}  # pyright: ignore[reportGeneralTypeIssues]
-    checkpoints = {"checkpoint": {"choices": [None, "nowhere.pt", None]}}
-    ended = run(words(tmp_path, {**SWEEP, "sampler": "grid", "parameters": checkpoints, "fixed": fixed}), tmp_path)
-    assert ended.code == 1
-    assert "1 of 3 trials failed" in ended.last_line
-    assert {row["trial"]: row["state"] for row in rows_of(tmp_path)} == {0: "finished", 1: "failed", 2: "finished"}
-    assert "Trial 1 failed" in ended.stdout

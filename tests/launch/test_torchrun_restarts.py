@@ -11,11 +11,11 @@ from support.commands import FAULTY, SMALL, run, torchrun
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spawn, pytest.mark.slow]
+pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.soak]
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("interval", [2, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rank", [1, 0])
+@pytest.mark.parametrize("interval", [2, 100])
 def test_the_next_attempt_goes_on_from_the_newest_checkpoint(tmp_path: Path, rank: int, interval: int) -> None:
     command = [*torchrun(2), f"{FAULTY}:DiesOnce", *SMALL, "--logger", "none", "--max-iterations", "8"]
     command.insert(command.index("-m", 2), "--max-restarts=1")

@@ -34,21 +34,6 @@ def assert_ended_well(ended: Ended, code: int = 0) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("workers", [(), SPAWNED], ids=["in process", "spawned"])
-def test_a_resumed_training_goes_on_in_the_same_run(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    ended = run((*SWINGUP, *workers, "--max-iterations", "4"), tmp_path, OFFLINE)
-    assert_ended_well(ended)
-    name = ended.run.name
-    shutil.rmtree(ended.run / "checkpoints" / "000004")
-    assert_ended_well(run((*SWINGUP, *workers, "--max-iterations", "6", "--resume"), tmp_path, OFFLINE))
-    first, second = launches_in(ended.run)
-    assert first.run_id == second.run_id
-    assert (first.name, first.project) == (name, "shoal")
-    assert [[row["iteration"] for row in launch.rows] for launch in (first, second)] == [[1, 2, 3, 4], [3, 4, 5, 6]]
-    assert [row["Train/total_steps"] for row in second.rows] == [row["Train/total_steps"] for row in ended.rows[2:]]
-
-
-@pytest.mark.soak
 def test_a_server_gets_the_rows_of_all_launches_and_loses_none(tmp_path: Path) -> None:
     with wandb_server() as server:
         environ = {**server.environ(), "WANDB_CONFIG_DIR": str(tmp_path)}
@@ -70,17 +55,6 @@ def test_a_server_gets_the_rows_of_all_launches_and_loses_none(tmp_path: Path) -
     assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert KEY not in ended.stdout + ended.stderr + again.stdout + again.stderr
     assert [file for file in ended.run.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()] == []
-
-
-@pytest.mark.soak
-def test_a_training_from_a_checkpoint_is_a_run_of_its_own(tmp_path: Path) -> None:
-    ended = run((*SWINGUP, "--max-iterations", "2"), tmp_path, OFFLINE)
-    assert_ended_well(ended)
-    checkpoint = ended.run / "checkpoints" / "000002"
-    assert_ended_well(run((*SWINGUP, "--max-iterations", "1", "--checkpoint", str(checkpoint)), tmp_path, OFFLINE))
-    (first,), (second,) = (launches_in(each) for each in ended.runs)
-    assert first.run_id != second.run_id
-    assert first.name != second.name
 
 
 @pytest.mark.soak

@@ -103,7 +103,14 @@ def write(loop: TrainingLoop, directory: Path, **more: object) -> tuple[Path, Pa
     return write_policy(policy, directory / "exports" / "policy.onnx")
 
 
-@pytest.fixture(scope="module", params=ACTORS)
+RARELY = ("one without a normaliser", "a GRU")
+"""What CI leaves out for its time; `make test-soak` has them."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=pytest.mark.soak) if kind in RARELY else kind for kind in ACTORS],
+)
 def loop(request: pytest.FixtureRequest) -> TrainingLoop:
     """Each kind of policy."""
     return loop_of(ACTORS[request.param])

@@ -125,7 +125,7 @@ def test_without_evaluations_checkpoints_have_the_score_of_the_training() -> Non
     assert {each.metadata["metric"] for each in saved} == {"Train/mean_whole_reward"}
 
 
-@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Quadruped-Velocity-Rough"])
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", pytest.param("Quadruped-Velocity-Rough", marks=pytest.mark.soak)])
 def test_an_unchanged_policy_earns_the_same_again(task: str) -> None:
     spec = registry.resolve(task)
     config = replace(spec.env, episode_length_s=0.4)

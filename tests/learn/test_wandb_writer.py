@@ -37,9 +37,12 @@ def log(run: RunDir, *iterations: int, config: TrainConfig = CONFIG) -> None:
         writer.close()
 
 
-def test_another_launch_continues_the_same_run(run_dir: RunDir) -> None:
-    log(run_dir, 1, 2)
-    log(run_dir, 3)
+def test_another_launch_continues_the_same_run_and_what_was_edited_in_wandb_stays(run_dir: RunDir) -> None:
+    config = parse_train(["Cartpole-Swingup", "--logger", "wandb", "--wandb-project", "fish", "--env.pole-mass", "0.3"])
+    log(run_dir, 1, 2, config=config)
+    log(run_dir, 3, config=config)
+    assert [child.cmdline() for child in psutil.Process().children(recursive=True) if "wandb" in child.name()] == []
+    assert "WANDB_SERVICE" not in os.environ
     first, second = launches_in(run_dir.path)
     assert first.run_id == second.run_id == run_dir.wandb_run_id.read_text(encoding="utf-8").strip()
     assert [(row["_step"], row["iteration"], row["Train/mean_reward"]) for row in first.rows + second.rows] == [
@@ -49,32 +52,15 @@ def test_another_launch_continues_the_same_run(run_dir: RunDir) -> None:
     ]
     assert {first.project, second.project} == {"fish"}
     assert first.axes == second.axes == {"*": "iteration"}
-
-
-def test_the_notes_of_a_run_are_the_flags_that_it_changes_and_may_be_edited_in_wandb(run_dir: RunDir) -> None:
-    config = parse_train(["Cartpole-Swingup", "--logger", "wandb", "--env.pole-mass", "0.3"])
-    log(run_dir, 1, config=config)
-    log(run_dir, 2, config=config)
-    notes = [launch.notes for launch in launches_in(run_dir.path)]
-    assert notes == ["--logger wandb --env.pole-mass 0.3", ""]
-
-
-def test_a_run_that_is_renamed_in_wandb_keeps_its_new_name(run_dir: RunDir) -> None:
-    log(run_dir, 1)
-    log(run_dir, 2)
-    assert [launch.name for launch in launches_in(run_dir.path)] == [run_dir.name, ""]
+    # A name and notes are given once, so that others may be given in W&B.
+    assert (first.name, second.name) == (run_dir.name, "")
+    assert (first.notes, second.notes) == ("--logger wandb --wandb-project fish --env.pole-mass 0.3", "")
 
 
 def test_iterations_that_are_done_again_are_not_dropped(run_dir: RunDir) -> None:
     log(run_dir, 4, 5, 4, 5, 6)
     (launch,) = launches_in(run_dir.path)
     assert [(row["_step"], row["iteration"]) for row in launch.rows] == [(4, 4), (5, 5), (6, 4), (7, 5), (8, 6)]
-
-
-def test_nothing_of_wandb_is_left_when_the_writer_is_closed(run_dir: RunDir) -> None:
-    log(run_dir, 1)
-    assert [child.cmdline() for child in psutil.Process().children(recursive=True) if "wandb" in child.name()] == []
-    assert "WANDB_SERVICE" not in os.environ
 
 
 def test_a_wandb_that_is_switched_off_names_no_run(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

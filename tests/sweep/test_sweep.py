@@ -122,6 +122,7 @@ def test_more_trials_are_added_and_other_parameters_are_refused(first: First) ->
         plan_of(where, parameters={"seed": {"low": 1, "high": 9}})
 
 
+@pytest.mark.soak
 def test_a_bad_trial_is_pruned_after_its_first_score_with_a_checkpoint(tmp_path: Path) -> None:
     rates = {"agent.algorithm.learning_rate": {"choices": [9e-4, 8e-4, 7e-4, 6e-4, 5e-4, 1e-6]}}
     fixed = {"max_iterations": 6, "agent.algorithm.schedule": "fixed"}
@@ -135,6 +136,7 @@ def test_a_bad_trial_is_pruned_after_its_first_score_with_a_checkpoint(tmp_path:
     assert json.loads(run.run_json.read_text(encoding="utf-8"))["launches"][0]["ended"]["last_line"] == "pruned"
 
 
+@pytest.mark.soak
 def test_the_score_is_the_evaluation_return_where_trials_are_evaluated(tmp_path: Path) -> None:
     evaluated = {"max_iterations": 4, "eval_interval": 2, "eval_episodes": 4, "agent.save_interval": 2}
     (row,) = train_all(plan_of(tmp_path, trials=1, fixed=evaluated))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from support.commands import kill, wait_until
-from support.machines import LAUNCHER, machines, needs_machines, why_no_machines
+from support.machines import machines, needs_machines, why_no_machines
 from support.namespaces import NoNamespacesError
 
 from shoal.procfs import state
@@ -88,56 +88,11 @@ def stop(running: RunningThere) -> None:
     running.process.wait()
 
 
-def ask(machine: Machine, host: str, family: int = 0) -> str:
-    """Return what a machine hears from another that echoes."""
-    return machine.run([*PYTHON, ASK, host, str(family)]).stdout
-
-
-@pytest.mark.parametrize("version", [4, 6])
-def test_machines_reach_each_other_by_name_over_both_protocols(three: Machines, version: int) -> None:
-    north, south = three.workers
-    echo = start_echo(north)
-    address, family = (north.address, 2) if version == 4 else (north.address6, 10)
-    assert [ask(asking, "north", family).splitlines()[0] for asking in (south, three.launcher, north)] == [
-        f"connected to {address}"
-    ] * 3
-    assert "heard b'hello'" in ask(south, address)
-    stop(echo)
-
-
 def test_machines_of_two_tests_do_not_meet(three: Machines, tmp_path: Path) -> None:
     echo = start_echo(three["north"])
     with machines(tmp_path, "north", "south", logins=False) as others:
         assert "Connection refused" in others["south"].run([*PYTHON, ASK, "north", "0"]).stderr
     stop(echo)
-
-
-def test_each_has_a_name_and_knows_the_others(three: Machines) -> None:
-    script = (
-        "import socket; print(socket.gethostname(), *(socket.gethostbyname(n) for n in ('launcher', 'north', 'south')))"
-    )
-    said = [machine.run([*PYTHON, script]).stdout.split() for machine in three.all]
-    addresses = [machine.address for machine in three.all]
-    assert said == [[name, *addresses] for name in (LAUNCHER, "north", "south")]
-
-
-def test_debians_habit_is_that_the_own_name_is_a_loopback_address(tmp_path: Path) -> None:
-    script = "import socket; print(*(socket.gethostbyname(name) for name in ('north', 'south')))"
-    with machines(tmp_path, "north", "south", debian=True, logins=False) as made:
-        north, south = made.workers
-        assert north.run([*PYTHON, script]).stdout.split() == ["127.0.1.1", south.address]
-        assert south.run([*PYTHON, script]).stdout.split() == [north.address, "127.0.1.1"]
-
-
-@pytest.mark.parametrize(("version", "other"), [(4, 6), (6, 4)])
-def test_a_network_may_have_one_protocol_only(tmp_path: Path, version: int, other: int) -> None:
-    families = {4: 2, 6: 10}
-    with machines(tmp_path, "north", "south", versions=(4,) if version == 4 else (6,), logins=False) as made:
-        north, south = made.workers
-        start_echo(north)
-        assert "heard b'hello'" in ask(south, "north", families[version])
-        there = {4: north.address, 6: north.address6}[other]
-        assert "unreachable" in south.run([*PYTHON, ASK, there, "0"]).stderr
 
 
 def test_disks_memory_and_processes_are_apart(three: Machines) -> None:
@@ -154,13 +109,6 @@ def test_disks_memory_and_processes_are_apart(three: Machines) -> None:
     kill([sleeper.leader])
 
 
-def test_what_is_shared_and_the_repository_are_where_they_are_outside(three: Machines) -> None:
-    (three.shared / "note").write_text("from outside", encoding="utf-8")
-    assert [machine.run(["cat", "note"], three.shared).stdout for machine in three.all] == ["from outside"] * 3
-    told = three["north"].run([sys.executable, "-c", "import shoal; print(shoal.__file__)"])
-    assert told.stdout.strip() == str(Path(__file__).parents[2] / "src/shoal/__init__.py"), told.stderr
-
-
 def test_clocks_since_boot_differ_and_that_of_the_wall_does_not(three: Machines) -> None:
     clocks = [
         three[name].run([*PYTHON, "import time; print(time.monotonic(), time.time())"]) for name in ("north", "south")
@@ -168,34 +116,6 @@ def test_clocks_since_boot_differ_and_that_of_the_wall_does_not(three: Machines)
     (up_north, north), (up_south, south) = ([float(word) for word in clock.stdout.split()] for clock in clocks)
     assert up_south - up_north > 1000
     assert 0 <= south - north < 60
-
-
-def test_the_launcher_logs_in_to_each_machine(three: Machines) -> None:
-    for worker in three.workers:
-        for host in (worker.name, worker.address, worker.address6):
-            told = three.launcher.run(["ssh", "-F", str(three.ssh_config), "-o", "User=root", host, "hostname"])
-            assert told.stdout == f"{worker.name}\n", told.stderr
-
-
-def test_a_machine_with_another_host_key_and_one_that_does_not_know_the_user_are_refused(pair: Machines) -> None:
-    pair["north"].change_host_key()
-    pair["south"].admit("")
-    changed, unknown = (pair.launcher.run(["ssh", name, "hostname"]) for name in ("north", "south"))
-    assert (changed.returncode, changed.stdout, unknown.returncode, unknown.stdout) == (255, "", 255, "")
-    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in changed.stderr
-    assert "Permission denied (publickey)" in unknown.stderr
-
-
-def test_a_cut_cable_means_silence_until_it_is_mended(pair: Machines) -> None:
-    north, south = pair.workers
-    start_echo(north)
-    talk = south.start_plain([*PYTHON, TALK, "north"])
-    talk.read_until("heard")
-    north.cut()
-    talk.read_until("silence")
-    assert "heard" not in talk.read_until("silence")
-    north.mend()
-    talk.read_until("heard")
 
 
 def test_a_machine_without_power_is_silent_and_empty_and_comes_back_with_its_disk(pair: Machines) -> None:
@@ -214,25 +134,6 @@ def test_a_machine_without_power_is_silent_and_empty_and_comes_back_with_its_dis
     assert "closed\n" not in talk.lines
     north.power_on()
     assert pair.launcher.run(["ssh", "north", "cat note"]).stdout == "here\n"
-
-
-def test_a_killed_process_closes_its_connections_where_the_cable_is_whole(pair: Machines) -> None:
-    echo = start_echo(pair["north"])
-    talk = pair["south"].start_plain([*PYTHON, TALK, "north"])
-    talk.read_until("heard")
-    kill([echo.leader])
-    talk.read_until("closed")
-
-
-def test_a_slow_cable_takes_its_time_both_ways_and_a_bad_one_loses_all(pair: Machines) -> None:
-    north, south = pair.workers
-    start_echo(north)
-    north.delay(100)
-    assert float(ask(south, "north").split()[-1]) > 0.2
-    north.delay(1, loss=1.0)
-    assert "timed out" in south.run([*PYTHON, TALK.replace("timeout=10", "timeout=0.3"), "north"]).stderr
-    north.delay(0)
-    assert "heard" in ask(south, "north")
 
 
 def test_commands_are_judged_by_what_they_leave_on_their_machine(pair: Machines) -> None:

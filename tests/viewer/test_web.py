@@ -132,6 +132,7 @@ def moves(page: Page) -> bool:
 
 
 @needs_chromium
+@pytest.mark.soak
 def test_the_page_can_be_reloaded_and_reconnects_behind_a_tunnel(viewer: tuple[Running, Page]) -> None:
     _, shown = viewer
     assert shown.context.browser is not None
