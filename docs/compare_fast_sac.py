@@ -354,8 +354,8 @@ def differ(name: str, mine: torch.Tensor | None, its: torch.Tensor) -> None:
 def compare_batches(updates: int = 8, delay: int = 4) -> None:
     """Print of how many environments the batches are that one step of training updates the actor with."""
     agent = settings(updates_per_step=updates, policy_delay=delay, num_step_returns=1, batch_size=64 * Blank.num_envs)
-    with both(agent) as (ours, theirs):
-        replay = Replay(64, Blank.num_envs, Blank.num_actions, ours._inputs.sizes, "cpu")  # noqa: SLF001
+    with both(agent) as (_, theirs):
+        replay = Replay(64)
         number = torch.arange(Blank.num_envs, dtype=torch.float32)
         observations = number.unsqueeze(1).expand(-1, Blank.size)
         row = dict.fromkeys(("actor", "critic", "next_actor", "next_critic"), observations)
@@ -383,7 +383,7 @@ def compare_replays(num_steps: int = 3, capacity: int = 16, num_envs: int = 64, 
     """Print how many samples of both replay buffers are wrong, before and after the oldest steps were overwritten."""
     module: Any = importlib.import_module("holosoma.agents.fast_sac.fast_sac_utils")
     torch.manual_seed(0)
-    ours = Replay(capacity, num_envs, 1, {"actor": 1, "critic": 1}, "cpu")
+    ours = Replay(capacity)
     theirs = module.SimpleReplayBuffer(num_envs, capacity, 1, 1, 1, num_steps, gamma, "cpu")
     history: list[dict[str, torch.Tensor]] = []
     for step in range(capacity + capacity // 2):
@@ -481,7 +481,7 @@ def filled(agent: FastSacConfig) -> tuple[Callable[[int], object], Callable[[int
     env: Any = new_env(NUM_ENVS, 0)
     ours = FastSacLearner(env, replace(agent, num_steps_per_env=1), World())
     size = ours._inputs.sizes["actor"]  # noqa: SLF001
-    replay = Replay(agent.replay_steps, NUM_ENVS, env.num_actions, ours._inputs.sizes, "cpu")  # noqa: SLF001
+    replay = ours._replay  # noqa: SLF001
     with tempfile.TemporaryDirectory() as directory:
         theirs = new_published(env, agent, 1, directory)
     for _ in range(64):
@@ -494,7 +494,7 @@ def filled(agent: FastSacConfig) -> tuple[Callable[[int], object], Callable[[int
 
     def update_ours(number: int) -> None:
         for _ in range(number):
-            ours._update(replay)  # noqa: SLF001
+            ours._update()  # noqa: SLF001
 
     def update_theirs(number: int) -> None:
         per_env = agent.batch_size // NUM_ENVS

@@ -199,9 +199,9 @@ EPISODES = Episodes(returns=[1.0, 2.0, 6.0], lengths=[10, 20, 30])
 
 def test_episodes_are_told_one_by_one_and_with_their_spread(capsys: pytest.CaptureFixture[str]) -> None:
     report.print_episodes(EPISODES)
-    # Mean 3; squared distances 4, 1, 9 have the mean 14/3, whose root is 2.16. Lengths: 0 and ±10, so sqrt(200/3).
+    # Mean 3; squared distances 4, 1, 9: sqrt(14 / (3 - 1)) = 2.65. Lengths: 0 and ±10, so sqrt(200 / 2) = 10.
     *table, last = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert " ".join(last) == "return 3.00 ± 2.16, length 20.0 ± 8.2"
+    assert " ".join(last) == "return 3.00 ± 2.65, length 20.0 ± 10.0"
     assert [row for row in table if row[0].isdigit()] == [["1", "1.00", "10"], ["2", "2.00", "20"], ["3", "6.00", "30"]]
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from shoal.jobs.comparison import Side
+
 
 def write_jobs(out: Path, *jobs: tuple[dict[str, Any], Sequence[float]]) -> Path:
     """Write an output directory of finished jobs: changes of a job, and the returns of its episodes."""
@@ -173,7 +175,7 @@ def test_a_return_that_is_no_number_counts_as_a_failure_only() -> None:
 
 
 @pytest.mark.parametrize(("alone", "fewer"), [(6, "undecided"), (7, "B")])
-def test_failures_of_one_side_alone_decide_from_seven_on(alone: int, fewer: str) -> None:
+def test_failures_of_one_side_alone_decide_from_seven_on(alone: int, fewer: Side) -> None:
     # The mixture has the likelihood B(n + 1/2, 1/2) / B(1/2, 1/2), 14.4 and 26.8 times that of equal rates: 20 decide.
     failed = np.zeros((1000, 2), dtype=bool)
     failed[:alone, 0] = True

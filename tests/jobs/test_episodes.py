@@ -24,6 +24,7 @@ from shoal.plan.job import Job, JobFiles
 from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import RunDir
 from shoal.plan.spec import EvaluateSpec
+from shoal.seeds import derived_seed
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 
@@ -131,7 +132,7 @@ def test_environments_are_built_anew_only_for_another_seed(tmp_path: Path) -> No
     episodes_of(tmp_path / "out", *jobs)
     assert built == [5]
     episodes_of(tmp_path / "rebuilt", job(GOALS, policy="zero", seed=5, rebuilds=3))
-    assert built == [5, 5, 6, 7]
+    assert built == [5, 5, derived_seed(5, 1), derived_seed(5, 2)]
 
 
 def test_a_failure_of_every_part_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from shoal.learn.evaluation import evaluate_learner, open_policy, play_episodes
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from shoal.config import AgentKind
+    from shoal.config.commands import AgentKind
     from shoal.plan.rundir import RunDir
 
 NAN = float("nan")

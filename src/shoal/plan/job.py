@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from shoal.config.checks import NOT_NAN
 from shoal.config.jobs import JobSettings
 from shoal.plan.rundir import Below
+
+_Resolved = Annotated[dict[str, Any], NOT_NAN]
+"""Values that were checked where they were given; some are infinite by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,15 +21,15 @@ class Job(JobSettings):
     task: str
     policy: str
     """Absolute path of a `model.pt`, an ONNX file or a torch program, `zero`, `random`, or `package.module:Class`."""
-    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    config: _Resolved = field(default_factory=dict[str, Any])
     """Keyword arguments of the policy's class."""
     learner: str | None = None
     """Learner of a `model.pt`."""
-    agent: dict[str, Any] | None = None
+    agent: _Resolved | None = None
     """Its configuration, from which the networks are rebuilt."""
-    env: dict[str, Any] = field(default_factory=dict[str, Any])
+    env: _Resolved = field(default_factory=dict[str, Any])
     """The whole configuration of the environment."""
-    variation: dict[str, Any] = field(default_factory=dict[str, Any])
+    variation: _Resolved = field(default_factory=dict[str, Any])
     """Fields of `env` that this job was asked to change, by their dotted names."""
     num_episodes: int | None = None
     first_episode: int = 0
