@@ -1,4 +1,4 @@
-"""skrl's off-policy agents: their replay buffer after a resume, and the time of their updates."""
+"""skrl's agents: the policy without noise, replay buffers after a resume, and the time of updates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from support.learner_agents import AGENTS, OFF_POLICY, new_loop
 from support.learners import train
 
@@ -38,6 +39,23 @@ def test_a_replay_buffer_that_a_resume_has_emptied_is_filled_before_the_first_up
     second = new_loop(agent, max_iterations=4)
     second.restore(copy.deepcopy(first.state()))
     assert steps_at_updates(second) == [3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("agent", ["skrl", *OFF_POLICY_AGENTS])
+def test_the_policy_without_noise_is_that_of_skrl_also_where_it_is_clipped(agent: str) -> None:
+    loop = new_loop(agent)
+    train(loop)
+    learner: Any = loop.learner
+    for parameter in learner.agent.policy.network.parameters():
+        parameter.data.mul_(5)  # So that tanh is far from a line.
+    observations = loop.env.get_observations().clone()
+    observations["policy"].mul_(torch.linspace(0, 20, loop.env.num_envs).unsqueeze(1))
+    rows = learner.agent._observation_preprocessor(learner.inputs(observations)["actor"])
+    with torch.no_grad():
+        actions, outputs = learner.agent.policy.act({"observations": rows}, role="policy")
+        expected = outputs.get("mean_actions", actions)
+        torch.testing.assert_close(learner.policy()(observations), expected)
+    assert expected.std() > 0.1
 
 
 class Clock:

@@ -32,6 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "learn/replay.py": ("tests/learn/test_replay.py",),
     "learn/grpo.py": ("tests/learn/test_grpo.py", OPTIMA, "-k", "grpo or advantage or loss"),
     "learn/skrl/learner.py": (
+        "tests/learn/test_skrl.py",
         "tests/learn/test_soft_actor_critics.py",
         "tests/learn/test_learners.py",
         OPTIMA,
@@ -56,6 +57,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "jobs/comparison.py": ("tests/jobs/test_comparison.py",),
     "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/envs"),
     "learn/inference.py": (OPTIMA, "-k", "skrl and not jax or fast_sac"),
+    "learn/evaluation.py": ("tests/learn/test_evaluation.py",),
+    "learn/rsl_rl/categorical.py": ("tests/envs/test_gymnasium_env.py",),
+    "envs/gymnasium_env.py": ("tests/envs/test_gymnasium_env.py",),
     "docs": (OPTIMA, "-k", "actor_critic"),
 }
 """The tests that look at a file, with pytest's arguments."""
@@ -85,6 +89,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("list(critics.networks.parameters()), tau)", "list(critics.networks.parameters()), 0.0)"),
         ("torch.maximum(self.returns.std, self.largest", "torch.minimum(self.returns.std, self.largest"),
         ("env.step(actions * self.config.action_limit)", "env.step(actions / 4)"),
+        ("self.updates % config.policy_delay == 0", "self.updates % config.policy_delay != 0"),
+        ("low + 0.5 * (high - low) * (torch.tanh(raw) + 1)", "low + 0.5 * (high - low) * (torch.tanh(raw) - 1)"),
     ],
     "learn/replay.py": [
         ('discounts * rows("rewards", last), 0.0)', 'rows("rewards", last), 0.0)'),
@@ -138,7 +144,18 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ('{"time_outs": extras["time_outs"]}', '{"time_outs": ~extras["time_outs"].bool()}'),
         ('if "time_outs" in extras else {}', 'if "time_outs" not in extras else {}'),
     ],
+    "learn/rsl_rl/ppo.py": [
+        ("divergence > self.desired_kl * 2.0", "divergence < self.desired_kl * 2.0"),
+        ("self.learning_rate / _RATE_FACTOR", "self.learning_rate * _RATE_FACTOR"),
+        ("get_kl_divergence(old, new)", "get_kl_divergence(new, old)"),
+        ("advantages.copy_(normalised_over_ranks(advantages))", "advantages.mul_(1)"),
+    ],
     "learn/statistics.py": [
+        ("(ended.cumsum(dim=0) > 1)", "(ended.cumsum(dim=0) >= 1)"),
+        ("torch.where(ended, self._zero, measured)", "measured"),
+        ("next(values) / size for name in losses", "next(values) for name in losses"),
+        ("logged.left_out.append(1 - weight)", "logged.left_out.append(weight - 1)"),
+        ("tensor = torch.where(kept, tensor, self._zero)", "tensor = torch.where(~kept, tensor, self._zero)"),
         ("mean_square - mean_return**2", "mean_square + mean_return**2"),
         ("whole_return / whole_count", "whole_count / whole_return"),
         (
@@ -158,6 +175,18 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("(1 + confidence) / 2", "confidence"),
         ("rate + squared / 2", "rate + squared"),
     ],
+    "jobs/intervals.py": [
+        ("count * math.log(rate) +", "count * math.log(rate) -"),
+        ("- _log_beta(0.5, 0.5) + math.log(alpha)", "- _log_beta(0.5, 0.5) - math.log(alpha)"),
+        ("known = np.concatenate([[0.25], variances[:-1]])", "known = variances"),
+        ("np.log1p(-np.minimum", "np.log1p(np.minimum"),
+        ("2 * math.log(2 / alpha) / (known", "math.log(2 / alpha) / (4 * known"),
+        ("values > middle + _FAR * spread", "values > middle + 2 * _FAR * spread"),
+        ("returns[:, 1] - returns[:, 0]", "returns[:, 0] - returns[:, 1]"),
+        ("(most_down - self.down + self.up - least_up)", "(self.down - most_down + self.up - least_up)"),
+        ("(most_up - self.up + self.down - least_down)", "0"),
+        ("(math.log(scaled) / 2 - log_alpha)", "(math.log(scaled) / 2)"),
+    ],
     "jobs/comparison.py": [
         ('"B" if low > 1 / 2 else "A" if high < 1 / 2', '"A" if low > 1 / 2 else "B" if high < 1 / 2'),
         ("((0, 1), (1, 0))", "((1, 0), (0, 1))"),
@@ -167,6 +196,24 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("failed = terminated[env] or is_diverged", "failed = terminated[env]"),
         ("time_out[env] = cut_off", "time_out[env] = ended"),
         ("length >= max_episode_length", "length > max_episode_length"),
+    ],
+    "learn/evaluation.py": [
+        ('fmean(each["return"] for', 'sum(each["return"] for'),
+        ("restart(EVALUATION_SEED)", "restart()"),
+    ],
+    "learn/rsl_rl/categorical.py": [
+        ("(outputs * self._categorical.logits).sum", "(outputs * self._categorical.probs).sum"),
+        ("return kl_divergence(old, new)", "return kl_divergence(new, old)"),
+        ("self.mean * (1.0 - self.mean)", "self.mean * (1.0 + self.mean)"),
+    ],
+    "envs/gymnasium_env.py": [
+        ("terminated | truncated", "terminated"),
+        ("torch.from_numpy(truncated & ~terminated)", "torch.from_numpy(truncated)"),
+        ("torch.from_numpy(truncated & ~terminated)", "torch.from_numpy(terminated & ~truncated)"),
+        ("torch.where(dones, 0, self._lengths + 1)", "self._lengths + 1"),
+        ("plain.clip(-1, 1) + 1) / 2 * (high - low)", "plain.clip(-1, 1) + 1) * (high - low)"),
+        ("space.start + columns.argmax(axis=1)", "columns.argmax(axis=1)"),
+        ('np.stack(infos["final_obs"][ended])', "observations[ended]"),
     ],
     "docs": [
         ("reward + self.gamma * values[-1].detach() *", "reward - self.gamma * values[-1].detach() *"),
