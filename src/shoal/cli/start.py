@@ -24,9 +24,8 @@ def _exit_at_once(number: int, _frame: object) -> NoReturn:
     try:
         if is_ctrl_c:
             os.write(2, b"Error: Interrupted.\n")
-        elif (
-            "TORCHELASTIC_RUN_ID" not in os.environ
-        ):  # torchrun ends all ranks when one has failed and printed the reason.
+        # torchrun ends all ranks when one has failed and printed the reason.
+        elif "TORCHELASTIC_RUN_ID" not in os.environ:
             os.write(2, f"Error: Ended by {signal.Signals(number).name}.\n".encode())
     finally:
         os._exit(130 if is_ctrl_c else 143)
