@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.heartbeat import PHASES, WAITING, Heartbeat, beat_file, place_of, read_beat, slowest_phase
+from shoal.heartbeat import PHASES, WAITING, Heartbeat, beat_file, read_beat, slowest_phase
 from shoal.procfs import started_at
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_a_new_rank_starts_up(tmp_path: Path, beat: Heartbeat) -> None:
     assert read is not None
     assert (read.rank, read.phase, read.iteration, read.limit) == (1, "startup", 0, 900)
     assert (read.pid, read.started, read.host) == (os.getpid(), started_at(os.getpid()), platform.node())
-    assert read.place == beat.place() == "startup"
+    assert read.place == beat.beat(0).place == "startup"
 
 
 def test_a_phase_is_there_as_soon_as_it_is_entered(tmp_path: Path, beat: Heartbeat) -> None:
@@ -135,7 +135,7 @@ def test_a_place_that_cannot_be_written_costs_the_heartbeat_and_nothing_else(tmp
     beat.enter("rollout")
     beat.pulse()
     beat.close()
-    assert beat.place() == "rollout"
+    assert beat.beat(0).place == "rollout"
 
 
 def test_no_limit_is_asked_for_by_0() -> None:
@@ -144,7 +144,9 @@ def test_no_limit_is_asked_for_by_0() -> None:
 
 
 def test_a_place_before_the_first_iteration_is_a_phase_alone() -> None:
-    assert place_of("compile", 0) == "compile"
+    beat = Heartbeat()
+    beat.enter("compile")
+    assert beat.beat(0).place == "compile"
 
 
 @pytest.mark.parametrize(

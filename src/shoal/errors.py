@@ -30,8 +30,6 @@ class UsageError(ShoalError):
 class TrainingFailedError(ShoalError):
     """The training itself failed on some rank: an exception in user code, NaN, a full disk."""
 
-    exit_code = 1
-
 
 class ReplicasDivergedError(TrainingFailedError):
     """Ranks that must hold equal values do not."""

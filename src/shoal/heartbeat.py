@@ -62,8 +62,8 @@ class Beat:
 
     @property
     def place(self) -> str:
-        """Phase and iteration, in words."""
-        return place_of(self.phase, self.iteration)
+        """``"rollout (iteration 2)"``, or the phase alone before the first iteration."""
+        return f"{self.phase} (iteration {self.iteration})" if self.iteration else self.phase
 
     @property
     def waits(self) -> bool:
@@ -74,11 +74,6 @@ class Beat:
 def slowest_phase(phases: Collection[str]) -> str:
     """Return the earliest phase of several ranks, without those that wait for others, if one does not."""
     return min([each for each in phases if each not in WAITING] or phases, key=PHASES.index)
-
-
-def place_of(phase: str, iteration: int) -> str:
-    """Return ``"rollout (iteration 2)"``, or the phase alone before the first iteration."""
-    return f"{phase} (iteration {iteration})" if iteration else phase
 
 
 def beat_file(directory: Path, rank: int) -> Path:
@@ -168,10 +163,6 @@ class Heartbeat:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def place(self) -> str:
-        """Return phase and iteration, in words."""
-        return place_of(self.phase, self.iteration)
 
 
 def read_beat(directory: Path, rank: int) -> Beat | None:

@@ -37,7 +37,8 @@ def started_at(pid: int) -> int:
 
 def how_it_ended(code: int) -> str:
     """Describe an exit code; a negative one is that of a signal."""
-    return f"killed by {_signal_name(-code)}" if code < 0 else f"it left with exit code {code}"
+    names = {each.value: each.name for each in signal.Signals}  # Without real-time signals.
+    return f"killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"it left with exit code {code}"
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> None:
@@ -47,10 +48,3 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
         prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # The parent ended before prctl.
         os._exit(1)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

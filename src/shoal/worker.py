@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.errors import UsageError, reason_of
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
-from shoal.plan.checkpoints import Checkpoint, Keep, best_good, model_sums
+from shoal.plan.checkpoints import Checkpoint, best_good, model_sums
 from shoal.plan.ranks import Rank, usable_threads
 from shoal.plan.spec import EvaluateSpec, SweepSpec, TrainSpec, WorkerSpec
 from shoal.provenance import git_state, now, versions
@@ -202,8 +202,7 @@ def _learn(  # noqa: PLR0913  All by name.
     _begin(job, loop)
 
     transfer = CheckpointTransfer(world, job.run, group_timeout(job.config.startup_timeout, job.config.stall_timeout))
-    keep = Keep(last=job.config.keep_last, every=job.config.keep_every, rank_files=job.config.keep_rank_files)
-    checkpoints = CheckpointWriter(job.run, world, keep, transfer)
+    checkpoints = CheckpointWriter(job.run, world, job.config, transfer)
     about = _about(job, env) if world.is_first else {}
     writers = open_writers(job.run, job.config, loop.iteration) if world.is_first else []
     last_row: Row = {}

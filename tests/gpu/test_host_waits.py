@@ -11,13 +11,12 @@ import torch
 from support import emulated_gpu
 from support.learners import RslRlLoop, loop_on
 
-from shoal.config import RslRlConfig
+from shoal.config import RslRlConfig, TrainConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.groups import World
 from shoal.learn.training_env import TrainingEnv
-from shoal.plan.checkpoints import Keep
 from shoal.sim.isolation import isolated
 from shoal.tasks import registry
 
@@ -127,7 +126,7 @@ def loop_of(name: str, max_iterations: int, **changes: Any) -> RslRlLoop:
 
 def train(loop: RslRlLoop, run_dir: RunDir) -> Budget:
     """Train to the end, with checkpoints."""
-    writer = CheckpointWriter(run_dir, loop.world, Keep(last=None, every=None))
+    writer = CheckpointWriter(run_dir, loop.world, TrainConfig(task="", keep_rank_files=None))
 
     def save(snapshot: Snapshot) -> None:
         writer.save(snapshot)

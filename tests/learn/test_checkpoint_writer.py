@@ -6,19 +6,21 @@ import json
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from support.limits import files_of_at_most
 
+from shoal.config import TrainConfig
 from shoal.errors import TrainingFailedError
 from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter, HostCopy
 from shoal.learn.checkpoints import Snapshot, read_rank_file, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
 from shoal.plan import checkpoints as plan_checkpoints
-from shoal.plan.checkpoints import Keep, best_first, best_good, list_checkpoints, newest_good, to_drop
+from shoal.plan.checkpoints import best_first, best_good, list_checkpoints, newest_good, to_drop
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -45,9 +47,13 @@ def snapshot(iteration: int, rank: int = 0, world_size: int = 1, **metadata: Any
     )
 
 
-def writer(run: RunDir, rank: int = 0, size: int = 1, keep: Keep | None = None) -> CheckpointWriter:
+keeping = partial(TrainConfig, task="", keep_rank_files=None)
+"""A configuration that keeps all rank files."""
+
+
+def writer(run: RunDir, rank: int = 0, size: int = 1, config: TrainConfig | None = None) -> CheckpointWriter:
     """A rank's writer."""
-    return CheckpointWriter(run, World(rank=rank, size=size), keep or Keep())
+    return CheckpointWriter(run, World(rank=rank, size=size), config or keeping())
 
 
 def names(run: RunDir) -> list[str]:
@@ -137,20 +143,20 @@ def written(run: RunDir, scores: dict[int, float | None]) -> None:
         write_snapshot(run, snapshot(iteration, score=score, metric="Train/mean_whole_reward"))
 
 
-def kept(run: RunDir, keep: Keep) -> list[int]:
+def kept(run: RunDir, config: TrainConfig) -> list[int]:
     """The iterations of the checkpoints that are not to be dropped."""
-    dropped = to_drop(run, keep)
+    dropped = to_drop(run, config)
     return [each.iteration for each in list_checkpoints(run) if each not in dropped]
 
 
 def test_the_newest_and_the_best_are_always_kept(run_dir: RunDir) -> None:
     written(run_dir, {10: 1.0, 20: 5.0, 30: 2.0, 40: None, 50: 3.0})
     assert best_first(list_checkpoints(run_dir))[0].iteration == 20
-    assert kept(run_dir, Keep()) == [10, 20, 30, 40, 50]
-    assert kept(run_dir, Keep(last=1)) == [20, 50]
-    assert kept(run_dir, Keep(last=2)) == [20, 40, 50]
-    assert kept(run_dir, Keep(last=1, every=30)) == [20, 30, 50]
-    assert kept(run_dir, Keep(every=30)) == [10, 20, 30, 40, 50]
+    assert kept(run_dir, keeping()) == [10, 20, 30, 40, 50]
+    assert kept(run_dir, keeping(keep_last=1)) == [20, 50]
+    assert kept(run_dir, keeping(keep_last=2)) == [20, 40, 50]
+    assert kept(run_dir, keeping(keep_last=1, keep_every=30)) == [20, 30, 50]
+    assert kept(run_dir, keeping(keep_every=30)) == [10, 20, 30, 40, 50]
 
 
 def test_the_newest_good_one_is_kept_when_newer_ones_are_damaged(run_dir: RunDir) -> None:
@@ -160,7 +166,7 @@ def test_the_newest_good_one_is_kept_when_newer_ones_are_damaged(run_dir: RunDir
     newest, _ = newest_good(run_dir)
     assert newest is not None
     assert newest.iteration == 20
-    assert kept(run_dir, Keep(last=1)) == [10, 20, 40]
+    assert kept(run_dir, keeping(keep_last=1)) == [10, 20, 40]
 
 
 def test_the_best_good_one_is_kept_when_a_better_one_is_damaged(run_dir: RunDir) -> None:
@@ -169,7 +175,7 @@ def test_the_best_good_one_is_kept_when_a_better_one_is_damaged(run_dir: RunDir)
     best = best_good(run_dir)
     assert best is not None
     assert best.iteration == 20
-    assert kept(run_dir, Keep(last=1)) == [20, 40]
+    assert kept(run_dir, keeping(keep_last=1)) == [20, 40]
 
 
 def test_of_equal_scores_the_newest_is_the_best(run_dir: RunDir) -> None:
@@ -179,7 +185,7 @@ def test_of_equal_scores_the_newest_is_the_best(run_dir: RunDir) -> None:
 
 
 def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
-    beside = writer(run_dir, keep=Keep(last=2, every=4))
+    beside = writer(run_dir, config=keeping(keep_last=2, keep_every=4))
     for iteration, score in enumerate((0.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0), start=1):
         beside.save(
             replace(snapshot(iteration), metadata={"num_envs": 2, "score": score, "metric": "Train/mean_whole_reward"})
@@ -189,7 +195,7 @@ def test_old_ones_go_when_a_new_one_is_there(run_dir: RunDir) -> None:
 
 
 def test_old_ones_lose_their_rank_files_and_stay_whole(run_dir: RunDir) -> None:
-    beside = writer(run_dir, keep=Keep(rank_files=2))
+    beside = writer(run_dir, config=keeping(keep_rank_files=2))
     for iteration in (1, 2, 3, 4):
         beside.save(snapshot(iteration))
     beside.wait()
@@ -220,7 +226,7 @@ def test_a_checkpoint_that_loses_its_rank_files_while_it_is_verified_is_whole(
 def test_an_old_one_that_cannot_be_removed_costs_a_warning(run_dir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     written(run_dir, {1: None})
     (run_dir.dropped_dir(1) / "in the way").mkdir(parents=True)
-    beside = writer(run_dir, keep=Keep(last=1))
+    beside = writer(run_dir, config=keeping(keep_last=1))
     beside.save(snapshot(2))
     beside.wait()
     assert names(run_dir) == [".dropped-000001", "000001", "000002"]

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from shoal.config import TrainConfig
 from shoal.files import Folder
 from shoal.learn import checkpoints
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.checkpoints import Snapshot, write_snapshot
 from shoal.learn.groups import World
-from shoal.plan.checkpoints import Keep
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _forked(function: Callable[[], None]) -> int:
 
 def _write(run: RunDir, rank: int, watched: _Steps | None, error_file: Path) -> None:
     """Be one rank that saves. The one that is not watched writes its error."""
-    writer = CheckpointWriter(run, World(rank=rank, size=SIZE), Keep(last=1))
+    writer = CheckpointWriter(run, World(rank=rank, size=SIZE), TrainConfig(task="", keep_last=1, keep_rank_files=None))
     if watched is not None:
         watched.begin()
     try:

@@ -27,6 +27,7 @@ from shoal.config.learners import resolve_learner
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.learn.learners import build_learner
 from shoal.learn.loop import TrainingLoop
+from shoal.user_code import load
 
 if TYPE_CHECKING:
     from support.optima import KnownOptimum
@@ -43,7 +44,7 @@ CRITIC = ModelConfig(hidden_dims=(32,), obs_normalization=True)
 
 def agents(gamma: float) -> dict[str, AgentConfig]:
     """Return a small configuration of every learner, with this discount."""
-    own: Any = resolve_learner(OWN).load_builder()
+    own: Any = load(resolve_learner(OWN).builder)
     on_policy: dict[str, Any] = {"num_steps_per_env": 16, "hidden_dims": (32,)}
     ppo = SkrlPpoConfig(discount_factor=gamma, learning_rate=3e-3, adaptive_kl=None)
     off_policy: dict[str, Any] = {"num_steps_per_env": 8, "hidden_dims": (32,)}

@@ -13,19 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from shoal import config as configs
 from shoal.cli.help import HELP_FLAGS, group_names
-from shoal.config import (
-    BenchConfig,
-    CheckEnvConfig,
-    ConvertConfig,
-    DoctorConfig,
-    ExportConfig,
-    MotionConfig,
-    PlayConfig,
-    ReplayConfig,
-    RunsConfig,
-    TrainConfig,
-)
 from shoal.config.evaluate import ComparePoliciesConfig, EvaluateConfig
 from shoal.config.learners import LEARNERS
 from shoal.config.sweep import SweepConfig
@@ -76,19 +65,19 @@ _VALUES = {
 }
 """Values of flags that take others too."""
 _CONFIGS: dict[str, type[DataclassInstance]] = {
-    "train": TrainConfig,
-    "play": PlayConfig,
+    "train": configs.TrainConfig,
+    "play": configs.PlayConfig,
     "evaluate": EvaluateConfig,
     "compare": ComparePoliciesConfig,
-    "export": ExportConfig,
-    "bench": BenchConfig,
-    "check-env": CheckEnvConfig,
-    "doctor": DoctorConfig,
+    "export": configs.ExportConfig,
+    "bench": configs.BenchConfig,
+    "check-env": configs.CheckEnvConfig,
+    "doctor": configs.DoctorConfig,
     "sweep": SweepConfig,
-    "replay": ReplayConfig,
-    "motion": MotionConfig,
-    "runs": RunsConfig,
-    "convert": ConvertConfig,
+    "replay": configs.ReplayConfig,
+    "motion": configs.MotionConfig,
+    "runs": configs.RunsConfig,
+    "convert": configs.ConvertConfig,
 }
 _WITHOUT_A_TASK = {"sweep", "replay", "motion", "convert", "tasks", "completion"}
 _POSITIONAL = {"--file", "--a", "--b"}
@@ -133,7 +122,7 @@ def _flags_of_command(command: str, task: str | None, learner: str | None) -> di
     flags = dict(_flags_of(kind(**given), "--"))
     if "--agent-kind" in flags:
         flags["--agent"] = flags.pop("--agent-kind")
-    if kind is TrainConfig:
+    if kind is configs.TrainConfig:
         flags |= {"--config": (), "--save-interval": ()}
     return {flag: values for flag, values in flags.items() if flag not in _POSITIONAL}
 

@@ -29,11 +29,6 @@ from shoal.plan.launchers import launcher_of
 _Command = Callable[[Sequence[str]], None]
 
 
-def run(name: str) -> NoReturn:
-    """Run an installed command: `shoal`, or one of its commands that is installed by its own name."""
-    _run(_shoal if name == "shoal" else _COMMANDS[name][1], sys.argv[1:])
-
-
 def _shoal(words: Sequence[str]) -> None:
     if not words or words[0] in {"-h", "--help", "help"}:
         report.print_overview({name: summary for name, (summary, _) in _COMMANDS.items()})
@@ -312,14 +307,18 @@ _COMMANDS: dict[str, tuple[str, _Command]] = {
 }
 
 
-def _run(command: _Command, words: Sequence[str]) -> NoReturn:
-    """Run a command and exit with its code; if it is not 0, the last line gives the reason."""
+def run(name: str) -> NoReturn:
+    """Run `shoal`, or one of its commands that is installed by its own name, and exit with its code.
+
+    If the code is not 0, the last line gives the reason.
+    """
     # CUDA reads it when it is initialized. Workers, remote workers and the doctor's children inherit it.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         _raise_on_signals()
         mend_streams()
-        command(words)
+        command = _shoal if name == "shoal" else _COMMANDS[name][1]
+        command(sys.argv[1:])
         sys.stdout.flush()
     except ShoalError as error:
         _exit(error.exit_code, error)

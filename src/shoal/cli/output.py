@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import json
 import os
 import select
 import shutil
@@ -142,6 +143,11 @@ def printable(text: str) -> str:
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in typable(text)
     )
+
+
+def print_json(value: object) -> None:
+    """Print plain values as JSON."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

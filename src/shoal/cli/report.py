@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.bench import BenchReport
-from shoal.cli.output import printable
+from shoal.cli.output import print_json, printable
 from shoal.commands.export import Exported
 from shoal.commands.play import Episodes
 from shoal.doctor import Diagnosis
@@ -119,7 +118,8 @@ def print_plan(plan: TrainPlan, environ: Mapping[str, str]) -> None:
     for note in plan.notes:
         print_line(note)
     rows = [(name.replace("_", " "), Text(plain_text(value))) for name, value in plan.to_plain().items()]
-    run = plan.continued or RunDir(Path(_planned_directory(plan)))
+    suffix = f"_{plan.config.run_name}" if plan.config.run_name else ""
+    run = plan.continued or RunDir(Path(plan.config.log_root, plan.spec.experiment, f"<now>{suffix}"))
     rows.append(("run directory", Text(printable(f"{run.path}{' (continued)' if plan.continued else ''}"))))
     rows.append(("rank files", Text(plain_text(plan.log_base(run, environ)))))
     names = (*_PLAN_VARIABLES, *(RANK_VARIABLES if plan.rank else ()))
@@ -131,11 +131,6 @@ def plain_text(value: object) -> str:
     if isinstance(value, list):
         return printable(", ".join(str(each) for each in cast("list[object]", value)))
     return "-" if value is None else printable(str(value))
-
-
-def _planned_directory(plan: TrainPlan) -> str:
-    suffix = f"_{plan.config.run_name}" if plan.config.run_name else ""
-    return f"{plan.config.log_root}/{plan.spec.experiment}/<now>{suffix}"
 
 
 @contextmanager
@@ -384,7 +379,7 @@ def _print_until_return(report: BenchReport) -> None:
 def print_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
     """Print all findings: a row each, with the remedy below the fact."""
     if as_json:
-        sys.stdout.write(json.dumps(diagnosis.to_plain(), indent=2) + "\n")
+        print_json(diagnosis.to_plain())
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in diagnosis.findings:

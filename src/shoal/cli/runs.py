@@ -1,7 +1,5 @@
 """Output of `shoal runs`: the runs, or the checkpoints of one."""
 
-import json
-import sys
 from datetime import datetime, timedelta
 
 from rich import box
@@ -10,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.checks.findings import size
-from shoal.cli.output import print_columns, printable
+from shoal.cli.output import print_columns, print_json, printable
 from shoal.cli.report import plain_text, print_line
 from shoal.commands.checkpoints import Verified, VerifiedRun
 from shoal.commands.runs import ListedRun, RunList
@@ -23,7 +21,7 @@ _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minu
 def print_runs(found: RunList, *, as_json: bool) -> None:
     """Print a line for each run, which ends with the flags that not all runs of its task have in common."""
     if as_json:
-        sys.stdout.write(json.dumps(found.to_plain(), indent=2) + "\n")
+        print_json(found.to_plain())
         return
     now = datetime.now().astimezone()
     print_columns([_TITLES, *(_row(each, found, now) for each in found.runs)])
@@ -66,7 +64,7 @@ def _age(age: timedelta) -> str:
 def print_checkpoints(verified: VerifiedRun, *, as_json: bool) -> None:
     """Print the checkpoints of a run, with the newest undamaged and the best one marked."""
     if as_json:
-        sys.stdout.write(json.dumps(verified.to_plain(), indent=2) + "\n")
+        print_json(verified.to_plain())
         return
     print_line(f"Run directory: {verified.run.path}")
     table = Table(box=box.SIMPLE_HEAD)

@@ -2,30 +2,11 @@
 
 import os
 import signal
+from functools import partial
 from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a command, unless they are ignored when it starts, as SIGHUP is under `nohup`."""
-
-
-def shoal() -> NoReturn:
-    """Run `shoal COMMAND ...`."""
-    _run("shoal")
-
-
-def train() -> NoReturn:
-    """Run `train TASK ...`."""
-    _run("train")
-
-
-def play() -> NoReturn:
-    """Run `play TASK ...`."""
-    _run("play")
-
-
-def evaluate() -> NoReturn:
-    """Run `evaluate TASK ...`."""
-    _run("evaluate")
 
 
 def _run(name: str) -> NoReturn:
@@ -43,9 +24,14 @@ def _exit_at_once(number: int, _frame: object) -> NoReturn:
     try:
         if is_ctrl_c:
             os.write(2, b"Error: Interrupted.\n")
-        elif (
-            "TORCHELASTIC_RUN_ID" not in os.environ
-        ):  # torchrun ends all ranks when one has failed and printed the reason.
+        # torchrun ends all ranks when one has failed and printed the reason.
+        elif "TORCHELASTIC_RUN_ID" not in os.environ:
             os.write(2, f"Error: Ended by {signal.Signals(number).name}.\n".encode())
     finally:
         os._exit(130 if is_ctrl_c else 143)
+
+
+shoal = partial(_run, "shoal")
+train = partial(_run, "train")
+play = partial(_run, "play")
+evaluate = partial(_run, "evaluate")

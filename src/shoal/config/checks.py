@@ -38,6 +38,13 @@ class Config:
             _check_class(config, self.prefix, self.classes)
 
 
+class FlagsConfig(Config):
+    """Base of configurations whose fields are flags of a command."""
+
+    __slots__ = ()
+    prefix = "--"
+
+
 @cache
 def rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
     """Return the rules in the annotations of a configuration; a Literal is one too.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, SEED, Config, above, at_least, each, refuse_no_mp4, within
+from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, SEED, FlagsConfig, above, at_least, each, refuse_no_mp4, within
 from shoal.config.env import BaseEnvConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
@@ -14,10 +14,8 @@ AgentKind = Literal["trained", "zero", "random"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig(Config):
+class PolicyConfig(FlagsConfig):
     """Flags that name a trained policy."""
-
-    prefix = "--"
 
     task: str
     """Task of the policy: a registered name, or `path/to/file.py:Class`."""
@@ -67,7 +65,7 @@ class PlayConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        Config.__post_init__(self)
+        FlagsConfig.__post_init__(self)
         refuse_no_mp4(self.video_path)
         if self.agent_kind != "trained" and self.checkpoint != "latest":
             raise UsageError(
@@ -94,10 +92,8 @@ class ExportConfig(PolicyConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayConfig(Config):
+class ReplayConfig(FlagsConfig):
     """Flags of `shoal replay`."""
-
-    prefix = "--"
 
     file: str
     """The file that a training with `--env.on-nan stop` wrote: `<run>/ranks/rank_00000.lost.npz`."""
@@ -112,10 +108,8 @@ class ReplayConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MotionConfig(Config):
+class MotionConfig(FlagsConfig):
     """Flags of `shoal motion`."""
-
-    prefix = "--"
 
     file: str
     """The motion: an .npz file, a .csv file as Unitree has them, or the name of one that ships, such as `squats`."""
@@ -136,17 +130,15 @@ class MotionConfig(Config):
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        Config.__post_init__(self)
+        FlagsConfig.__post_init__(self)
         refuse_no_mp4(self.video_path)
         if self.out is not None and not self.out.endswith(".npz"):
             raise UsageError(f"--out is {self.out}, but a motion is an .npz file: pass --out motion.npz.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsConfig(Config):
+class RunsConfig(FlagsConfig):
     """Flags of `shoal runs`."""
-
-    prefix = "--"
 
     task: str | None = None
     """Task whose runs are listed: its name, or `path/to/file.py:Class`. Default: all below `--log-root`."""
@@ -164,16 +156,14 @@ class RunsConfig(Config):
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags of the list for one run."""
-        Config.__post_init__(self)
+        FlagsConfig.__post_init__(self)
         if self.run is not None and (self.task is not None or self.sort != "age" or self.limit is not None):
             raise UsageError(f"--run {self.run} lists checkpoints, not runs: leave the task, --sort and --limit out.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertConfig(Config):
+class ConvertConfig(FlagsConfig):
     """Flags of `shoal convert`."""
-
-    prefix = "--"
 
     file: str
     """A `.pt` checkpoint of rsl_rl, mjlab or Isaac Lab."""
@@ -184,10 +174,8 @@ class ConvertConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchConfig(Config):
+class BenchConfig(FlagsConfig):
     """Flags of `shoal bench`."""
-
-    prefix = "--"
 
     task: str
     """Task to measure: a registered name, or `path/to/file.py:Class`."""
@@ -222,10 +210,8 @@ class BenchConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckEnvConfig(Config):
+class CheckEnvConfig(FlagsConfig):
     """Flags of `shoal check-env`."""
-
-    prefix = "--"
 
     task: str
     """Task whose environments are checked, as for `train`."""
@@ -242,10 +228,8 @@ class CheckEnvConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorConfig(Config):
+class DoctorConfig(FlagsConfig):
     """Flags of `shoal doctor`."""
-
-    prefix = "--"
 
     task: str | None = None
     """Check that this task can be trained here, too: its name, or `path/to/file.py:Class`."""
@@ -269,7 +253,7 @@ class DoctorConfig(Config):
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags that need --hosts."""
-        Config.__post_init__(self)
+        FlagsConfig.__post_init__(self)
         alone = "--ssh-config" if self.ssh_config is not None else "--interface" if self.interface is not None else None
         if alone is not None and not self.hosts:
             raise UsageError(

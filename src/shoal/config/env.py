@@ -9,9 +9,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from shoal.config.checks import Config, above, at_least, within
 from shoal.errors import UsageError
 
-EngineName = Literal["auto", "warp", "native"]
-OnNan = Literal["reset", "stop"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseEnvConfig(Config):
@@ -61,14 +58,14 @@ class MujocoConfig(EnvConfig):
 
     size_fields: ClassVar[tuple[str, ...]] = ("nconmax", "njmax")
 
-    engine: EngineName = "auto"
+    engine: Literal["auto", "warp", "native"] = "auto"
     """Physics engine: `warp` is MuJoCo Warp, `native` MuJoCo's C engine on the cores of this worker. `auto` is `warp`
     on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
     physics_dt: Annotated[float | None, above(0)] = None
     """Time step of the physics [s], instead of the model file's. None: the file's."""
     decimation: Annotated[int, at_least(1)] = 4
     """Physics steps for each action."""
-    on_nan: OnNan = "reset"
+    on_nan: Literal["reset", "stop"] = "reset"
     """Handling of non-finite states and rewards: `reset` begins a new episode of that environment and counts it; `stop`
     ends the training before the next gradient, and writes a file for `shoal replay`."""
     replay_steps: Annotated[int, at_least(1)] = 50

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import RANGE, SEED, Config, above, at_least, each
+from shoal.config.checks import RANGE, SEED, FlagsConfig, above, at_least, each
 from shoal.config.commands import AgentKind
 from shoal.config.env import BaseEnvConfig
 from shoal.config.machines import LaunchConfig
@@ -98,10 +98,8 @@ class EvaluateConfig(PoliciesConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareConfig(Config):
+class CompareConfig(FlagsConfig):
     """Flags of `shoal compare A B`."""
-
-    prefix = "--"
 
     a: str
     """Directory of results."""

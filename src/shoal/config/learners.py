@@ -1,9 +1,7 @@
 """The learners by name: configuration, class, and the packages that each needs."""
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.config.agent import AgentConfig
 from shoal.config.distillation import DistillationConfig
@@ -13,7 +11,7 @@ from shoal.config.rl_games import RlGamesConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.errors import UsageError, did_you_mean
-from shoal.user_code import find_class, load
+from shoal.user_code import find_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +38,6 @@ class LearnerSpec:
                 f"The learner {self.name} needs the package {missing[0]}, which is not installed: run "
                 f"`uv add 'shoal[{self.extra}]'`."
             )
-
-    def load_builder(self) -> Callable[..., Any]:
-        """Import the learner."""
-        return load(self.builder)
 
 
 LEARNERS = {

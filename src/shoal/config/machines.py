@@ -6,17 +6,15 @@ Whether the machines exist, and are alike, is checked when they are reached.
 from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
-from shoal.config.checks import Config, Source, at_least
+from shoal.config.checks import FlagsConfig, Source, at_least
 from shoal.errors import UsageError
 
 _SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchConfig(Config):
+class LaunchConfig(FlagsConfig):
     """Where the workers of a command run: devices, and machines that one command reaches."""
-
-    prefix = "--"
 
     task: Annotated[str | None, Source.RUN]
     """Task: a registered name, or `path/to/file.py:Class`."""
@@ -49,7 +47,7 @@ class LaunchConfig(Config):
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags that contradict each other or would do nothing."""
-        Config.__post_init__(self)
+        FlagsConfig.__post_init__(self)
         if self.hosts:
             self._check_hosts()
         elif self.ssh_config is not None:

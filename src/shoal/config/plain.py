@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
+_annotations = cache(get_type_hints)
+"""Returns the type of each field of a class, resolved where that is defined."""
 _SCALARS = (bool, int, float, str)
 _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -66,12 +68,6 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
         # A configuration does not know the field that holds it.
         where = "" if not path or str(error).startswith(f"{path}.") else f"{path}: "
         raise UsageError(f"{where}{error}") from error
-
-
-@cache
-def _annotations(cls: type[DataclassInstance]) -> dict[str, Any]:
-    """Return the type of each field, resolved where the class is defined."""
-    return get_type_hints(cls)
 
 
 def _plain(value: object, path: str) -> Any:  # noqa: ANN401 - plain values have no type of their own.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from shoal.config.checks import SEED, Config, Rule, above, at_least
+from shoal.config.checks import SEED, Config, FlagsConfig, Rule, above, at_least
 from shoal.errors import UsageError
 
 _NOT_EMPTY = Rule("not be empty", lambda value: len(value) > 0)
@@ -80,10 +80,8 @@ class SweepFile(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepConfig(Config):
+class SweepConfig(FlagsConfig):
     """Flags of `shoal sweep`."""
-
-    prefix = "--"
 
     file: str
     """The file of the sweep: YAML or JSON. See docs/guide/sweeps.md."""

@@ -23,8 +23,6 @@ class TrainConfig(LaunchConfig):
     """Task to train: a registered name, or `path/to/file.py:Class`."""
     learner: Annotated[str, Source.RUN] = "rsl_rl"
     """Learner that trains it: its name, or `path/to/file.py:Class`. `--agent.*` are its settings."""
-    num_envs: Annotated[int, at_least(1), Source.RUN] = 1024
-    """Environments on each worker."""
     num_envs_total: Annotated[int | None, Source.RUN] = None
     """Environments over all workers; must divide evenly. Excludes `--num-envs`."""
     max_iterations: Annotated[int, at_least(1), Source.RUN] = 300

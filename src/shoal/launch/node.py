@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoal.heartbeat import Beat, place_of, read_beat
+from shoal.heartbeat import Beat, read_beat
 from shoal.launch.exit_records import ExitRecord, read_exit_records
 from shoal.launch.hang_detector import drop_empty_stacks, read_beats
 from shoal.launch.processes import RankWatch, count_oom_kills, oom_verdict
@@ -116,7 +116,7 @@ class LocalNode:
         records = read_exit_records(self._run, self.ranks, spare=self._scratch)  # After ranks, which may have ended.
         for rank in self._watch.ended.keys() - self._places.keys():
             beat = read_beat(self._scratch, rank)
-            self._places[rank] = beat.place if beat else place_of("startup", 0)
+            self._places[rank] = beat.place if beat else "startup"
         return NodeStatus(
             launcher=launcher,
             rendezvous_port=read_rendezvous_port(self._scratch) if self._output else None,

@@ -89,7 +89,7 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
                 beat.enter("collective")
                 reports = gather(report)
             finally:
-                place = beat.place()
+                place = beat.beat(rank.rank).place
             statuses.write_exit(ExitRecord.of_report(report))
     except BaseException as raised:
         error = ended_at_once("SIGINT", statuses.run) if isinstance(raised, KeyboardInterrupt) else raised
@@ -182,7 +182,8 @@ class Watchdog:
         if self._stacks is not None:
             with contextlib.suppress(OSError):
                 faulthandler.cancel_dump_traceback_later()
-                where = f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {self._beat.place()}\n"
+                place = self._beat.beat(self._rank.rank).place
+                where = f"Rank {self._rank.rank}: no progress for {idle:.0f} s in {place}\n"
                 self._stacks.write(where.encode())
                 faulthandler.dump_traceback(file=self._stacks)
         return stall_error(self._run, replace(self._beat.beat(self._rank.rank), idle=idle))
@@ -194,7 +195,8 @@ class Watchdog:
         beats = statuses.beats(ranks)
         missing = sorted(ranks - {beat.rank for beat in beats})
         if statuses.silent > self._beat.limit:
-            self._end(machine_lost(self._run, self._rank.rank, self._beat.place(), statuses.silent), marks)
+            place = self._beat.beat(self._rank.rank).place
+            self._end(machine_lost(self._run, self._rank.rank, place, statuses.silent), marks)
         elif cause := statuses.first_failure():  # It failed long ago, and this rank's connection did not break.
             self._end(failure_of(replace(cause, traceback="")), marks)
         elif statuses.watches and (error := find_stuck_rank(self._run, beats, watched_s, missing)):

@@ -36,9 +36,8 @@ class StatusStore:
         """Take the `scratch` of a launching process, which watches all ranks; without one, they watch each other."""
         self.run, self.rank = run, rank
         self.is_supervised = scratch is not None
-        self.watches = (
-            not self.is_supervised
-        )  # All other ranks. Those that do not wait for the failure that one reports.
+        self.watches = not self.is_supervised
+        """Whether it watches all other ranks. Those that do not wait for the failure that one reports."""
         self.directory = scratch or run.ranks_dir  # Of heartbeats; `scratch` also takes exit records off a full disk.
 
     def publish(self, beat: Beat, *, read_others: bool) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from shoal.config import TrainConfig
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
-from shoal.plan.checkpoints import Keep, to_drop, to_strip
+from shoal.plan.checkpoints import to_drop, to_strip
 from shoal.plan.rundir import RunDir
 
 logger = logging.getLogger(__name__)
@@ -32,11 +33,13 @@ class CheckpointWriter:
     `save`, `wait` and `check` raise a `TrainingFailedError` if an earlier checkpoint could not be written.
     """
 
-    def __init__(self, run: RunDir, world: World, keep: Keep, transfer: CheckpointTransfer | None = None) -> None:
+    def __init__(
+        self, run: RunDir, world: World, config: TrainConfig, transfer: CheckpointTransfer | None = None
+    ) -> None:
         self._transfer = transfer
         self._run = run
         self._world = world
-        self._keep = keep
+        self._config = config
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -80,14 +83,14 @@ class CheckpointWriter:
 
         One that cannot be removed, such as one that is being read over NFS, costs a warning.
         """
-        for checkpoint in to_drop(self._run, self._keep):
+        for checkpoint in to_drop(self._run, self._config):
             hidden = self._run.dropped_dir(checkpoint.iteration)
             try:
                 self._run.folder.rename(checkpoint.path, hidden)
                 self._run.folder.remove_tree(hidden)
             except OSError as error:
                 logger.warning("The old checkpoint %s was not removed (%s).", checkpoint.path, error)
-        for checkpoint in to_strip(self._run, self._keep):
+        for checkpoint in to_strip(self._run, self._config):
             try:
                 remove_rank_files(self._run, checkpoint)
             except OSError as error:

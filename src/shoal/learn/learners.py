@@ -6,6 +6,7 @@ from shoal.config import ExportConfig, PlayConfig, TrainConfig
 from shoal.config.learners import resolve_learner
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner
+from shoal.user_code import load
 
 
 def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, world: World) -> Learner:
@@ -16,4 +17,4 @@ def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, 
     """
     spec = resolve_learner(config.learner)
     spec.require()
-    return spec.load_builder()(env, config.agent, world)
+    return load(spec.builder)(env, config.agent, world)

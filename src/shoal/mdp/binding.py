@@ -323,6 +323,22 @@ def _refuse_missing(path: str, function: Any, value: Any) -> None:
         raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
 
 
+def named_function(func: str, library: str, path: str, kind: type) -> Any:
+    """Return a function of some kind by its name in `shoal.mdp.<library>`, or by ``module:function``.
+
+    Raises:
+        ShoalError: There is none of that name.
+    """
+    if ":" in func:
+        return load(func)
+    module = vars(import_module(f"shoal.mdp.{library}"))
+    known = {name: value for name, value in module.items() if isinstance(value, kind) and not name.startswith("_")}
+    if func not in known:
+        hint = did_you_mean(func, known)
+        raise ShoalError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
+    return known[func]
+
+
 _TORCH = ("rewards", "observations", "terminations", "metrics")
 """Groups whose terms may be functions on torch tensors."""
 
@@ -334,15 +350,7 @@ def find_function(func: Any, library: str, path: str) -> Any:
         ShoalError: There is none of that name.
     """
     if isinstance(func, str):
-        if ":" in func:
-            func = load(func)
-        else:
-            module = import_module(f"shoal.mdp.{library}")
-            known = [name for name, value in vars(module).items() if isinstance(value, wp.Function)]
-            if func not in known:
-                hint = did_you_mean(func, known)
-                raise ShoalError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
-            func = getattr(module, func)
+        func = named_function(func, library, path, wp.Function)
     if not isinstance(func, wp.Function) and not (library in _TORCH and inspect.isfunction(func)):
         must = "a wp.func or a function on torch tensors" if library in _TORCH else "a wp.func"
         raise ShoalError(f"{path} is {func!r}, but must be {must}.")

@@ -187,14 +187,9 @@ class Names:
         model = self.model
         joint = self._joint(int(model.actuator_trnid[index, 0]))
         limit = model.actuator_forcerange[index, 1] if model.actuator_forcelimited[index] else NO_LIMIT
-        return {
-            "index": index,
-            "qpos": joint["qpos"],
-            "dof": joint["dof"],
-            "default_pos": joint["default_pos"],
-            "limit": limit,
-            "is_dc_motor": model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR,
-        }
+        is_dc_motor = model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR
+        own = {"index": index, "limit": limit, "is_dc_motor": is_dc_motor}
+        return own | {name: joint[name] for name in ("qpos", "dof", "default_pos")}
 
     def _geom(self, index: int) -> dict[str, float]:
         return {"index": index, "body": int(self.model.geom_bodyid[index]), "radius": self.model.geom_size[index, 0]}

@@ -309,7 +309,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         return [partial(self._run, "sense"), *self._torch_stage(observe=False), partial(self._run, "reward")]
 
     def _torch_stage(self, *, observe: bool) -> list[Stage]:
-        return [HostStage(partial(self.torch_terms.run, observe=observe))] if self.torch_terms else []
+        return [HostStage(self.torch_terms.run, observe=observe)] if self.torch_terms else []
 
     def reset_state(self) -> None:
         """Begin new episodes where done."""

@@ -6,19 +6,17 @@ along x. A robot begins in the middle of a tile.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isfunction
+from types import FunctionType
 
 import mujoco
 import numpy as np
 
-from shoal.errors import ShoalError, did_you_mean
-from shoal.mdp import tiles
+from shoal.mdp.binding import named_function
 from shoal.mdp.robots import add_floor, build_spec, compile_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL, POINTS
 from shoal.sim.render.shapes import SceneGeometry
-from shoal.user_code import load
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
@@ -77,15 +75,7 @@ def make_terrain(config: TerrainConfig) -> Terrain:
 
 def _function(func: Function, name: str) -> Callable[..., np.ndarray]:
     """Return the function of a tile."""
-    if not isinstance(func, str):
-        return func
-    if ":" in func:
-        return load(func)
-    known = {each: value for each, value in vars(tiles).items() if isfunction(value) and each[0] != "_"}
-    if func not in known:
-        hint = did_you_mean(func, known)
-        raise ShoalError(f"tiles.{name} is '{func}', which is no function of shoal.mdp.tiles.{hint}")
-    return known[func]
+    return named_function(func, "tiles", f"tiles.{name}", FunctionType) if isinstance(func, str) else func
 
 
 def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:

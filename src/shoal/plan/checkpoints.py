@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from shoal.config import TrainConfig
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 from shoal.reading import opened, parse_json, read_bytes
@@ -45,7 +46,7 @@ class Checkpoint:
     def manifest(self) -> dict[str, Any]:
         """Return the manifest; empty where it cannot be read, which `damage` reports."""
         try:
-            manifest = _read(self.path / MANIFEST)
+            manifest = parse_json(read_bytes(self.path / MANIFEST))
         except (OSError, ValueError):
             return {}
         return cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
@@ -84,7 +85,7 @@ class Checkpoint:
     def damage(self) -> str | None:
         """Return what is wrong with this checkpoint, as a clause. None when every file agrees with the manifest."""
         try:
-            manifest: dict[str, Any] = _read(self.path / MANIFEST)
+            manifest: dict[str, Any] = parse_json(read_bytes(self.path / MANIFEST))
             files: dict[str, dict[str, Any]] = manifest["files"]
             sums = {name: (file["bytes"], file["sha256"]) for name, file in files.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -97,10 +98,6 @@ class Checkpoint:
         if damage is not None and self.manifest() not in ({}, manifest):
             return self.damage()  # The training has removed its rank files meanwhile.
         return damage
-
-
-def _read(manifest: Path) -> Any:  # noqa: ANN401  Whatever JSON holds.
-    return parse_json(read_bytes(manifest))
 
 
 def _is_count(value: object) -> bool:
@@ -162,18 +159,6 @@ def list_checkpoints(run: RunDir) -> list[Checkpoint]:
     return sorted((Checkpoint(path) for path in found), key=lambda checkpoint: checkpoint.iteration)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """Which checkpoints of a run are kept, besides the newest valid one and the best one."""
-
-    last: int | None = None
-    """Number of the newest; None for all."""
-    every: int | None = None
-    """Those whose iteration is a multiple of this, too."""
-    rank_files: int | None = None
-    """Number of the newest that keep their rank files; None for all."""
-
-
 def best_good(run: RunDir) -> Checkpoint | None:
     """Return the best valid checkpoint of a run, see `best_first`."""
     return next((each for each in best_first(list_checkpoints(run)) if each.damage() is None), None)
@@ -203,19 +188,23 @@ def _by_score(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(newest_first, key=score_of, reverse=True)
 
 
-def to_drop(run: RunDir, keep: Keep) -> list[Checkpoint]:
-    """Return the checkpoints of a run to remove, oldest first, damaged ones included."""
+def to_drop(run: RunDir, config: TrainConfig) -> list[Checkpoint]:
+    """Return the checkpoints of a run to remove, oldest first, damaged ones included.
+
+    The newest valid one and the best one are always kept.
+    """
     found = list_checkpoints(run)
-    if keep.last is None:
+    if config.keep_last is None:
         return []
     newest, _ = newest_good(run)
-    kept = {*found[-keep.last :], newest, best_good(run)}
-    return [each for each in found if each not in kept and not (keep.every and each.iteration % keep.every == 0)]
+    kept = {*found[-config.keep_last :], newest, best_good(run)}
+    every = config.keep_every
+    return [each for each in found if each not in kept and not (every and each.iteration % every == 0)]
 
 
-def to_strip(run: RunDir, keep: Keep) -> list[Checkpoint]:
+def to_strip(run: RunDir, config: TrainConfig) -> list[Checkpoint]:
     """Return the checkpoints of a run whose rank files are to be removed, oldest first."""
-    older = list_checkpoints(run)[: -keep.rank_files] if keep.rank_files else []
+    older = list_checkpoints(run)[: -config.keep_rank_files] if config.keep_rank_files else []
     return [each for each in older if any(each.path.glob("rank_*.pt"))]
 
 

@@ -1,20 +1,18 @@
 """Saved configurations: that of a run, and files such as `<run>/params/train.yaml`, over the defaults of a task."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from shoal.config import BaseEnvConfig, TrainConfig
+from shoal.config import TrainConfig
 from shoal.config.checks import Source, foreign_code, sources_of
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.plan.rundir import RunDir
 from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry
-
-EnvT = TypeVar("EnvT", bound=BaseEnvConfig)
 
 
 def config_of_files(
@@ -35,15 +33,12 @@ def config_of_files(
         kept = {name: value for name, value in layer.items() if not (name == "agent" and of_another)}
         with refusing(file, "mend it"):
             config = from_plain(config, kept | {"task": named, "learner": config.learner})
-        config = replace(config, env=_with_models_of(RunDir(file.parent.parent), config.env, layer))
+        # Of the model files that it names, the run has copies of its own.
+        run = RunDir(file.parent.parent)
+        named = [field for field in config.env.model_fields if layer.get("env", {}).get(field)]
+        copies = {field: str(copy.absolute()) for field in named if (copy := run.saved_model(field))}
+        config = replace(config, env=replace(config.env, **copies))
     return config
-
-
-def _with_models_of(run: RunDir, env: EnvT, layer: Mapping[str, Any]) -> EnvT:
-    """Return the environment's configuration with the run's own copies of the model files that `layer` names."""
-    named = [field for field in env.model_fields if layer.get("env", {}).get(field)]
-    found = {field: str(file.absolute()) for field in named if (file := run.saved_model(field))}
-    return replace(env, **found)
 
 
 def config_of_run(

@@ -18,19 +18,12 @@ import warp as wp
 
 from shoal.errors import ShoalError
 
-Stage: TypeAlias = "Callable[[], None] | HostStage"
+Stage: TypeAlias = Callable[[], None]
 """A part of a step: a function that only launches kernels, or a `HostStage`."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostStage:
+class HostStage(partial[None]):
     """Uncaptured host stage, run every step; does not synchronise."""
-
-    run: Callable[[], None]
-
-    def __call__(self) -> None:
-        """Run it."""
-        self.run()
 
 
 class StepGraph:

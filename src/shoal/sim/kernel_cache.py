@@ -31,15 +31,12 @@ def exclusive_kernel_cache() -> Iterator[None]:
     folder = folder_of(directory / "shoal.lock")
     lock = FileLock(directory / "shoal.lock")
     try:
-        lock.acquire(timeout=SILENT_WAIT_S)
+        held = lock.acquire(timeout=SILENT_WAIT_S)
     except Timeout:
         logger.info("Another worker is compiling Warp kernels into %s: waiting for it.", directory)
-        lock.acquire()
-    try:
-        with _temporary_files_in(folder, directory / "temporary"):
-            yield
-    finally:
-        lock.release()
+        held = lock.acquire()
+    with held, _temporary_files_in(folder, directory / "temporary"):
+        yield
 
 
 @contextmanager

@@ -53,7 +53,7 @@ class ViserMarks:
             vectors = np.array([arrow.vector for arrow, _ in alike]).reshape(-1, 3)
             points = np.stack([starts, starts + vectors], axis=1).astype(np.float32)
             sizes = {"shaft_radius": radius, "head_radius": 2 * radius, "head_length": 4 * radius}
-            changing = {"points": points, "colors": _bytes([arrow.colour for arrow, _ in alike])}
+            changing = {"points": points, "colors": colour_bytes([arrow.colour for arrow, _ in alike])}
             self._show(f"arrows_{radius}", self._scene.add_arrows, changing, **sizes)
 
     def _draw_spheres(self, spheres: list[tuple[Sphere, np.ndarray]]) -> None:
@@ -62,7 +62,7 @@ class ViserMarks:
             "batched_positions": places,
             "batched_wxyzs": np.tile(np.array([1, 0, 0, 0], np.float32), (len(places), 1)),
             "batched_scales": np.array([each.radius for each, _ in spheres], np.float32),
-            "batched_colors": _bytes([each.colour for each, _ in spheres]),
+            "batched_colors": colour_bytes([each.colour for each, _ in spheres]),
         }
         vertices, faces = sphere(1.0)
         fixed = {"vertices": vertices.astype(np.float32), "faces": faces}
@@ -83,7 +83,7 @@ class ViserMarks:
             changing = {
                 "batched_positions": places[:, shape.geoms][drawn],
                 "batched_wxyzs": rotations[:, shape.geoms][drawn],
-                "batched_colors": _bytes(colours),
+                "batched_colors": colour_bytes(colours),
                 "batched_opacities": colours[:, 3].astype(np.float32),
             }
             fixed = {"vertices": shape.vertices, "faces": shape.triangles}
@@ -102,6 +102,6 @@ class ViserMarks:
                 setattr(self._nodes[name], key, value)
 
 
-def _bytes(colours: Any) -> np.ndarray:  # noqa: ANN401  Colours, (n, 4), 0 to 1.
+def colour_bytes(colours: Any) -> np.ndarray:  # noqa: ANN401  Colours, (n, 4), 0 to 1.
     """Return red, green and blue as bytes. Shape (n, 3)."""
     return (255 * np.array(colours).reshape(-1, 4)[:, :3]).round().astype(np.uint8)

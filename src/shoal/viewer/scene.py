@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.viewer.marks import ViserMarks
+from shoal.viewer.marks import ViserMarks, colour_bytes
 
 if TYPE_CHECKING:
     import viser
@@ -71,7 +71,7 @@ class ViserScene:
             server.scene.add_grid(
                 f"/scene/ground_{ground.geom}",
                 infinite_grid=True,
-                plane_color=_rgb(ground.colour),
+                plane_color=colour_bytes(ground.colour)[0],
                 plane_opacity=ground.colour[3],
                 position=centres[0, ground.geom] - self._offsets[0],
                 wxyz=rotations[0, ground.geom],
@@ -123,7 +123,7 @@ class ViserScene:
             shape.triangles,
             rotations[:, shape.geoms].reshape(-1, 4),
             centres[:, shape.geoms].reshape(-1, 3),
-            batched_colors=(255 * colours[:, :3]).round().astype(np.uint8),
+            batched_colors=colour_bytes(colours),
             batched_opacities=colours[:, 3] if (colours[:, 3] < 1).any() else None,
             visible=not shape.hidden,
         )
@@ -142,8 +142,3 @@ def _sky() -> np.ndarray:
     """Return a picture that is lighter towards its lower edge. Shape (height, 1, 3), bytes."""
     top, bottom = np.array([190, 205, 222]), np.array([240, 246, 250])
     return (top + np.linspace(0, 1, 64)[:, None, None] * (bottom - top)).round().astype(np.uint8)
-
-
-def _rgb(colour: tuple[float, ...]) -> tuple[int, int, int]:
-    red, green, blue = (round(255 * part) for part in colour[:3])
-    return red, green, blue

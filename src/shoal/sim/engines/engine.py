@@ -205,11 +205,11 @@ class Engine(ABC):
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
 
 
-def rows_of(array: wp.array) -> wp.array:
-    """Return the same memory as rows of numbers, one row for each environment. Shape (num_envs, n)."""
-    count = array.size * wp.types.type_size_in_bytes(array.dtype) // wp.types.type_size_in_bytes(wp.float32)
+def rows_of(array: wp.array, dtype: type = wp.float32) -> wp.array:
+    """Return the same memory as rows of numbers of a type, one row for each environment. Shape (num_envs, n)."""
+    count = array.size * wp.types.type_size_in_bytes(array.dtype) // wp.types.type_size_in_bytes(dtype)
     shape = (array.shape[0], count // array.shape[0])
-    return wp.array(ptr=array.ptr, dtype=wp.float32, shape=shape, device=array.device)
+    return wp.array(ptr=array.ptr, dtype=dtype, shape=shape, device=array.device)
 
 
 def some_of(envs: np.ndarray) -> str:

@@ -13,7 +13,7 @@ import warp as wp
 
 from shoal.provenance import versions
 from shoal.sim.bookkeeping import count_kept, keep_rows, mark_begins
-from shoal.sim.engines.engine import LARGEST, STATE_ROWS, Engine
+from shoal.sim.engines.engine import LARGEST, STATE_ROWS, Engine, rows_of
 from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
 from shoal.sim.render.clip import save_scene
 
@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 MOST_ENVIRONMENTS = 16
 """Environments in a dump. They fail alike, and the first are the cause."""
-
-_WORD_BYTES = 4
 
 
 class History:
@@ -33,7 +31,7 @@ class History:
         self._divergences = divergences
         self._device = device
         num_envs = divergences.shape[0]
-        self._inputs = {name: (array, _words_of(array)) for name, array in inputs.items()}
+        self._inputs = {name: (array, rows_of(array, wp.uint32)) for name, array in inputs.items()}
         self._rings = {
             name: wp.zeros((num_envs, steps, words.shape[1]), dtype=wp.uint32, device=device)
             for name, (_, words) in self._inputs.items()
@@ -48,7 +46,7 @@ class History:
     @property
     def num_bytes(self) -> int:
         """Memory of the ring on the device."""
-        return sum(ring.size * _WORD_BYTES for ring in self._rings.values())
+        return sum(ring.capacity for ring in self._rings.values())
 
     def keep(self) -> None:
         """Launch kernels that keep a step. The controls are set, and the physics come next."""
@@ -121,12 +119,6 @@ class History:
             inputs=arguments,
             device=self._device,
         )
-
-
-def _words_of(array: wp.array) -> wp.array:
-    """Return the same memory as words of 32 bits. Shape (num_envs, words)."""
-    words = wp.types.type_size_in_bytes(array.dtype) * array.shape[1] // _WORD_BYTES
-    return wp.array(ptr=array.ptr, dtype=wp.uint32, shape=(array.shape[0], words), device=array.device)
 
 
 def _integration_states(model: mujoco.MjModel, rows: Mapping[str, np.ndarray]) -> np.ndarray:

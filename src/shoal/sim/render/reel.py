@@ -20,7 +20,6 @@ class Reel:
         self._picture = picture
         self._scene = save_scene(picture.scene())
         self._size = size
-        self._steps = steps
         positions, read = drawn_tensors(picture)
         self._names = list(read)
         self._rows = [tensor[0] for tensor in (positions, *read.values())]
@@ -30,7 +29,7 @@ class Reel:
 
     def __len__(self) -> int:
         """Return the length of the buffers."""
-        return self._steps
+        return len(self._taken[0])
 
     @property
     def is_full(self) -> bool:

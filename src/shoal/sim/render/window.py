@@ -3,7 +3,6 @@
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self
 
 import glfw
@@ -60,7 +59,7 @@ class Window:
         """Keep it open."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it, and wait until it is closed: a process that ends while a window still draws crashes."""
         self._viewer.close()
         for thread in self._threads:

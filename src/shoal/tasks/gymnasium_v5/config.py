@@ -5,7 +5,7 @@ are the models': `episode_length_s` is the number of steps that Gymnasium regist
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from shoal.config.checks import Rule, above, at_least
@@ -19,10 +19,12 @@ class GymnasiumConfig(MujocoConfig):
     """Settings of all eleven tasks."""
 
     physics_dt: float | None = 0.01
-    reset_position_noise: Annotated[float, at_least(0)]
+    decimation: int = 5
+    episode_length_s: float = 50.0  # 1,000 steps of 0.05 s.
+    reset_position_noise: Annotated[float, at_least(0)] = 0.1
     """First positions [m, rad] are at most this far from the model's own, each number of a quaternion too. Of an arm,
     the joints alone."""
-    reset_speed_noise: Annotated[float, at_least(0)]
+    reset_speed_noise: Annotated[float, at_least(0)] = 0.1
     """First speeds are at most this far from zero [m/s, rad/s]; in Ant, HalfCheetah and InvertedDoublePendulum, it is
     their standard deviation."""
 
@@ -46,8 +48,6 @@ class PendulumConfig(GymnasiumConfig):
 class DoublePendulumConfig(GymnasiumConfig):
     """`InvertedDoublePendulum-v5`."""
 
-    decimation: int = 5
-    episode_length_s: float = 50.0  # 1,000 steps of 0.05 s.
     reward_survive_weight: float = 10.0
     """Reward of a step in which the poles did not fall."""
     distance_penalty_weight: float = 1.0
@@ -56,8 +56,6 @@ class DoublePendulumConfig(GymnasiumConfig):
     """Weight of -(0.001 v² + 0.005 w²), with the angular speeds of the lower and of the upper pole."""
     healthy_height: float = 1.0
     """The episode ends where the tip is not above this height [m]."""
-    reset_position_noise: float = 0.1
-    reset_speed_noise: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,6 @@ class ReachConfig(GymnasiumConfig):
     """Weight of the distance to the goal [1/m], taken negative."""
     reward_ctrl_weight: float = 1.0
     """Weight of the sum of the actions' squares, taken negative."""
-    reset_position_noise: float = 0.1
     reset_speed_noise: float = 0.005
 
 
@@ -134,7 +131,6 @@ class StandupConfig(GymnasiumConfig):
     """`HumanoidStandup-v5`."""
 
     physics_dt: float | None = 0.003
-    decimation: int = 5
     episode_length_s: float = 15.0  # 1,000 steps of 0.015 s.
     reward_linup_weight: float = 1.0
     """Weight of the torso's height, divided by a physics step [s/m]: 333 for each metre, in each step."""
@@ -151,18 +147,12 @@ class StandupConfig(GymnasiumConfig):
 
 
 ANT = TouchConfig(
-    decimation=5,
-    episode_length_s=50.0,
     reward_ctrl_weight=0.5,
     reward_contact_weight=5e-4,
     contact_force_limit=1.0,
     healthy_z_range=(0.2, 1.0),
-    reset_position_noise=0.1,
-    reset_speed_noise=0.1,
 )
-HALF_CHEETAH = RunConfig(
-    decimation=5, episode_length_s=50.0, reward_ctrl_weight=0.1, reset_position_noise=0.1, reset_speed_noise=0.1
-)
+HALF_CHEETAH = RunConfig(reward_ctrl_weight=0.1)
 HOPPER = PlanarConfig(
     physics_dt=0.002,
     decimation=4,
@@ -176,7 +166,6 @@ HOPPER = PlanarConfig(
 )
 HUMANOID = TouchConfig(
     physics_dt=0.003,
-    decimation=5,
     episode_length_s=15.0,
     reward_forward_weight=1.25,
     reward_ctrl_weight=0.1,
@@ -187,16 +176,5 @@ HUMANOID = TouchConfig(
     reset_position_noise=0.01,
     reset_speed_noise=0.01,
 )
-SWIMMER = RunConfig(
-    decimation=4, episode_length_s=40.0, reward_ctrl_weight=1e-4, reset_position_noise=0.1, reset_speed_noise=0.1
-)
-WALKER2D = PlanarConfig(
-    physics_dt=0.002,
-    decimation=4,
-    episode_length_s=8.0,
-    reward_ctrl_weight=1e-3,
-    healthy_z_range=(0.8, 2.0),
-    healthy_angle_range=(-1.0, 1.0),
-    reset_position_noise=5e-3,
-    reset_speed_noise=5e-3,
-)
+SWIMMER = RunConfig(decimation=4, episode_length_s=40.0, reward_ctrl_weight=1e-4)
+WALKER2D = replace(HOPPER, healthy_z_range=(0.8, 2.0), healthy_angle_range=(-1.0, 1.0), healthy_state_limit=math.inf)

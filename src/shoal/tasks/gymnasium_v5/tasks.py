@@ -74,21 +74,19 @@ class Arm(GymnasiumTask[ReachConfigT]):
 
     target: ClassVar[tuple[tuple[float, float], tuple[float, float], tuple[float, float]]]
     """Ranges of the object's first x and y, and of its distance from the origin [m]."""
-    arm_joints: ClassVar[int]
-    """Joints of the arm; the object's x and y are the positions that follow."""
     reward_fields = ("xpos",)
 
     def allocate(self) -> None:
-        """Restrict noise to the arm."""
+        """Restrict noise to the arm, which has a joint for each action."""
         super().allocate()
-        self.noisy_joints = wp.vec2i(self.arm_joints, self.arm_joints)
+        self.noisy_joints = wp.vec2i(self.num_actions, self.num_actions)
 
     def reset_state(self) -> None:
-        """Begin new episodes where done."""
+        """Begin new episodes where done: the object's x and y are the positions after those of the arm."""
         super().reset_state()
         self.launch(
             kernels.place_target,
-            inputs=[self.done, *(wp.vec2(ends) for ends in self.target), self.arm_joints],
+            inputs=[self.done, *(wp.vec2(ends) for ends in self.target), self.num_actions],
             outputs=[self.rng, self.qpos],
         )
 
@@ -102,7 +100,6 @@ class Reacher(Arm[configs.ReachConfig]):
     num_actions = 2
     reward_terms = ("reward_dist", "reward_ctrl")
     target = ((-0.2, 0.2), (-0.2, 0.2), (-1.0, 0.2))
-    arm_joints = 2
     layout = (
         Part("qpos", count=2, how=kernels.COSINE),
         Part("qpos", count=2, how=kernels.SINE),
@@ -136,7 +133,6 @@ class Pusher(Arm[configs.PushConfig]):
     num_actions = 7
     reward_terms = ("reward_dist", "reward_ctrl", "reward_near")
     target = ((-0.3, 0.0), (-0.2, 0.2), (0.17, math.inf))
-    arm_joints = 7
 
     def observation_parts(self) -> Sequence[Part]:
         """Return joints and velocities of the arm, and the positions of its tip, of the object and of the goal."""
@@ -156,6 +152,7 @@ class Pusher(Arm[configs.PushConfig]):
 class Runner(GymnasiumTask[RunConfigT]):
     """Move along x at little effort."""
 
+    reward_terms = ("reward_forward", "reward_ctrl")
     runs_with: ClassVar[tuple[str, int]] = ("qpos", 0)
     """Field and column of the x whose velocity is rewarded."""
 
@@ -189,7 +186,6 @@ class HalfCheetah(Runner[configs.RunConfig]):
     file = "half_cheetah.xml"
     observations: ClassVar = {"policy": 17}
     num_actions = 6
-    reward_terms = ("reward_forward", "reward_ctrl")
     vel_noise_is_normal = True
     layout = (Part("qpos", first=1), Part("qvel"))
 
@@ -201,7 +197,6 @@ class Swimmer(Runner[configs.RunConfig]):
     file = "swimmer.xml"
     observations: ClassVar = {"policy": 8}
     num_actions = 2
-    reward_terms = ("reward_forward", "reward_ctrl")
     layout = (Part("qpos", first=2), Part("qvel"))
 
 

@@ -9,7 +9,6 @@ from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec, networks
 
 _AGENT = RslRlConfig(
-    num_steps_per_env=24,
     obs_groups={"actor": ("policy",), "critic": ("critic",)},
     **networks(256, 256, 128),
     algorithm=PpoConfig(entropy_coef=0.005, desired_kl=0.02),

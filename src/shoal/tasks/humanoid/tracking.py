@@ -70,7 +70,6 @@ HUMANOID = task_config(
     TrackingConfig,
     pose={".*": 0.0},
     physics_dt=0.005,
-    decimation=4,
     episode_length_s=10.0,
     actions={"joint_pos": Action("joint_position", actuators=ALL, scale=0.5)},
     observations={"policy": _observed(noise=1.0), "critic": _observed(noise=0.0) | _PRIVILEGED},

@@ -27,7 +27,6 @@ G1: dict[str, Any] = {
     "torque": _TORQUE,
     "armature": {_SMALL: 0.00361, _HIP: 0.010178, _KNEE: 0.025102, _WRIST: 0.00425, _LINKED: 0.00722},
     "physics_dt": 0.005,
-    "decimation": 4,
 }
 """The robot with bent knees, its motors and rates. Motors: 10 Hz and a damping ratio of 2, by reflected inertia."""
 SCALE = {joints: 0.25 * _TORQUE[joints] / kp for joints, kp in _KP.items()}

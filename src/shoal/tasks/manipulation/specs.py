@@ -11,13 +11,11 @@ SPECS = (
         summary="Grasp a cube with an arm, and bring it to where it is commanded.",
         env=LIFT_CUBE,
         agent=RslRlConfig(
-            num_steps_per_env=24,
             obs_groups={"actor": ("policy",), "critic": ("critic",)},
             **networks(128, 128, 64, init_std=0.5),
             algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         ),
         num_envs=256,
-        max_iterations=300,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=340_000,
         observation_size=52,
@@ -28,7 +26,6 @@ SPECS = (
         env=REORIENT_CUBE,
         agent=RslRlConfig(
             num_steps_per_env=32,
-            obs_groups={"actor": ("policy",), "critic": ("policy",)},
             **networks(256, 128, 64, init_std=0.5),
             algorithm=PpoConfig(learning_rate=5e-4, schedule="fixed", gamma=0.99, entropy_coef=0.0),
         ),

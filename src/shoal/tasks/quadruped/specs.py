@@ -16,7 +16,7 @@ _GROUPS = {"actor": ("policy",), "critic": ("critic",)}
 
 def _agent(hidden: tuple[int, ...], algorithm: PpoConfig) -> RslRlConfig:
     """Return the learner; other settings are rsl_rl's defaults."""
-    return RslRlConfig(num_steps_per_env=24, obs_groups=_GROUPS, **networks(*hidden), algorithm=algorithm)
+    return RslRlConfig(obs_groups=_GROUPS, **networks(*hidden), algorithm=algorithm)
 
 
 _FAST_SAC = FastSacConfig(
@@ -52,7 +52,6 @@ SPECS = (
         summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
         env=ROUGH,
         agent=_ROUGH,
-        num_envs=1024,
         max_iterations=900,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=834_000,
@@ -71,8 +70,6 @@ SPECS = (
         ),
         learner="distillation",
         other_agents=(_ROUGH,),
-        num_envs=1024,
-        max_iterations=300,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=834_000,
         observation_size=213,
