@@ -1,59 +1,42 @@
 """What tyro makes flags of beside the fields of a configuration: positional arguments, and numbers by pattern."""
 
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 
-from shoal.config.commands import AgentKind, ConvertConfig, MotionConfig, PlayConfig, ReplayConfig
+from shoal.config.commands import ConvertConfig, MotionConfig, PlayConfig, ReplayConfig
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.sweep import SweepConfig
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayFlags(PlayConfig):
-    """Flags of `play`. `--agent` selects the source of actions, while the field `agent` is the learner."""
-
-    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateFlags(EvaluateConfig):
-    """Flags of `evaluate`. `--agent` selects the source of actions, while the field `agent` is the learner."""
-
-    agent_kind: Annotated[AgentKind, tyro.conf.arg(name="agent")] = "trained"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparePoliciesFlags(ComparePoliciesConfig):
-    """Arguments of `shoal compare TASK A B`: both policies are positional."""
-
-    a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A", help_behavior_hint="(required)")] = ""
-    b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B", help_behavior_hint="(required)")] = ""
-
-
-def _positional(kind: type[T], **metavars: str) -> type[T]:
-    """Return a configuration some of whose fields are positional arguments, with these names in its help."""
+def _flags(kind: type[T], **marks: Any) -> type[T]:  # noqa: ANN401  Whatever `tyro.conf.arg` returns.
+    """Return a configuration of which some fields have tyro's marks: a name or, of a positional argument, a metavar."""
     config, hints = cast("Any", kind), get_type_hints(kind)
-    made = [
-        (
-            each.name,
-            Annotated[tyro.conf.Positional[hints[each.name]], tyro.conf.arg(metavar=metavar)],
-            field(default=each.default),
-        )
-        for each in fields(config)
-        if (metavar := metavars.get(each.name))
-    ]
+    made: list[Any] = []
+    for each in fields(config):
+        mark, hint = marks.get(each.name), hints[each.name]
+        if isinstance(mark, str):
+            required = "(required)" if each.default == "" else None
+            mark = tyro.conf.arg(metavar=mark, help_behavior_hint=required)
+            hint = tyro.conf.Positional[hint]
+        if mark:
+            made.append((each.name, Annotated[hint, mark], field(default=each.default)))
     return make_dataclass(kind.__name__, made, bases=(kind,), frozen=True, slots=True, kw_only=True)
 
 
-CompareFlags = _positional(CompareConfig, a="A", b="B")
-ReplayFlags = _positional(ReplayConfig, file="FILE")
-MotionFlags = _positional(MotionConfig, file="FILE")
-SweepFlags = _positional(SweepConfig, file="FILE")
-ConvertFlags = _positional(ConvertConfig, file="FILE")
+_SOURCE = tyro.conf.arg(name="agent")
+"""`--agent` selects the source of actions, while the field `agent` is the learner."""
+PlayFlags = _flags(PlayConfig, agent_kind=_SOURCE)
+EvaluateFlags = _flags(EvaluateConfig, agent_kind=_SOURCE)
+CompareFlags = _flags(CompareConfig, a="A", b="B")
+ComparePoliciesFlags = _flags(ComparePoliciesConfig, a="A", b="B")
+ReplayFlags = _flags(ReplayConfig, file="FILE")
+MotionFlags = _flags(MotionConfig, file="FILE")
+SweepFlags = _flags(SweepConfig, file="FILE")
+ConvertFlags = _flags(ConvertConfig, file="FILE")
 
 
 PATTERNS = tyro.constructors.ConstructorRegistry()

@@ -1,7 +1,7 @@
 """Running episodes of a policy side by side, each counted once: of `evaluate`, of `play`, and during a training."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,6 +9,7 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.envs.capabilities import capabilities_of
+from shoal.learn.training_env import endings
 
 _FLUSH_STEPS = 16
 """Steps between looks at which episodes have ended, for which the host waits for the device."""
@@ -77,7 +78,7 @@ def run_episodes(  # noqa: PLR0913  By name.
             observations, rewards, dones, extras = env.step(actions)
             policy.reset(dones)
             counter.add(rewards, dones, extras)
-            on_step(Step(seen, actions, rewards, dones, _time_outs(dones, extras), running))
+            on_step(Step(seen, actions, rewards, dones, endings(dones, extras)[1], running))
             if step % every == 0 or step == steps:
                 for row, episode in counter.take_ended(again=step < within):
                     on_episode(row, episode)
@@ -85,11 +86,6 @@ def run_episodes(  # noqa: PLR0913  By name.
                     return
         for row, episode in counter.take_unfinished():
             on_episode(row, episode)
-
-
-def _time_outs(dones: torch.Tensor, extras: Mapping[str, Any]) -> torch.Tensor:
-    """Return where episodes ended by their time; nowhere if the environments do not tell. Shape (num_envs,)."""
-    return extras["time_outs"].bool() if "time_outs" in extras else torch.zeros_like(dones, dtype=torch.bool)
 
 
 class _Counter:
@@ -114,10 +110,11 @@ class _Counter:
 
     def add(self, rewards: torch.Tensor, dones: torch.Tensor, extras: dict[str, Any]) -> None:
         """Count one step. Shapes (num_envs,)."""
-        running, ended = self.running, self.running & (dones != 0)
+        running, (done, cut) = self.running, endings(dones, extras)
+        ended = running & done
         self._returns += torch.where(running, rewards, 0.0)
         self._lengths += running
-        self._time_out = torch.where(ended, _time_outs(dones, extras), self._time_out)
+        self._time_out = torch.where(ended, cut, self._time_out)
         if self._terms:
             self._term_sums = torch.where(ended[:, None], extras["episode_sums"], self._term_sums)
         if "diverged" in extras:

@@ -141,7 +141,9 @@ class TrainingLoop:
             row = self._row(pooled, took) | evaluated
             on_row(row)
             last = stop is not None or self.iteration == self.config.max_iterations
-            self._compare_when_due(last=last)
+            every = self.config.check_replicas_every
+            if last or (every and self.iteration % every == 0):
+                compare_replicas(self.learner, self.world, when=f"after iteration {self.iteration}")
             self._save_when_due(save, row, last=last)
         # A finished run was not ended early, even if a request came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
@@ -199,12 +201,6 @@ class TrainingLoop:
         if isinstance(self.config.env, MujocoConfig):
             row["Env/lost"] = float(pooled.counts[_DIVERGED])
         return row
-
-    def _compare_when_due(self, *, last: bool) -> None:
-        """Compare all replicas every `check_replicas_every` iterations, and at the end."""
-        every = self.config.check_replicas_every
-        if last or (every and self.iteration % every == 0):
-            compare_replicas(self.learner, self.world, when=f"after iteration {self.iteration}")
 
     def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
         """Save every `save_interval` iterations, and at the end, with the score by which the best is chosen."""

@@ -35,8 +35,8 @@ def config_of_files(
             config = from_plain(config, kept | {"task": named, "learner": config.learner})
         # Of the model files that it names, the run has copies of its own.
         run = RunDir(file.parent.parent)
-        named = [field for field in config.env.model_fields if layer.get("env", {}).get(field)]
-        copies = {field: str(copy.absolute()) for field in named if (copy := run.saved_model(field))}
+        models = [field for field in config.env.model_fields if layer.get("env", {}).get(field)]
+        copies = {field: str(copy.absolute()) for field in models if (copy := run.saved_model(field))}
         config = replace(config, env=replace(config.env, **copies))
     return config
 

@@ -135,8 +135,10 @@ class SweepStudy:
         else:
             study.sampler = optuna.samplers.RandomSampler(seed)
         if earlier is None and sweep.sampler == "grid" and not study.get_trials(states=(TrialState.WAITING,)):
-            grid = grid_of(sweep)[number]
-            study.enqueue_trial({name: self._encoded(name, value) for name, value in grid.items()})
+            grid = grid_of(sweep)[number].items()  # Optuna takes no lists, so choices are JSON.
+            study.enqueue_trial(
+                {name: json.dumps(value) if sweep.parameters[name].choices else value for name, value in grid}
+            )
         trial = study.ask() if earlier is None else optuna.Trial(study, earlier._trial_id)  # noqa: SLF001  No other way.
         run = self._run(number)
         Folder(self._folder).make(run.path)
@@ -151,10 +153,6 @@ class SweepStudy:
 
     def _run(self, number: int) -> RunDir:
         return RunDir(self._folder / "trials" / f"{number:04d}")
-
-    def _encoded(self, name: str, value: object) -> Any:  # noqa: ANN401
-        """Return a value as Optuna gets it: it takes no lists, so choices are JSON."""
-        return json.dumps(value) if self._sweep.parameters[name].choices else value
 
     def _suggest(self, trial: optuna.Trial, name: str) -> Any:  # noqa: ANN401
         """Return the value of a parameter in a trial, which is proposed where the trial has none yet."""

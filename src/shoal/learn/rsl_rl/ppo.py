@@ -72,7 +72,13 @@ class PPO(algorithms.PPO):
         rnd = self.rnd.parameters() if self.rnd else ()
         parameters = [self._kl_carrier, *self.actor.parameters(), *self.critic.parameters(), *rnd]
         reduce_gradients_in_buckets(parameters, self.gpu_world_size, self.grad_reduce_bucket_mb)
-        self._adapt(float(self._kl_carrier.grad))
+        divergence = float(self._kl_carrier.grad)
+        if divergence > self.desired_kl * 2.0:
+            self.learning_rate = max(_MIN_RATE, self.learning_rate / _RATE_FACTOR)
+        elif 0.0 < divergence < self.desired_kl / 2.0:
+            self.learning_rate = min(_MAX_RATE, self.learning_rate * _RATE_FACTOR)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
 
     @torch.no_grad()
     def _divergence(self, old: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -80,12 +86,3 @@ class PPO(algorithms.PPO):
         # Symmetry augmentation appends rows that the rollout does not have.
         new = tuple(each[: len(rows)] for each, rows in zip(self.actor.output_distribution_params, old, strict=True))
         return self.actor.get_kl_divergence(old, new).mean(dtype=torch.float32)
-
-    def _adapt(self, divergence: float) -> None:
-        """Set the learning rate of this optimizer step from the KL divergence of all ranks."""
-        if divergence > self.desired_kl * 2.0:
-            self.learning_rate = max(_MIN_RATE, self.learning_rate / _RATE_FACTOR)
-        elif 0.0 < divergence < self.desired_kl / 2.0:
-            self.learning_rate = min(_MAX_RATE, self.learning_rate * _RATE_FACTOR)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate

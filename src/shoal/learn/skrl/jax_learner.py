@@ -180,12 +180,6 @@ def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or 
     return torch.from_dlpack(jnp.asarray(array).block_until_ready()).clone()
 
 
-def _mean_over_ranks(tree: Any, world: World) -> Any:  # noqa: ANN401  A tree of arrays.
-    """Return the mean of a tree over all ranks, in one all_reduce."""
-    vector, to_tree = ravel_pytree(tree)
-    return to_tree(jnp.from_dlpack(world.sum_(_to_torch(vector)).div_(world.size)))
-
-
 def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return policy and critic. flax copies a module with its own fields alone, so that the classes close over ours."""
 
@@ -196,7 +190,9 @@ def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any])
 
     class Replicated(Model):
         def reduce_parameters(self, tree: Any) -> Any:  # noqa: ANN401  skrl's signature.
-            return _mean_over_ranks(tree, world)
+            """Return the mean of a tree over all ranks, in one all_reduce."""
+            vector, to_tree = ravel_pytree(tree)
+            return to_tree(jnp.from_dlpack(world.sum_(_to_torch(vector)).div_(world.size)))
 
         def broadcast_parameters(self, *, rank: int = 0) -> None:
             """Do nothing: the training loop has all replicas broadcast."""
