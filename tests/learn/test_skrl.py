@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import skrl.agents.torch.ppo.ppo as ppo_module
 import torch
 from support.learner_agents import AGENTS, OFF_POLICY, new_loop
 from support.learners import train
+
+from shoal.learn.skrl.rollout import pooled_advantages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +60,19 @@ def test_the_policy_without_noise_is_that_of_skrl_also_where_it_is_clipped(agent
         expected = outputs.get("mean_actions", actions)
         torch.testing.assert_close(learner.policy()(observations), expected)
     assert expected.std() > 0.1
+
+
+def test_pooled_advantages_are_skrls_own_where_all_samples_are_on_one_rank() -> None:
+    torch.manual_seed(0)
+    settings: Any = {name: torch.randn(8, 4, 1) for name in ("rewards", "values")}
+    settings |= {name: torch.rand(8, 4, 1) < 0.2 for name in ("terminated", "truncated")}
+    settings["last_values"] = torch.randn(4, 1)
+    own = ppo_module.compute_gae(**settings)
+    several: Any = SimpleNamespace(is_distributed=True)
+    with pooled_advantages(ppo_module, "compute_gae", several, lambda rows: (rows - rows.mean()) / (rows.std() + 1e-8)):
+        pooled = ppo_module.compute_gae(**settings)
+    torch.testing.assert_close(pooled, own)
+    torch.testing.assert_close(ppo_module.compute_gae(**settings), own, atol=0, rtol=0)
 
 
 class Clock:

@@ -67,8 +67,7 @@ class SkrlLearner(AgentLearner, TorchLearner):
 
     def _average_entropy_gradient(self) -> None:
         """Average the gradient that skrl leaves different on each rank."""
-        gradient = self.agent.log_entropy_coefficient.grad
-        self.world.sum_(gradient).div_(self.world.size)
+        self.world.sum_(self.agent.log_entropy_coefficient.grad).div_(self.world.size)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
