@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.learner_agents import new_loop
+from support.learners import train
 from tensordict import TensorDict
 
+from shoal.learn import grpo
 from shoal.learn.grpo import group_advantages
 
 
@@ -22,6 +24,24 @@ def test_an_advantage_is_the_return_to_go_beside_those_of_the_running_members_of
         pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-4),
         pytest.approx([1.0, -1.0, 0.0, 0.0], abs=1e-4),
     ]
+
+
+def test_only_the_first_episode_of_an_iteration_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+
+    def watched(rewards: torch.Tensor, is_running: torch.Tensor, gamma: float, size: int) -> torch.Tensor:
+        seen.append(is_running)
+        return group_advantages(rewards, is_running, gamma, size)
+
+    monkeypatch.setattr(grpo, "group_advantages", watched)
+    loop: Any = new_loop("grpo")
+    train(loop)
+    rollout = loop.learner._rollout.data.clone()
+    ended = torch.zeros_like(rollout["ended"])
+    ended[1, 0], ended[3, 0], ended[-1, 1] = True, True, True
+    loop.learner._update(rollout.set("ended", ended))
+    assert seen[-1][:, 0].tolist() == [True, True] + [False] * (len(ended) - 2)
+    assert seen[-1][:, 1:].all()
 
 
 @pytest.fixture
