@@ -12,7 +12,8 @@ from support.optima import KnownOptimum, Regulator, Remember, StayOrLeave
 from support.optimum_agents import ACTOR, OWN, actions_at, agents, learned
 from tensordict import TensorDict
 
-from shoal.config import RslRlConfig
+from shoal.config import DistillationConfig, ModelConfig, RslRlConfig
+from shoal.config.distillation import DistillationAlgorithmConfig
 
 if TYPE_CHECKING:
     from shoal.learn.loop import TrainingLoop
@@ -39,6 +40,39 @@ def test_a_learner_finds_the_gain_of_the_riccati_equation(agent: str) -> None:
     assert Regulator.gain(0.99) == pytest.approx(0.99, abs=0.01)  # As it were without the discount.
     assert (left - right) / 0.8 == pytest.approx(Regulator.gain(0.5), abs=0.2)
     assert abs(middle) < 0.15
+
+
+def test_a_student_learns_the_gain_of_its_teacher() -> None:
+    gain = Regulator.gain(0.5)
+
+    def teach(loop: TrainingLoop) -> None:
+        learner: Any = loop.learner
+        first, last = (each for each in learner.modules["teacher"].modules() if isinstance(each, torch.nn.Linear))
+        # The observation 50 + 10 x is positive, where ELU changes nothing.
+        for part, value in ((first.weight, 1.0), (first.bias, 0.0), (last.weight, -gain / 10), (last.bias, 5 * gain)):
+            torch.nn.init.constant_(part, value)
+
+    settings = DistillationConfig(
+        num_steps_per_env=16,
+        student=ACTOR,
+        teacher=ModelConfig(hidden_dims=(1,)),
+        algorithm=DistillationAlgorithmConfig(gradient_length=4, learning_rate=3e-3),
+    )
+    loop = learned("distillation", settings, Regulator(), prepare=teach)
+    actions = actions_at(loop, Regulator(), [[-0.4], [0.0], [0.4]])
+    assert actions == pytest.approx([0.4 * gain, 0.0, -0.4 * gain], abs=0.05)
+
+
+def test_a_recurrent_teacher_remembers_its_episodes_over_an_update() -> None:
+    settings = DistillationConfig(
+        num_steps_per_env=16,
+        student=ACTOR,
+        teacher=replace(ACTOR, class_name="RNNModel", rnn_hidden_dim=4),
+        algorithm=DistillationAlgorithmConfig(gradient_length=4),
+    )
+    loop: Any = learned("distillation", settings, Regulator(), iterations=1)
+    memory = loop.learner.alg.teacher.get_hidden_state()
+    assert (memory[0] if isinstance(memory, tuple) else memory).abs().max() > 0
 
 
 @all_but("grpo")

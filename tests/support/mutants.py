@@ -58,6 +58,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/envs"),
     "learn/inference.py": (OPTIMA, "-k", "skrl and not jax or fast_sac"),
     "learn/evaluation.py": ("tests/learn/test_evaluation.py",),
+    "learn/rsl_rl/distillation.py": (OPTIMA, "tests/learn/test_distillation.py", "-k", "student or teacher"),
     "learn/rsl_rl/categorical.py": ("tests/envs/test_gymnasium_env.py",),
     "envs/gymnasium_env.py": ("tests/envs/test_gymnasium_env.py",),
     "docs": (OPTIMA, "-k", "actor_critic"),
@@ -200,6 +201,10 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     "learn/evaluation.py": [
         ('fmean(each["return"] for', 'sum(each["return"] for'),
         ("restart(EVALUATION_SEED)", "restart()"),
+    ],
+    "learn/rsl_rl/distillation.py": [
+        ("self.teacher.reset(hidden_state=memory)", "self.teacher.reset()"),
+        ('parts = {"teacher": True}', 'parts = {"student": True}'),
     ],
     "learn/rsl_rl/categorical.py": [
         ("(outputs * self._categorical.logits).sum", "(outputs * self._categorical.probs).sum"),

@@ -30,6 +30,8 @@ from shoal.learn.loop import TrainingLoop
 from shoal.user_code import load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.optima import KnownOptimum
 
 OWN = str(Path(__file__).parents[2] / "docs" / "examples" / "actor_critic.py:ActorCritic")
@@ -85,8 +87,14 @@ ITERATIONS = {"fast_sac": 80, OWN: 200}
 """The others need 40. The example takes one step of its optimizer in each."""
 
 
-def learned(agent: str, settings: AgentConfig, env: KnownOptimum, iterations: int = 0) -> TrainingLoop:
-    """Train on these environments; return the training."""
+def learned(
+    agent: str,
+    settings: AgentConfig,
+    env: KnownOptimum,
+    iterations: int = 0,
+    prepare: Callable[[TrainingLoop], None] = lambda _: None,
+) -> TrainingLoop:
+    """Train on these environments, what `prepare` has prepared; return the training."""
     learner = agent if agent == OWN else agent.partition(" ")[0]
     config = TrainConfig(
         task="known",
@@ -97,6 +105,7 @@ def learned(agent: str, settings: AgentConfig, env: KnownOptimum, iterations: in
     )
     torch.manual_seed(0)
     loop = TrainingLoop(env, build_learner(env, config, ALONE), config, ALONE)
+    prepare(loop)
     train(loop)
     return loop
 
