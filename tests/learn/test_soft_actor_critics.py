@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.learner_agents import NUM_ENVS, new_loop
-from support.learners import ALONE
+from support.learners import ALONE, train
 
 from shoal.config import FastSacConfig, SkrlConfig
 from shoal.learn.fast_sac import _Actor, _Critics, _RewardScale
@@ -132,3 +132,15 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target(entropy: fl
     learner.actor.sample = sample_with_entropy
     learner._update_actor(batch_of_two(learner))
     assert (float(learner.temperature().detach()) < before) is falls
+
+
+def test_the_actor_is_updated_once_in_as_many_updates_as_the_delay() -> None:
+    loop: Any = new_loop("fast_sac", max_iterations=2)
+    train(loop)
+    learner, updates = loop.learner, []
+    learner.config = replace(learner.config, policy_delay=4, updates_per_step=2)
+    update, learner.updates = learner._update_actor, 0
+    learner._update_actor = lambda batch: updates.append(learner.updates) or update(batch)
+    learner._update()
+    assert learner.config.num_steps_per_env == 4
+    assert updates == [0, 4]
