@@ -144,3 +144,13 @@ def test_the_actor_is_updated_once_in_as_many_updates_as_the_delay() -> None:
     learner._update()
     assert learner.config.num_steps_per_env == 4
     assert updates == [0, 4]
+
+
+def test_an_episode_that_was_cut_off_goes_on_with_its_own_last_observation() -> None:
+    loop: Any = new_loop("fast_sac")
+    begun = loop.env.get_observations().clone().apply(torch.ones_like)
+    cut = torch.arange(NUM_ENVS) == 1
+    after = loop.learner._inputs.after_step(begun, cut, {"final_observation": begun.apply(lambda rows: 2 * rows)})
+    for rows in after.values():
+        assert rows.amin(dim=1).tolist() == rows.amax(dim=1).tolist() == [2.0 if each else 1.0 for each in cut]
+    assert (loop.learner._inputs.after_step(begun, cut, {})["actor"] == 1).all()

@@ -56,7 +56,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "jobs/intervals.py": ("tests/jobs/test_intervals.py", "tests/jobs/test_comparison.py"),
     "jobs/comparison.py": ("tests/jobs/test_comparison.py",),
     "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/envs"),
-    "learn/inference.py": (OPTIMA, "-k", "skrl and not jax or fast_sac"),
+    "learn/inference.py": ("tests/learn/test_soft_actor_critics.py",),
     "learn/evaluation.py": ("tests/learn/test_evaluation.py",),
     "learn/rsl_rl/distillation.py": (OPTIMA, "tests/learn/test_distillation.py", "-k", "student or teacher"),
     "learn/rsl_rl/categorical.py": ("tests/envs/test_gymnasium_env.py",),
@@ -197,6 +197,10 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("failed = terminated[env] or is_diverged", "failed = terminated[env]"),
         ("time_out[env] = cut_off", "time_out[env] = ended"),
         ("length >= max_episode_length", "length > max_episode_length"),
+    ],
+    "learn/inference.py": [
+        ("(cut.unsqueeze(1), final[name], rows)", "(cut.unsqueeze(1), rows, final[name])"),
+        ("(cut.unsqueeze(1), final[name], rows)", "(cut.unsqueeze(1), rows, rows)"),
     ],
     "learn/evaluation.py": [
         ('fmean(each["return"] for', 'sum(each["return"] for'),
