@@ -61,6 +61,20 @@ class TestPendulum(VecEnvContract):
         return on_circle & (observations[:, 2].abs() <= 1.0 / 8.0)
 
 
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Cartpole-Swingup-Mujoco"])
+def test_the_final_observation_is_what_an_episode_with_more_time_goes_on_from(task: str, device: str) -> None:
+    short, long = (build(registry.resolve(task), device, 7, episode_length_s=seconds) for seconds in (0.2, 60.0))
+    short.keep_final_observations()
+    actions = torch.linspace(-1, 1, NUM_ENVS, device=device).unsqueeze(1)
+    for _ in range(int(short.max_episode_length)):
+        observations, _, _, extras = short.step(actions)
+        longer, *_ = long.step(actions)
+    cut = extras["time_outs"]
+    assert cut.sum() > NUM_ENVS / 2
+    assert torch.equal(extras["final_observation"]["policy"][cut], longer["policy"][cut])
+    assert not torch.equal(observations["policy"][cut], longer["policy"][cut])
+
+
 def test_tensors_are_the_tasks_own_memory(device: str) -> None:
     task = CountingTask(CountingConfig(), num_envs=3, device=device, seed=0)
     env = WarpVecEnv(task)

@@ -56,6 +56,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "jobs/intervals.py": ("tests/jobs/test_intervals.py", "tests/jobs/test_comparison.py"),
     "jobs/comparison.py": ("tests/jobs/test_comparison.py",),
     "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/envs"),
+    "sim/kernel_task.py": ("tests/envs/test_vec_env.py", "-k", "final"),
     "learn/inference.py": ("tests/learn/test_soft_actor_critics.py",),
     "learn/evaluation.py": ("tests/learn/test_evaluation.py",),
     "learn/rsl_rl/distillation.py": (OPTIMA, "tests/learn/test_distillation.py", "-k", "student or teacher"),
@@ -197,6 +198,10 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("failed = terminated[env] or is_diverged", "failed = terminated[env]"),
         ("time_out[env] = cut_off", "time_out[env] = ended"),
         ("length >= max_episode_length", "length > max_episode_length"),
+    ],
+    "sim/kernel_task.py": [
+        ("[*self.observe_stages(), self._keep_observations]", "[self._keep_observations]"),
+        ("self.close, *self.final_stages(), self.reset,", "self.close, self.reset, *self.final_stages(),"),
     ],
     "learn/inference.py": [
         ("(cut.unsqueeze(1), final[name], rows)", "(cut.unsqueeze(1), rows, final[name])"),
