@@ -18,7 +18,7 @@ from shoal.errors import TrainingFailedError
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_many_diverged, refuse_non_finite_update
 from shoal.learn.statistics import Statistics
-from shoal.learn.training_env import TrainingEnv
+from shoal.learn.training_env import TrainingEnv, endings
 
 STEPS, ENVS = 3, 12
 EACH = [pytest.param(agent, marks=[pytest.mark.soak] * (agent == "skrl_jax")) for agent in AGENTS]
@@ -309,3 +309,10 @@ def test_the_flag_that_a_message_names_is_one_of_the_learner(agent: str) -> None
     for name in flag.removeprefix("--").replace("-", "_").split("."):
         value = getattr(value, name)
     assert isinstance(value, float)
+
+
+def test_environments_that_do_not_tell_of_time_outs_have_none() -> None:
+    dones = torch.tensor([1, 0])
+    assert [each.tolist() for each in endings(dones, {})] == [[True, False], [False, False]]
+    told = {"time_outs": torch.tensor([1, 1])}
+    assert [each.tolist() for each in endings(dones, told)] == [[True, False], [True, False]]

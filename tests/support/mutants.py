@@ -49,7 +49,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "learn/training_env.py": ("tests/learn/test_health.py", OPTIMA, "-k", "not jax"),
     "learn/groups.py": ("tests/learn/test_two_ranks.py", "-k", "advantages"),
     "learn/rl_games/learner.py": ("tests/learn/test_learners.py", OPTIMA, "-k", "rl_games"),
-    "learn/rsl_rl/ppo.py": ("tests/learn/test_two_ranks.py",),
+    "learn/rsl_rl/ppo.py": ("tests/learn/test_ppo.py", "tests/learn/test_two_ranks.py"),
     "learn/statistics.py": ("tests/learn/test_statistics.py", "tests/learn/test_loop.py"),
     "learn/episodes.py": ("tests/jobs/test_episodes.py", "tests/learn/test_evaluation.py"),
     "jobs/statistics.py": ("tests/jobs/test_statistics.py",),
