@@ -215,6 +215,22 @@ def test_the_mean_is_over_all_values_of_all_steps() -> None:
     assert pool(statistics).means["a/x"] == pytest.approx(4.6)
 
 
+def test_values_of_diverged_environments_are_left_out() -> None:
+    statistics = Statistics(ALONE, num_envs=3)
+    diverged = torch.tensor([0.0, 2.0, 0.0])
+    step(
+        statistics, [0, 0, 0], [0, 0, 0], {"log": {"Task/height": torch.tensor([1.0, NAN, 2.0])}, "diverged": diverged}
+    )
+    assert pool(statistics).means["Task/height"] == pytest.approx(1.5)
+
+
+def test_a_number_counts_as_often_as_its_weight() -> None:
+    statistics = Statistics(ALONE, num_envs=3)
+    for value, weight in ((3.0, 2), (6.0, 1), (50.0, 0)):
+        step(statistics, [0, 0, 0], [0, 0, 0], {"log": {"Task/height": value}, "log_weight": torch.tensor(weight)})
+    assert pool(statistics).means["Task/height"] == pytest.approx((2 * 3 + 6) / 3)
+
+
 def test_a_name_is_told_only_where_something_was_logged() -> None:
     statistics = Statistics(ALONE, num_envs=1)
     statistics.add_log({"a/x": 1, "a/empty": torch.zeros(0)})
