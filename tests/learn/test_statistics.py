@@ -226,9 +226,9 @@ def test_values_of_diverged_environments_are_left_out() -> None:
 
 def test_a_number_counts_as_often_as_its_weight() -> None:
     statistics = Statistics(ALONE, num_envs=3)
-    for value, weight in ((3.0, 2), (6.0, 1), (50.0, 0)):
+    for value, weight in ((3.0, 2), (6.0, 3), (50.0, 0)):
         step(statistics, [0, 0, 0], [0, 0, 0], {"log": {"Task/height": value}, "log_weight": torch.tensor(weight)})
-    assert pool(statistics).means["Task/height"] == pytest.approx((2 * 3 + 6) / 3)
+    assert pool(statistics).means["Task/height"] == pytest.approx((2 * 3 + 3 * 6) / 5)
 
 
 def test_a_name_is_told_only_where_something_was_logged() -> None:
