@@ -167,6 +167,14 @@ def test_rare_outcomes_are_counted_apart() -> None:
     assert seen.cost == 51  # From 11 to -40.
 
 
+@pytest.mark.parametrize(("difference", "down", "up"), [(12, 0, 3), (-12, 3, 0), (8, 0, 0), (-8, 0, 0)])
+def test_a_rare_outcome_is_six_robust_deviations_away(difference: float, down: int, up: int) -> None:
+    returns = np.tile([[10.0, 11.0], [10.0, 9.0]], (300, 1))  # Quartiles -1 and 1: a robust deviation is 1.48.
+    returns[:3, 1] = 10 + difference
+    seen = Differences.of(returns)
+    assert (seen.down, seen.up) == (down / 600, up / 600)
+
+
 def test_without_rare_outcomes_one_may_cost_the_whole_return() -> None:
     seen = Differences.of(np.tile([[99.0, 101.0], [100.0, 100.0]], (300, 1)))
     assert (seen.down, seen.up, seen.cost) == (0, 0, 101)

@@ -15,7 +15,7 @@ from shoal.envs.capabilities import Capabilities
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn import evaluation
-from shoal.learn.episodes import Episode
+from shoal.learn.episodes import Episode, run_episodes
 from shoal.learn.evaluation import evaluate_learner, open_policy, play_episodes
 from shoal.tasks import registry
 
@@ -110,6 +110,32 @@ def test_an_episode_succeeds_where_its_last_step_does() -> None:
     policy = tiny_loop(env=env).learner.policy()
     episodes = evaluation.first_episodes(env, policy)  # pyright: ignore[reportArgumentType]
     assert [each["success"] for each in episodes] == [True, False, False]
+
+
+def episodes_within(env: Scripted, steps: int) -> list[Episode]:
+    """Run a new policy in the first environment."""
+    found: list[Episode] = []
+    policy = tiny_loop(env=env).learner.policy()
+    any_env: Any = env
+    run_episodes(any_env, policy, 1, lambda _, episode: found.append(episode), within=steps)
+    return found
+
+
+def test_an_episode_that_begins_after_the_last_step_does_not_count() -> None:
+    episodes = episodes_within(Scripted([[1.0]] * 8, [[0], [1]] * 4), steps=4)
+    assert [(each["number"], each["length"]) for each in episodes] == [(0, 2), (1, 2)]
+
+
+def test_an_episode_is_not_diverged_because_an_earlier_one_was() -> None:
+    env = Scripted([[1.0]] * 6, [[0], [1]] * 3)
+    step, counts = env.step, iter([0, 1, 1, 1, 1, 2])
+
+    def with_divergences(actions: torch.Tensor) -> Any:
+        *rest, extras = step(actions)
+        return *rest, {**extras, "diverged": torch.tensor([next(counts)])}
+
+    env.step = with_divergences  # pyright: ignore[reportAttributeAccessIssue]
+    assert [each["ended"] for each in episodes_within(env, steps=5)] == ["diverged", "terminated", "diverged"]
 
 
 def test_an_evaluation_may_write_in_place_what_the_last_one_made() -> None:
