@@ -125,6 +125,14 @@ def test_steps_are_those_of_gymnasium(vectorization: str) -> None:
         assert np.allclose(last, seen, atol=1e-5) == (step == 11)
 
 
+def test_an_episode_that_fails_in_its_last_step_has_failed() -> None:
+    env = made("ShoalMultiBinary-v0", max_episode_steps=7)  # It counts to 7.
+    for step in range(7):
+        *_, dones, extras = env.step(torch.zeros(3, env.num_actions))
+        assert dones.tolist() == [step == 6] * 3
+        assert extras["time_outs"].tolist() == [False] * 3
+
+
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_episodes_begin_again_after_steps_in_any_mode_of_torch(mode: Any) -> None:
     env = made("CartPole-v1")
