@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from support.optima import KnownOptimum, Regulator, Remember, StayOrLeave
+from support.optima import KnownOptimum, Leave, Regulator, Remember, StayOrLeave
 from support.optimum_agents import ACTOR, OWN, actions_at, agents, learned
 from tensordict import TensorDict
 
@@ -81,6 +81,13 @@ def test_the_future_after_a_time_out_counts_and_none_does_after_an_end(agent: st
     env = StayOrLeave()
     (action,) = actions_at(learned(agent, agents(StayOrLeave.GAMMA)[agent], env), env, [[0.0]])
     assert action < -0.1
+
+
+@pytest.mark.parametrize("agent", ["rsl_rl", OWN])
+def test_the_next_episode_is_no_reason_to_put_off_the_end_of_this_one(agent: str) -> None:
+    env = Leave()
+    (action,) = actions_at(learned(agent, agents(Leave.GAMMA)[agent], env), env, [[1.0]])
+    assert action > 0.1
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

@@ -130,6 +130,26 @@ class StayOrLeave(KnownOptimum):
         return torch.where(leaves, 1.0, 0.6), leaves
 
 
+class Leave(KnownOptimum):
+    """After a first step that costs 10, one leaves with an action above 0 and earns 1, or stays and earns 0.05.
+
+    With gamma = 0.9 staying for ever is worth 0.5. One for which the next episode counts stays, to put off its cost.
+    """
+
+    GAMMA, max_episode_length = 0.9, 8
+
+    def observe(self, state: torch.Tensor) -> torch.Tensor:
+        """Return whether the first step is done."""
+        return state
+
+    def advance(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Charge, or pay."""
+        begins = self.state[:, 0] == 0
+        leaves = ~begins & (action > 0)
+        self.state = torch.ones_like(self.state)
+        return torch.where(begins, -10.0, torch.where(leaves, 1.0, 0.05)), leaves
+
+
 class Remember(KnownOptimum):
     """What was seen in the first step alone, -1 or 1, is half the best action of the third, which ends the episode."""
 
