@@ -66,9 +66,8 @@ def test_the_final_observation_is_what_an_episode_with_more_time_goes_on_from(ta
     short, long = (build(registry.resolve(task), device, 7, episode_length_s=seconds) for seconds in (0.2, 60.0))
     short.keep_final_observations()
     actions = torch.linspace(-1, 1, NUM_ENVS, device=device).unsqueeze(1)
-    for _ in range(int(short.max_episode_length)):
-        observations, _, _, extras = short.step(actions)
-        longer, *_ = long.step(actions)
+    steps = [(short.step(actions), long.step(actions)) for _ in range(int(short.max_episode_length))]
+    (observations, _, _, extras), (longer, *_) = steps[-1]
     cut = extras["time_outs"]
     assert cut.sum() > NUM_ENVS / 2
     assert torch.equal(extras["final_observation"]["policy"][cut], longer["policy"][cut])

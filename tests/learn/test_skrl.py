@@ -77,9 +77,9 @@ def test_pooled_advantages_are_skrls_own_where_all_samples_are_on_one_rank() -> 
 
 @pytest.mark.parametrize("agent", OFF_POLICY_AGENTS)
 def test_what_follows_a_step_is_what_the_next_step_begins_with(agent: str) -> None:
-    loop = new_loop(agent, max_iterations=2)
+    loop: Any = new_loop(agent, max_iterations=2)
     train(loop)
-    memory: Any = loop.learner.agent.memory
+    memory = loop.learner.agent.memory
     rows = {name: memory.get_tensor_by_name(name)[: memory.memory_index] for name in memory.get_tensor_names()}
     for name in ("observations", "states"):
         follows = (rows[f"next_{name}"][:-1] == rows[name][1:]).all(dim=2)
