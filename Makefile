@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync robots settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu docs build
+.PHONY: setup sync robots settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu gpu-proof docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -69,6 +69,11 @@ test-chaos:                   ## What breaks a command as a user's machine would
 
 test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
 	$(RUN) pytest -n0 -m gpu tests/sim tests/envs tests/learn tests/launch tests/doctor tests/machine
+
+# The kit is not in the repository: it packs packages and compiled kernels for one kind of machine without a network.
+gpu-proof:                    ## With KIT: pack it, and prove on this machine's GPU, or with IMAGE, a Python, rehearse without one.
+	bash $(KIT)/pack.sh
+	if [ -n "$${IMAGE:-}" ]; then bash $(KIT)/rehearse.sh; else bash .gpu/kit/prove.sh; fi
 
 docs:                         ## The pages, in docs/_build/html; a warning is a failure.
 	$(RUN) sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

@@ -12,6 +12,7 @@ loop included; it sees Shoal's environments through `PublishedEnv`.
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import io
 import logging
@@ -40,7 +41,7 @@ from shoal.sim.isolation import isolated
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rsl_rl.env import VecEnv
 
@@ -249,7 +250,8 @@ def compare_updates() -> None:
             targets = captured(ours.targets, "projected"), captured(theirs.qnet_target, "projection")
             with targets[0] as mine, targets[1] as its:
                 torch.manual_seed(1)
-                critic_loss = ours._update_critics(batch)  # noqa: SLF001
+                critic_loss = ours._critic_loss(batch)  # noqa: SLF001
+                ours._critic_gradients.compute(critic_loss)  # noqa: SLF001
                 torch.manual_seed(1)
                 _, _, its_critic_loss, *_, its_temperature_loss = theirs._update_main(data)  # noqa: SLF001
             if not are_equal:
@@ -268,10 +270,11 @@ def compare_updates() -> None:
             torch.manual_seed(1)
             its_actor_loss = theirs._update_pol(data)[1]  # noqa: SLF001
             torch.manual_seed(1)
-            losses = ours._update_actor(batch)  # noqa: SLF001
-            differ("actor loss", losses["actor"], its_actor_loss)
+            actor_loss, temperature_loss, entropy = ours._actor_losses(batch.observations)  # noqa: SLF001
+            ours._actor_gradients.compute(actor_loss + temperature_loss)  # noqa: SLF001
+            differ("actor loss", actor_loss, its_actor_loss)
             differ("gradient of the actor", flat([ours.actor.network]), its_actor_gradient(theirs.actor))
-            differ("temperature loss", losses["entropy"] * agent.initial_temperature, its_temperature_loss)
+            differ("temperature loss", entropy * agent.initial_temperature, its_temperature_loss)
             differ("gradient of the temperature", ours.temperature.log_value.grad, temperature_gradient[0])
     compare_log_probs(agent)
 
@@ -299,10 +302,8 @@ def same_batch(agent: FastSacConfig, theirs: Any) -> tuple[Batch, dict[str, Any]
     normalised = theirs.obs_normalizer(observations, update=False)
     critic_normalised = theirs.critic_obs_normalizer(observations, update=False)
     batch = Batch(
-        actor=observations,
-        critic=observations,
-        next_actor=observations,
-        next_critic=observations,
+        observations={"policy": observations},
+        following={"policy": observations},
         actions=actions,
         rewards=rewards,
         discounts=agent.gamma**steps,
@@ -355,24 +356,41 @@ def compare_batches(updates: int = 8, delay: int = 4) -> None:
     """Print of how many environments the batches are that one step of training updates the actor with."""
     agent = settings(updates_per_step=updates, policy_delay=delay, num_step_returns=1, batch_size=64 * Blank.num_envs)
     with both(agent) as (_, theirs):
-        replay = Replay(64)
         number = torch.arange(Blank.num_envs, dtype=torch.float32)
         observations = number.unsqueeze(1).expand(-1, Blank.size)
         row = dict.fromkeys(("actor", "critic", "next_actor", "next_critic"), observations)
         row |= {"actions": torch.zeros(Blank.num_envs, Blank.num_actions), "rewards": number}
         row |= {"ended": number < 0, "terminated": number < 0}
+        replay = new_replay(row, 64)
         for _ in range(64):
-            replay.add(row)
+            add(replay, row)
             theirs.rb.extend(renamed(row))
         batches = theirs._sample_and_prepare_batches(64, updates, torch.nn.Identity(), torch.nn.Identity())  # noqa: SLF001
     # The published loop updates the actor with each `delay`-th batch from the second on; ours from the first on.
     its = torch.cat([batch["observations"][:, 0] for batch in batches[1::delay]]).unique()
-    drawn = [replay.sample(agent.batch_size, 1, agent.gamma).actor[:, 0] for _ in range(updates)]
-    mine = torch.cat(drawn[::delay]).unique()
+    drawn = replay.draw(updates, agent.batch_size, 1)
+    mine = replay.observations_of(drawn[::delay].flatten())["policy"][:, 0].unique()
     show(
         f"\nOf {Blank.num_envs} environments, {updates} updates a step, {updates // delay} of them the actor's: its "
         f"batches are from {len(mine)} in Shoal's and from {len(its)} in the published one."
     )
+
+
+def new_replay(row: dict[str, torch.Tensor], capacity: int) -> Replay:
+    """Return our replay buffer for such steps."""
+    observations, num_actions = {"policy": row["actor"]}, row["actions"].shape[1]
+    return Replay(
+        observations, num_actions, capacity=capacity, steps_per_iteration=capacity, max_episode_length=capacity
+    )
+
+
+def add(replay: Replay, row: dict[str, torch.Tensor]) -> None:
+    """Add a step of all environments, and make room for as many."""
+    following = {"policy": row["next_actor"]}
+    extras = {"time_outs": row["ended"] & ~row["terminated"], "final_observation": following}
+    replay.begin({"policy": row["actor"]})
+    replay.add(row["actions"], following, row["rewards"], row["ended"], extras)
+    replay.reserve(int(replay.finals_in_use))
 
 
 Sample = tuple[float, float, float]
@@ -383,7 +401,7 @@ def compare_replays(num_steps: int = 3, capacity: int = 16, num_envs: int = 64, 
     """Print how many samples of both replay buffers are wrong, before and after the oldest steps were overwritten."""
     module: Any = importlib.import_module("holosoma.agents.fast_sac.fast_sac_utils")
     torch.manual_seed(0)
-    ours = Replay(capacity)
+    ours = None
     theirs = module.SimpleReplayBuffer(num_envs, capacity, 1, 1, 1, num_steps, gamma, "cpu")
     history: list[dict[str, torch.Tensor]] = []
     for step in range(capacity + capacity // 2):
@@ -393,7 +411,8 @@ def compare_replays(num_steps: int = 3, capacity: int = 16, num_envs: int = 64, 
         after = {"next_actor": number + num_envs, "next_critic": number + num_envs}
         rewards = {"rewards": torch.rand(num_envs), "ended": ended, "terminated": terminated}
         history.append({"actor": number, "critic": number, "actions": number} | after | rewards)
-        ours.add(history[-1])
+        ours = new_replay(history[-1], capacity) if ours is None else ours
+        add(ours, history[-1])
         theirs.extend(renamed(history[-1]))
         if step + 1 in {capacity - 1, capacity + capacity // 2}:
             mine, its = samples(ours, theirs, num_steps, gamma)
@@ -426,10 +445,11 @@ def renamed(row: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 def samples(ours: Replay, theirs: Any, num_steps: int, gamma: float) -> Iterator[dict[float, Sample]]:  # noqa: ANN401
     """Yield many samples of our buffer, and of the published one, by their first observation."""
-    batch, data = ours.sample(200_000, num_steps, gamma), theirs.sample(3_000)
+    batch, data = ours.batch(ours.draw(1, 200_000, num_steps)[0], num_steps, gamma), theirs.sample(3_000)
     after = data["next"]
     bootstraps = after["truncations"].bool() | ~after["dones"].bool()
-    yield by_first(batch.actor, batch.rewards, batch.discounts * ~batch.terminated, batch.next_actor)
+    first, following = batch.observations["policy"], batch.following["policy"]
+    yield by_first(first, batch.rewards, batch.discounts * ~batch.terminated, following)
     discounts = gamma ** after["effective_n_steps"] * bootstraps
     yield by_first(data["observations"], after["rewards"], discounts, after["observations"])
 
@@ -481,7 +501,6 @@ def filled(agent: FastSacConfig) -> tuple[Callable[[int], object], Callable[[int
     env: Any = new_env(NUM_ENVS, 0)
     ours = FastSacLearner(env, replace(agent, num_steps_per_env=1), World())
     size = ours._inputs.sizes["actor"]  # noqa: SLF001
-    replay = ours._replay  # noqa: SLF001
     with tempfile.TemporaryDirectory() as directory:
         theirs = new_published(env, agent, 1, directory)
     for _ in range(64):
@@ -489,7 +508,9 @@ def filled(agent: FastSacConfig) -> tuple[Callable[[int], object], Callable[[int
         ended = torch.rand(NUM_ENVS) < 0.01  # noqa: PLR2004
         row |= {"actions": torch.rand(NUM_ENVS, env.num_actions), "rewards": torch.rand(NUM_ENVS)}
         row |= {"ended": ended, "terminated": ended}
-        replay.add(row)
+        if ours._replay is None:  # noqa: SLF001
+            ours._replay = new_replay(row, agent.replay_steps)  # noqa: SLF001
+        add(ours._replay, row)  # noqa: SLF001
         theirs.rb.extend(renamed(row))
 
     def update_ours(number: int) -> None:
@@ -553,8 +574,11 @@ def new_env(num_envs: int, seed: int) -> RecordedEnv:
 class Unscaled(FastSacLearner):
     """Our learner without its scale of rewards."""
 
-    def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:
-        """Leave the scale at 1."""
+    def _learn_scales(self, seen: Mapping[str, torch.Tensor], rewards: torch.Tensor, ended: torch.Tensor) -> None:
+        """Leave the scale of rewards at 1."""
+        begun = copy.deepcopy(self.scale.state_dict())
+        super()._learn_scales(seen, rewards, ended)
+        self.scale.load_state_dict(begun)
 
 
 def train_ours(name: str, env: RecordedEnv, seed: int, steps: int) -> Callable[[TensorDict], torch.Tensor]:

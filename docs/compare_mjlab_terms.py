@@ -3,7 +3,7 @@
     pip install --target DIR --no-deps mjlab==1.6.0
     python docs/compare_mjlab_terms.py DIR
 
-mjlab's functions get what MuJoCo computes of each state. Packages that mjlab imports for its viewer and films are
+mjlab's functions get what MuJoCo computes of each state. Packages that mjlab imports for its viewer and videos are
 replaced by empty ones.
 """
 

@@ -38,10 +38,10 @@ def draw(name: str) -> np.ndarray:
     qpos[:3] += x, y, around.max()
     backwards = AWAY / np.linalg.norm(AWAY)
     right = np.cross((0.0, 0.0, 1.0), backwards) / np.linalg.norm(backwards[:2])
-    film = model.camera(CAMERA)
-    film.mode[:], film.bodyid[:] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED, 0
-    film.pos[:] = AWAY + np.array([x, y, around.max() / 2])
-    mujoco.mju_mat2Quat(film.quat, np.stack([right, np.cross(backwards, right), backwards], axis=1).ravel())
+    video = model.camera(CAMERA)
+    video.mode[:], video.bodyid[:] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED, 0
+    video.pos[:] = AWAY + np.array([x, y, around.max() / 2])
+    mujoco.mju_mat2Quat(video.quat, np.stack([right, np.cross(backwards, right), backwards], axis=1).ravel())
     with Camera(model, SIZE) as camera:
         return camera.picture(qpos)
 

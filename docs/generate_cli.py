@@ -7,10 +7,14 @@ A test compares the page with the output of this script.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
-import sys
 from pathlib import Path
+from unittest import mock
+
+from shoal.cli.main import shoal
+from shoal.cli.registry import COMMANDS
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 WIDTH = 90
@@ -25,50 +29,33 @@ also takes, is read before all flags: see [configuration](../guide/configuration
 that are changed first, `--help GROUP` one group, and `--help all` what is below.
 """
 
-COMMANDS = (
-    "shoal --help",
-    "train --help",
-    "train Cartpole-Swingup --help all",
-    "play Cartpole-Swingup --help all",
-    "evaluate Cartpole-Swingup --help all",
-    "shoal compare A B --help",
-    "shoal compare Cartpole-Swingup A B --help all",
-    "shoal sweep --help",
-    "shoal export Cartpole-Swingup --help all",
-    "shoal replay --help",
-    "shoal motion --help",
-    "shoal runs --help",
-    "shoal convert --help",
-    "shoal bench Cartpole-Swingup --help all",
-    "shoal doctor --help",
-    "shoal completion --help",
-    "shoal tasks",
-)
+OPERANDS = {"TASK": "Cartpole-Swingup ", "[TASK] A B": "Cartpole-Swingup A B "}
+"""What stands for the operands on the page."""
+
+
+def commands() -> list[str]:
+    """Return the commands of the page: the help of each that has flags, and the lists."""
+    with_flags = [command for command in COMMANDS.values() if command.config]
+    helps = [f"{each.program} {OPERANDS.get(each.operands, '')}--help all" for each in with_flags]
+    return ["shoal --help", "train --help", *helps, "shoal compare A B --help all", "shoal tasks"]
 
 
 def render() -> str:
     """Return the page."""
-    started = {command: _start(command) for command in COMMANDS}
     parts = [HEAD]
-    for command in COMMANDS:
+    for command in commands():
         parts.append(f"\n## {command.partition(' --help')[0]}\n")
-        parts.append(f"\n```text\n{_help_of(started[command], command)}\n```\n")
+        parts.append(f"\n```text\n{_output_of(command)}\n```\n")
     return "".join(parts)
 
 
-def _start(command: str) -> subprocess.Popen[str]:
-    """Start a command whose output has a fixed width and no colours. It takes a second, so all are started at once."""
-    words = command.split()
-    program = ["-m", "shoal", *(words[1:] if words[0] == "shoal" else words)]
-    environ = os.environ | {"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"}
-    return subprocess.Popen([sys.executable, *program], env=environ, stdout=subprocess.PIPE, text=True)
-
-
-def _help_of(process: subprocess.Popen[str], command: str) -> str:
-    output, _ = process.communicate(timeout=60)
-    if process.returncode:
-        sys.exit(f"`{command}` failed with {process.returncode}.")
-    lines = [line.rstrip() for line in output.strip("\n").splitlines()]
+def _output_of(command: str) -> str:
+    """Return what a command prints at a fixed width."""
+    output = io.StringIO()
+    wide = mock.patch.dict(os.environ, COLUMNS=str(WIDTH))
+    with wide, contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        shoal(command.removeprefix("shoal ").split())
+    lines = [line.rstrip() for line in output.getvalue().strip("\n").splitlines()]
     if command.startswith(("play", "evaluate", "shoal export", "shoal compare Cart")):
         end = next(at for at, line in enumerate(lines) if line.startswith("-- env "))
         lines[end:] = ["--env.* and --agent.* as for train; by default as the policy was trained"]

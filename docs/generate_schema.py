@@ -17,10 +17,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from shoal.config import jobs
+from shoal.config import evaluate
 from shoal.config.checks import Rule
+from shoal.config.evaluate import JobEntry, JobSettings
 
-FILE = Path(jobs.__file__).with_name("jobs.schema.json")
+FILE = Path(evaluate.__file__).with_name("jobs.schema.json")
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", NoneType: "null"}
 _LIMITS = {"at least": "minimum", "above": "exclusiveMinimum"}
 
@@ -30,7 +31,7 @@ def render() -> str:
     entry = {
         "type": "object",
         "properties": _properties(),
-        "required": [each.name for each in fields(jobs.JobEntry) if each.default is each.default_factory is MISSING],
+        "required": [each.name for each in fields(JobEntry) if each.default is each.default_factory is MISSING],
         "additionalProperties": False,
         "not": {"required": ["num_steps", "num_episodes"]},
     }
@@ -55,12 +56,12 @@ def render() -> str:
 def _properties() -> dict[str, Any]:
     """Return the schema of each key: type, limits, default, and the docstring as its description."""
     docs: dict[str, ast.stmt] = {}
-    for each in (jobs.JobSettings, jobs.JobEntry):
+    for each in (JobSettings, JobEntry):
         body = ast.parse(inspect.getsource(each)).body[0].body  # pyright: ignore[reportAttributeAccessIssue]
         docs |= {ast.unparse(field.target): doc for field, doc in pairwise(body) if isinstance(field, ast.AnnAssign)}
-    hints = get_type_hints(jobs.JobEntry, include_extras=True)
+    hints = get_type_hints(JobEntry, include_extras=True)
     properties: dict[str, Any] = {}
-    for each in fields(jobs.JobEntry):
+    for each in fields(JobEntry):
         default = {} if each.default is MISSING else {"default": each.default}
         description = " ".join(ast.literal_eval(ast.unparse(docs[each.name])).split())
         properties[each.name] = {**_schema(hints[each.name]), **default, "description": description}

@@ -45,7 +45,7 @@ def show(*parts: str) -> None:
 def flags() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32, 128], help="numbers of machines, from 8 on")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32, 128], help="numbers of nodes, from 8 on")
     return parser
 
 

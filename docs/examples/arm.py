@@ -139,7 +139,7 @@ class Arm(TermsTask[TermsConfig]):
     max_iterations = 100
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return what films and viewers draw of one environment beside the robot: its goal."""
+        """Return what videos and viewers draw of one environment beside the robot: its goal."""
         return [*super().marks(row), Sphere(np.append(row["commands"], 0.0), radius=0.02)]
 
     @classmethod

@@ -27,6 +27,10 @@ class UsageError(ShoalError):
     exit_code = 2
 
 
+class NoPictureError(UsageError):
+    """The environments of a task have nothing that could be drawn."""
+
+
 class TrainingFailedError(ShoalError):
     """The training itself failed on some rank: an exception in user code, NaN, a full disk."""
 
@@ -36,15 +40,14 @@ class ReplicasDivergedError(TrainingFailedError):
 
 
 class WorkerLostError(ShoalError):
-    """A worker or a machine was lost (killed, crashed, hung): the same command is worth trying again."""
+    """A worker or a node was lost (killed, crashed, hung): the same command is worth trying again."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
-    def __init__(self, message: str, *, details: str = "", rank: int | None = None, host: str | None = None) -> None:
-        """Set the message, details, and the rank or the host that was lost, if one is known."""
+    def __init__(self, message: str, *, details: str = "", rank: int | None = None) -> None:
+        """Set the message, details, and the rank that was lost, if one is known."""
         super().__init__(message, details=details)
         self.rank = rank
-        self.host = host
 
 
 class MachineBusyError(ShoalError):
@@ -66,16 +69,16 @@ class TerminatedRunError(ShoalError):
 
 
 @contextmanager
-def refusing_os_errors(what: str, remedy: str) -> Generator[None]:
+def refusing_os_errors(what: str, remedy: str, kind: type[ShoalError] = UsageError) -> Generator[None]:
     """Turn an OSError of the body into one sentence: what cannot be done, why, and the remedy.
 
     Raises:
-        UsageError: The body has raised an OSError.
+        ShoalError: The body has raised an OSError. It is of the given kind.
     """
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{what} ({error.strerror or error}): {remedy}.") from error
+        raise kind(f"{what} ({error.strerror or error}): {remedy}.") from error
 
 
 def reason_of(error: Exception) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from shoal.errors import UsageError
-from shoal.shell import TYPABLE
+from shoal.text import TYPABLE
 
 _MODES = {
     "r": os.O_RDONLY,

@@ -34,7 +34,6 @@ PHASES = (
 WAITING = frozenset({"queue", "collective"})
 """Phases in which a rank only waits for others, and is never the cause of a hang."""
 
-_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _RECORD = struct.Struct("<QBIQdddIQQ")
 """Sequence number, phase, iteration, marks, times of the latest progress and of this write, limit, process id and
 start, and the sequence number again: a reader that finds two different ones has met a write."""
@@ -154,7 +153,7 @@ class Heartbeat:
             os.pwrite(self._file.fileno(), _RECORD.pack(number, *self._state(waits=waits), number), 0)
 
     def _state(self, *, waits: bool) -> Sequence[Any]:
-        phase = _NUMBERS["collective" if waits and self.phase not in WAITING else self.phase]
+        phase = PHASES.index("collective" if waits and self.phase not in WAITING else self.phase)
         now = time.monotonic()
         return phase, self.iteration, self.marks, self.progressed, now, self.limit, self._pid, self._started
 

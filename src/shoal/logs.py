@@ -2,19 +2,14 @@
 
 import logging
 import sys
-from typing import TextIO
 
 
 class _NewestStderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgument]
     """Writes to the present `sys.stderr`, which a live view on a terminal replaces for a while."""
 
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, _stream: TextIO) -> None:
-        """Ignore the base class, which sets it once."""
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 def configure_logging(*, rank: int | None = None, level: int | None = None) -> None:

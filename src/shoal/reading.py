@@ -111,7 +111,7 @@ def read_lines(file: Path, fields: Mapping[str, Any], remedy: str, *, is_whole: 
     another one writes it.
 
     Raises:
-        UsageError: The file is damaged. The sentence names line and field, and ends with the remedy.
+        UsageError: The file is corrupt. The sentence names line and field, and ends with the remedy.
     """
     if not file.exists():
         return

@@ -32,6 +32,8 @@ class StopRequests:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(ERRORS, 0)
+        self.at_once = False
+        """Whether a signal raises KeyboardInterrupt with its name, as long as nothing would be lost."""
 
     def flags(self) -> dict[str, bool]:
         """Return which signals were received, in a fixed order."""
@@ -60,8 +62,10 @@ def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None
     def count(number: int, _frame: object) -> None:
         name, is_first = signal.Signals(number).name, requests.first is None
         requests.counts[name] += 1
-        if insist and name == "SIGINT":
+        if requests.at_once or (insist and name == "SIGINT"):
             signal.signal(number, previous[number])
+        if requests.at_once:
+            raise KeyboardInterrupt(name)
         if announce is not None and is_first:  # Last: a second signal may answer it at once.
             threading.Thread(target=announce, args=(name,), daemon=True).start()
 

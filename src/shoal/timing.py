@@ -11,18 +11,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.1
-"""Time between two looks at workers, nodes or signals."""
+"""Time between two looks at workers, nodes, launchers or signals."""
 
 # Spawned workers ------------------------------------------------------------------------------------------------------
 
-START_S = 180.0
-"""How long workers may take to show their first sign of life: importing torch from a busy disk is slow."""
 FAILURE_GRACE_S = 3.0
 """How long the other ranks may take to end by themselves after one has failed."""
 STOP_S = 60.0
 """How long ranks may take to finish an iteration and a checkpoint after a signal."""
 EXIT_STATUS_S = 5.0
-"""How long a child process whose pipe has closed may take to exit."""
+"""How long a child process whose pipe has closed may take to exit; the reaper takes milliseconds."""
 LONGEST_PAUSE_S = 60.0
 """Longest pause before a restart."""
 
@@ -32,8 +30,6 @@ REAPER_SAVE_S = 3.0
 """How long ranks may take to finish an iteration and a checkpoint."""
 REAPER_KILL_S = 10.0
 """How long processes that appear again are killed."""
-REAPER_EXIT_S = 5.0
-"""How long the launching process waits for its reaper to exit, which takes milliseconds."""
 
 # Nodes of --hosts -----------------------------------------------------------------------------------------------------
 
@@ -89,14 +85,12 @@ CAUSE_S = PEER_FAILURE_S + 2 * BEAT_S
 """How long a rank that watches all others looks for the first cause; ranks that do not watch wait twice as long."""
 FINAL_REPORT_S = 60.0
 """How long rank 0 waits for the reports of ranks that have trained to the end."""
-PARENT_POLL_S = 0.2
-"""Time between two checks that the launcher of a rank lives."""
 
 # Rendezvous of ranks that another launcher started -------------------------------------------------------------------
 ACKNOWLEDGE_S = 10.0
 """How long rank 0, whose process may hold the store, waits for the other ranks to read a refusal."""
-REFUSAL_S = 5.0
-"""How long a rank that refuses waits for the store of rank 0."""
+REFUSAL_S = 120.0
+"""How long a rank that refuses waits for the store of rank 0, which may be reading Python from a busy file server."""
 SHARED_DISK_S = 10.0
 """How long a file of another node may take to appear: network file systems cache its absence."""
 STORE_ANSWER_S = 1800.0

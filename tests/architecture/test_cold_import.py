@@ -37,7 +37,7 @@ def run_python(script: str, *args: str) -> str:
 
 def test_modules_that_answer_at_once_import_nothing_heavy() -> None:
     names = module_names()
-    assert {"shoal", "shoal.cli.main", "shoal.plan.devices", "shoal.tasks.cartpole.config"} <= set(names)
+    assert {"shoal", "shoal.cli.main", "shoal.plan.nodes", "shoal.tasks.cartpole.config"} <= set(names)
     assert run_python(IMPORT_ONE_BY_ONE, *names) == ""
 
 

@@ -15,14 +15,13 @@ ELSEWHERE = {
     "files.py": "this is the module",
     "cli/output.py": "opens /dev/null in the place of a closed stream",
     "launch/reaper.py": "a scratch directory of its own; it runs without the package",
-    "launch/rendezvous.py": "a directory of its own, of mode 0700, in the place for temporary files",
-    "launch/signed_store.py": "a secret in a new file of mode 0600, and a directory of its own, of mode 0700",
+    "launch/rendezvous.py": "a secret in a new file of mode 0600, and a directory of its own, of mode 0700",
     "launch/torchrunx_patch.py": "the scratch directory of the launch",
     "learn/checkpoint_transfer.py": "a temporary directory of its own",
     "jobs/recording.py": "HDF5 gets an open file",
     "learn/metrics.py": "TensorBoard makes a new file, whose name has the time, the host and the process",
     "sim/nan/dump.py": "into memory",
-    "sim/render/clip.py": "an open temporary file",
+    "sim/render/trajectory.py": "an open temporary file",
     "tasks/humanoid/motion.py": "into memory",
 }
 """Modules that write otherwise, and where."""

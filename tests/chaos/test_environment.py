@@ -22,9 +22,9 @@ ANSWER_S = 20.0
 """A refusal takes a second or two; the machine may be busy."""
 
 
-def assert_refused(ended: Ended, cause: str) -> None:
+def assert_refused(ended: Ended, cause: str, code: int = 2) -> None:
     """It has ended in time, with the cause in its last line, and left nothing."""
-    assert ended.code == 2, ended.stdout + ended.stderr
+    assert ended.code == code, ended.stdout + ended.stderr
     assert cause in ended.last_line
     assert ended.seconds < ANSWER_S
     assert (ended.left_processes, ended.left_files, ended.runs) == ([], [], [])
@@ -57,30 +57,31 @@ NO_SEMAPHORES = "No semaphore can be made in /dev/shm ("
 
 
 @pytest.mark.parametrize(
-    ("flag", "broken", "cause"),
+    ("flag", "broken", "cause", "code"),
     [
-        pytest.param("--net", "true", "The network interface lo is down, or has no address", id="no loopback"),
+        pytest.param("--net", "true", "The network interface lo is down, or has no address", 2, id="no loopback"),
         pytest.param(
             "--mount",
             f"{SHM.format(options='size=4k')}; yes >/dev/shm/full 2>&- || true",
             NO_SEMAPHORES,
+            75,  # Another process may make room.
             id="full /dev/shm",
         ),
         pytest.param(
-            "--mount", SHM.format(options="ro"), NO_SEMAPHORES, id="read-only /dev/shm", marks=pytest.mark.soak
+            "--mount", SHM.format(options="ro"), NO_SEMAPHORES, 2, id="read-only /dev/shm", marks=pytest.mark.soak
         ),
-        pytest.param("--mount", NO_SHM, NO_SEMAPHORES, id="no /dev/shm", marks=pytest.mark.soak),
+        pytest.param("--mount", NO_SHM, NO_SEMAPHORES, 2, id="no /dev/shm", marks=pytest.mark.soak),
     ],
 )
-def test_what_a_launch_lacks_is_named(tmp_path: Path, flag: str, broken: str, cause: str) -> None:
+def test_what_a_launch_lacks_is_named(tmp_path: Path, flag: str, broken: str, cause: str, code: int) -> None:
     if subprocess.run(("unshare", flag, "true"), capture_output=True, check=False).returncode:
         pytest.skip("this machine does not allow namespaces")
     script = f'set -e; {broken}; exec "$@"'
-    assert_refused(run(("unshare", flag, "sh", "-c", script, "sh", *TRAIN, *TASK, *PAIR), tmp_path), cause)
+    assert_refused(run(("unshare", flag, "sh", "-c", script, "sh", *TRAIN, *TASK, *PAIR), tmp_path), cause, code)
 
 
 @pytest.mark.soak
-def test_a_robot_is_trained_where_films_are_drawn_by_osmesa(tmp_path: Path) -> None:
+def test_a_robot_is_trained_where_videos_are_drawn_by_osmesa(tmp_path: Path) -> None:
     """MuJoCo loads OSMesa at its import; triton, which torch imports later, once crashed beside it."""
     words = ("Quadruped-Velocity-Flat", "--gpu-ids", "None", "--num-envs", "4", "--no-export", *TASK[-4:])
     ended = run((*TRAIN, *words), tmp_path, os.environ | {"MUJOCO_GL": "osmesa"})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,13 +22,13 @@ from support.refusals import TORCHRUN as LAUNCHED
 from shoal.checks import preflight
 from shoal.cli.parse import parse_train
 from shoal.commands.train import make_plan
-from shoal.errors import UsageError
+from shoal.errors import InterruptedRunError, MachineBusyError, UsageError
 from shoal.machine import gpu_health, host
-from shoal.machine.gpu_health import Driver, GpuState, Holder
+from shoal.machine.gpu_health import GpuState
 from shoal.machine.gpus import resolve
-from shoal.machine.host import Disk, Memory
+from shoal.machine.host import Memory
+from shoal.plan.resume import Start
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import Start
 from shoal.plan.training import TrainPlan, plan_training
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def plan_of(*words: str, gpus: VisibleGpus | None = None, environ: dict[str, str
 IDLE = GpuState(
     index=0, name="NVIDIA H200", uuid=gpu_uuid(0), total_bytes=141 * GIB, free_bytes=141 * GIB, compute_mode="default"
 )
-OTHER = Holder(pid=77, name="python", memory_bytes=3 * GIB)
+OTHER = "python (process 77, 3.0 GiB)"
 BUILT_WITH = {"torch": (13, 2), "warp-lang": (13, 4)}
 
 
@@ -74,9 +76,69 @@ def test_it_takes_a_fraction_of_a_second_and_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_refusal_of_the_machine_is_a_refusal_of_the_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(host, "disk", lambda _: Disk(free=0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=64 * 1024, free=0))
     with pytest.raises(UsageError, match=r"has 0 bytes free"):
         make_plan(parse_train(["Cartpole-Swingup", "--gpu-ids", "None", "--log-root", str(tmp_path)]))
+
+
+@pytest.mark.parametrize("held", ["disk", "memory", "GPU"])
+def test_what_another_process_may_give_back_is_worth_another_try(
+    held: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    disk = SimpleNamespace(total=GIB, free=0 if held == "disk" else GIB)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    memory = Memory(total=8 * GIB, available=MIB if held == "memory" else 8 * GIB)
+    monkeypatch.setattr(host, "memory", lambda: memory)
+    gpu = dataclasses.replace(IDLE, free_bytes=MIB if held == "GPU" else 141 * GIB)
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (gpu,))
+    plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=seen(1))
+    with pytest.raises(MachineBusyError) as refused:
+        preflight.preflight(plan, {}, seen(1))
+    assert refused.value.exit_code == 75
+
+
+def test_a_problem_that_stays_is_refused_before_one_that_may_pass_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host, "memory", lambda: Memory(total=8 * GIB, available=MIB))
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (dataclasses.replace(IDLE, problem="GPU is lost"),))
+    plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=seen(1))
+    with pytest.raises(UsageError, match="GPU is lost"):
+        preflight.preflight(plan, {}, seen(1))
+
+
+# Memory of a worker that was killed -----------------------------------------------------------------------------------
+
+
+def test_memory_that_is_freed_meanwhile_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    busy, looks = dataclasses.replace(IDLE, free_bytes=MIB, holders=OTHER), iter(range(9))
+    monkeypatch.setattr(host, "memory", lambda: Memory(total=8 * GIB, available=8 * GIB))
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (busy if next(looks) < 2 else IDLE,))
+    plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=seen(1))
+    preflight.wait_for_memory(plan, seen(1), lambda: None)
+    assert next(looks) == 3
+
+
+def test_memory_that_is_held_for_longer_ends_the_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    busy = dataclasses.replace(IDLE, free_bytes=MIB, holders=OTHER)
+    monkeypatch.setattr(host, "memory", lambda: Memory(total=8 * GIB, available=8 * GIB))
+    monkeypatch.setattr(gpu_health, "read_gpu_states", lambda _: (busy,))
+    plan = plan_of("--gpu-ids", "0", "--log-root", str(tmp_path), gpus=seen(1))
+    with pytest.raises(MachineBusyError, match=r"held by python \(process 77, 3\.0 GiB\)"):
+        preflight.wait_for_memory(plan, seen(1), lambda: None, limit_s=0.0)
+
+
+def test_a_signal_ends_the_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host, "memory", lambda: Memory(total=8 * GIB, available=MIB))
+
+    def refuse() -> None:
+        raise InterruptedRunError("Ended by SIGINT.")
+
+    with pytest.raises(InterruptedRunError):
+        preflight.wait_for_memory(plan_of("--gpu-ids", "None", "--log-root", str(tmp_path)), seen(0), refuse)
+
+
+# Directories ----------------------------------------------------------------------------------------------------------
 
 
 def test_notes_come_behind_those_of_the_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,7 +152,7 @@ def test_only_the_gpus_of_the_plan_are_looked_at(monkeypatch: pytest.MonkeyPatch
 
     def states(gpus: list[gpu_health.Gpu]) -> tuple[GpuState, ...]:
         asked.extend(gpu.index for gpu in gpus)
-        return tuple(dataclasses.replace(IDLE, index=gpu.index, holders=(OTHER,)) for gpu in gpus)
+        return tuple(dataclasses.replace(IDLE, index=gpu.index, holders=OTHER) for gpu in gpus)
 
     monkeypatch.setattr(gpu_health, "read_gpu_states", states)
     plan = plan_of("--gpu-ids", "2", "0", "--log-root", str(tmp_path), gpus=seen(4))
@@ -129,7 +191,7 @@ def test_a_kernel_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> Non
 
 def test_a_kernel_cache_where_no_file_can_be_made_is_refused(tmp_path: Path) -> None:
     plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path))
-    with pytest.raises(UsageError, match=r"keeps compiled kernels in /proc/k, but /proc (takes no file|cannot be wri)"):
+    with pytest.raises(UsageError, match=r"keeps compiled kernels in /proc/k, but /proc cannot be written \(.+\): set"):
         preflight.preflight(plan, {"WARP_CACHE_PATH": "/proc/k"}, seen(0))
 
 
@@ -192,9 +254,17 @@ def test_a_log_root_on_a_read_only_mount_is_refused(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "size=64k", "ro") as where:
         last = refused(tmp_path, "--log-root", str(where / "logs"))
     assert last == (
-        f"Error: --log-root asks for {where}/logs/Cartpole-Swingup, but {where} cannot be written: "
-        "pass a directory that you can write to."
+        f"Error: --log-root asks for {where}/logs/Cartpole-Swingup, but {where} cannot be written (Read-only file "
+        "system): pass a directory that you can write to."
     )
+
+
+def test_a_log_root_that_takes_no_files_is_not_called_full() -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"^--log-root asks for /proc/logs/Cartpole-Swingup, but /proc cannot be written \(.+\): pass a",
+    ):
+        make_plan(parse_train(["Cartpole-Swingup", "--gpu-ids", "None", "--log-root", "/proc/logs"]))
 
 
 def test_a_disk_without_room_for_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -211,7 +281,7 @@ def test_a_run_that_goes_on_knows_the_size_of_its_checkpoints(tmp_path: Path, mo
     plan = plan_of("--gpu-ids", "None", "--log-root", str(tmp_path))
     start = Start(model=str(checkpoint / "model.pt"), mode="continue")
     plan = dataclasses.replace(plan, continued=RunDir(tmp_path / "run"), start=start)
-    monkeypatch.setattr(host, "disk", lambda _: Disk(free=3 * MIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=3 * MIB, free=3 * MIB))
     with pytest.raises(UsageError, match=r"take 3\.1 MiB: make room"):
         preflight.preflight(plan, {}, seen(0))
 
@@ -221,9 +291,9 @@ def test_train_refuses_more_environments_than_fit(tmp_path: Path, monkeypatch: p
         gpu_health, "read_gpu_states", lambda _: (dataclasses.replace(IDLE, total_bytes=24 * GIB, free_bytes=23 * GIB),)
     )
     plan = plan_training(
-        parse_train(["Quadruped-Velocity-Rough", "--num-envs", "65536", "--log-root", str(tmp_path)]), {}, seen(2)
+        parse_train(["Quadruped-Velocity-Rough", "--num-envs", "262144", "--log-root", str(tmp_path)]), {}, seen(2)
     )
-    with pytest.raises(UsageError, match=r"takes at least 53\.1 GiB: pass --num-envs 28263 or fewer\.$"):
+    with pytest.raises(UsageError, match=r"takes at least 57\.7 GiB: pass --num-envs 104041 or fewer\.$"):
         preflight.preflight(plan, {}, seen(2))
     assert list(tmp_path.iterdir()) == []
 
@@ -232,8 +302,8 @@ def test_train_refuses_more_environments_than_fit(tmp_path: Path, monkeypatch: p
 def test_a_driver_that_is_too_old_is_refused_where_gpus_are_wanted(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gpu_health, "read_driver", lambda: Driver(release="550.54.14", cuda=(12, 4)))
-    monkeypatch.setattr(preflight, "read_built_with", lambda: BUILT_WITH)
+    monkeypatch.setattr(gpu_health, "read_driver", lambda: gpu_health.Driver("550.54.14", (12, 4)))
+    monkeypatch.setattr(gpu_health, "read_built_with", lambda: BUILT_WITH)
     on_gpus = plan_of("--log-root", str(tmp_path), gpus=seen(2), environ=environ)
     with pytest.raises(UsageError, match=r"The NVIDIA driver is 550\.54\.14, .* but CUDA 13 is needed by torch"):
         preflight.preflight(on_gpus, environ, seen(2))

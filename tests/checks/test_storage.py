@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from support.fake_devices import GIB
 from support.mounts import tiny_disk
 
-from shoal.checks import storage
-from shoal.machine.host import Disk, Memory
+from shoal.checks import resources
+from shoal.machine import host
+from shoal.machine.host import Memory
 from shoal.plan.rundir import RunDir
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.checks.findings import Finding
 
 MIB = 2**20
 HERE = Path("/data")
-SHM = storage.SHARED_MEMORY
+SHM = resources.SHARED_MEMORY
+
+
+def answering(disk: SimpleNamespace | None) -> Callable[[Path], SimpleNamespace]:
+    """Stand in for `shutil.disk_usage`: a disk, or none that can be read."""
+
+    def disk_usage(_path: Path) -> SimpleNamespace:
+        if disk is None:
+            raise FileNotFoundError
+        return disk
+
+    return disk_usage
 
 
 def fields(finding: Finding) -> tuple[str, str, bool]:
@@ -31,26 +47,33 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
 @pytest.mark.parametrize(
     ("disk", "exactly", "expected"),
     [
-        (Disk(free=GIB), True, ("ok", "/data has 1.0 GiB free; a checkpoint takes 10.0 MiB.", False)),
         (
-            Disk(free=GIB),
+            SimpleNamespace(total=GIB, free=GIB),
+            True,
+            ("ok", "/data has 1.0 GiB free; a checkpoint takes 10.0 MiB.", False),
+        ),
+        (
+            SimpleNamespace(total=GIB, free=GIB),
             False,
             ("ok", "/data has 1.0 GiB free; a checkpoint takes at least 10.0 MiB.", False),
         ),
-        (
-            Disk(free=10 * MIB),
-            True,
+        *(
             (
-                "problem",
+                SimpleNamespace(total=total, free=10 * MIB),
+                True,
                 (
-                    "The disk of /data has 10.0 MiB free, but a checkpoint and the rest of a run take 10.1 MiB: "
-                    "make room, or pass --log-root with a directory on another disk."
+                    "problem",
+                    (
+                        "The disk of /data has 10.0 MiB free, but a checkpoint and the rest of a run take 10.1 MiB: "
+                        "make room, or pass --log-root with a directory on another disk."
+                    ),
+                    transient,
                 ),
-                False,
-            ),
+            )
+            for total, transient in ((10 * MIB, False), (GIB, True))
         ),
         (
-            Disk(free=11 * MIB),
+            SimpleNamespace(total=GIB, free=11 * MIB),
             False,
             (
                 "note",
@@ -61,16 +84,22 @@ def fields(finding: Finding) -> tuple[str, str, bool]:
                 False,
             ),
         ),
-        (
-            Disk(free=GIB, free_files=0),
-            True,
-            ("problem", "The disk of /data has no room for another file: remove some, or pass --log-root.", False),
-        ),
         (None, True, ("note", "The free space on the disk of /data cannot be read.", False)),
     ],
 )
-def test_a_disk_is_compared_with_checkpoints(disk: Disk | None, exactly: bool, expected: tuple[str, str, bool]) -> None:
-    assert fields(storage.check_disk(HERE, disk, 10 * MIB, 4, exactly=exactly)) == expected
+def test_a_disk_is_compared_with_checkpoints(
+    disk: SimpleNamespace | None, exactly: bool, expected: tuple[str, str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "nearest_existing", lambda path: path)
+    monkeypatch.setattr(shutil, "disk_usage", answering(disk))
+    assert fields(resources.check_disk(HERE, 10 * MIB, 4, exactly=exactly)) == expected
+
+
+def test_the_disk_of_a_run_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "size=128k") as where:
+        (where / "file").write_bytes(bytes(8192))
+        finding = resources.check_disk(where / "logs" / "run", 1024, 1, exactly=True)
+    assert finding.truth == f"{where} has 120 KiB free; a checkpoint takes 1.0 KiB"
 
 
 # Memory -----------------------------------------------------------------------------------------------------------
@@ -118,13 +147,16 @@ def test_a_disk_is_compared_with_checkpoints(disk: Disk | None, exactly: bool, e
         ),
     ],
 )
-def test_memory_is_compared_with_workers(memory: Memory, expected: tuple[str, str, bool]) -> None:
-    assert fields(storage.check_memory(memory, 2, 100 * MIB)) == expected
+def test_memory_is_compared_with_workers(
+    memory: Memory, expected: tuple[str, str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "memory", lambda: memory)
+    assert fields(resources.check_memory(2, 100 * MIB)) == expected
 
 
-def test_swap_lets_workers_start_that_memory_alone_would_not() -> None:
-    memory = Memory(total=8 * GIB, available=GIB // 2, swap_free=GIB)
-    assert storage.check_memory(memory, 2, 100 * MIB).level == "note"
+def test_swap_lets_workers_start_that_memory_alone_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "memory", lambda: Memory(total=8 * GIB, available=GIB // 2, swap_free=GIB))
+    assert resources.check_memory(2, 100 * MIB).level == "note"
 
 
 @pytest.mark.parametrize(
@@ -144,16 +176,20 @@ def test_swap_lets_workers_start_that_memory_alone_would_not() -> None:
         ),
     ],
 )
-def test_shared_memory_of_docker_is_too_small_for_nccl(free: int, expected: tuple[str, str, bool]) -> None:
-    assert fields(storage.check_shared_memory(Disk(free=free), 2)) == expected
+def test_shared_memory_of_docker_is_too_small_for_nccl(
+    free: int, expected: tuple[str, str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", answering(SimpleNamespace(free=free)))
+    assert fields(resources.check_shared_memory(2)) == expected
 
 
-def test_nccl_may_need_shared_memory_that_is_not_there() -> None:
-    assert storage.check_shared_memory(None, 2).level == "note"
+def test_nccl_may_need_shared_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", answering(None))
+    assert resources.check_shared_memory(2).level == "note"
 
 
 def test_a_tmpdir_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
-    finding = storage.check_temporary({"TMPDIR": str(tmp_path / "nowhere")})
+    finding = resources.check_temporary({"TMPDIR": str(tmp_path / "nowhere")})
     assert finding.level == "note"
     assert finding.sentence.startswith(f"TMPDIR is {tmp_path}/nowhere, which cannot be written: temporary files go to ")
 
@@ -161,8 +197,8 @@ def test_a_tmpdir_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
 def test_a_run_that_became_read_only_cannot_go_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.checkpoints_dir.mkdir(parents=True)
-    assert list(storage.check_run_files(run)) == []
+    assert list(resources.check_run_files(run)) == []
     with tiny_disk(run.checkpoints_dir, "size=64k", "ro"):
-        (finding,) = storage.check_run_files(run)
+        (finding,) = resources.check_run_files(run)
     assert finding.level == "problem"
     assert finding.truth == f"The run {run.path} cannot go on, because checkpoints in it cannot be written"

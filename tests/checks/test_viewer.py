@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from shoal.checks.viewer import check_display, free_viewer_port
+from shoal.checks.optional import check_display, free_viewer_port
 from shoal.config import PlayConfig
 from shoal.errors import UsageError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shoal.checks.wandb import refuse_no_wandb
+from shoal.checks.optional import refuse_no_wandb
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from support.refusals import HEAVY
 
 from shoal.cli import main
 from shoal.cli.completion import SCRIPTS, candidates
-from shoal.cli.parse import parse_play, parse_train
+from shoal.cli.flags import docstring_of_function
+from shoal.cli.parse import parse
+from shoal.cli.registry import COMMANDS, load
 from shoal.tasks.registry import registered
 
 BIN = Path(sys.executable).parent
@@ -46,7 +48,7 @@ OF_EACH_KIND = ("Cartpole-Swingup", "Quadruped-Velocity-Rough", "Hopper-v5", "Ar
 
 
 def completed(*words: str) -> list[str]:
-    return candidates(words, main._COMMANDS)
+    return candidates(words)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def completed(*words: str) -> list[str]:
         ("train Cartpole-Swingup --agent.obs-groups.a", ["--agent.obs-groups.actor"]),
         ("train Cartpole-Swingup --no-exp", ["--no-export"]),
         ("train Cartpole-Swingup --help env.r", ["env.rewards"]),
-        ("evaluate Cartpole-Swingup --agent z", ["zero"]),
+        ("evaluate Cartpole-Swingup --policy z", ["zero"]),
         ("play Cartpole-Swingup --checkpoint b", ["best", "best-of-runs"]),
         ("shoal replay --vid", ["--video-path"]),
         ("shoal completion f", ["fish"]),
@@ -79,17 +81,24 @@ def test_a_word_is_completed(line: str, expected: list[str]) -> None:
     "task", [task if task in OF_EACH_KIND else pytest.param(task, marks=pytest.mark.soak) for task in registered()]
 )
 def test_every_flag_of_the_help_is_completed(task: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, parse in (("train", parse_train), ("play", lambda words: parse_play(words, program="play"))):
+    for command in ("train", "play"):
         with pytest.raises(SystemExit):
-            parse([task, "--help", "all"])
+            parse(command, [task, "--help", "all"])
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--")]
         flags = {word for line in lines for word in line.replace(",", "").split() if word.startswith("--")}
         assert flags - {"--"} <= set(completed(command, task, "--"))
 
 
+def test_all_parts_of_every_command_exist() -> None:
+    for command in COMMANDS.values():
+        parts = [command.run, command.config, command.parse]
+        assert all(callable(load(part)) for part in parts if part is not None)
+        assert docstring_of_function(f"shoal.{command.run}")
+
+
 def test_the_scripts_are_printed_for_shells_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for shell, script in SCRIPTS.items():
-        main._shoal(["completion", shell])
+        main.shoal(["completion", shell])
         assert capsys.readouterr().out == script
 
 

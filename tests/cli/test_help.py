@@ -10,6 +10,7 @@ from support.snapshots import matches_snapshot
 
 from shoal import __version__
 from shoal.cli import main
+from shoal.cli.flags import flags_of
 from shoal.errors import UsageError
 from shoal.tasks.registry import registered
 
@@ -39,14 +40,14 @@ each_task = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")  # One column of boxes.
+    monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str, group: tuple[str, ...] = ("all",)) -> str:
     """Output of `--help GROUP`; of everything by default."""
     with pytest.raises(SystemExit) as left:
-        main._shoal([*words, "--help", *group])
+        main.shoal([*words, "--help", *group])
     assert left.value.code == 0
     return capsys.readouterr().out
 
@@ -83,7 +84,7 @@ def test_the_help_of_train_names_every_group(
     short = help_of(capsys, "train", task, group=())
     listed = short.partition("Groups of flags")[2]
     names = [line.split("  ")[1] for line in listed.splitlines()[1:]]
-    assert {"machines", "films", "checkpoints", "env", "env rewards", "agent", "agent.algorithm"} <= set(names)
+    assert {"nodes", "videos", "checkpoints", "env", "env rewards", "agent", "agent.algorithm"} <= set(names)
     shown = [flags_in(help_of(capsys, "train", task, group=(name,))).split() for name in names]
     shown.append(flags_in(short).split())
     assert {flag for flags in shown for flag in flags} == set(flags_in(help_of(capsys, "train", task)).split())
@@ -91,14 +92,14 @@ def test_the_help_of_train_names_every_group(
 
 def test_the_help_of_train_begins_with_what_is_changed_first(capsys: pytest.CaptureFixture[str]) -> None:
     flags = flags_in(help_of(capsys, *COMMANDS["train"], group=())).split()
-    assert flags[:5] == ["--task", "--learner", "--gpu-ids", "--nproc-per-node", "--num-envs"]
-    assert {"--max-iterations", "--resume", "--checkpoint", "--run-name", "--log-root"} <= set(flags)
+    assert flags[:4] == ["--task", "--learner", "--gpu-ids", "--nproc-per-node"]
+    assert {"--num-envs", "--max-iterations", "--resume", "--checkpoint", "--run-name", "--log-root"} <= set(flags)
 
 
 @pytest.mark.parametrize(
     ("group", "flag"),
     [
-        (("machines",), "--hosts"),
+        (("nodes",), "--hosts"),
         (("env", "rewards"), "--env.swung-up-weight"),
         (("env.rewards",), "--env.swung-up-weight"),
         (("agent.actor.distribution",), "--agent.actor.distribution.init-std"),
@@ -113,7 +114,7 @@ def test_help_shows_one_group_of_flags(group: tuple[str, ...], flag: str, capsys
 
 def test_an_unknown_group_of_flags_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"has no group 'agnt'\. Did you mean 'agent'\?"):
-        main._shoal(["train", "Cartpole-Swingup", "--help", "agnt"])
+        main.shoal(["train", "Cartpole-Swingup", "--help", "agnt"])
 
 
 def test_every_flag_of_the_design_is_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,14 +126,16 @@ def test_every_flag_of_the_design_is_there(capsys: pytest.CaptureFixture[str]) -
 
 @each_task
 def test_help_shows_the_defaults_of_the_task(task: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = re.search(r"--num-envs INT.*?\(default: (\d+)\)", help_of(capsys, "train", task), re.DOTALL)
+    text = help_of(capsys, "train", task)
+    assert "default: None" not in text
+    shown = re.search(r"--num-envs INT.*?\(default: (\d+)\)", text, re.DOTALL)
     assert shown is not None
     assert int(shown[1]) == registered()[task].num_envs
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
 def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    main._shoal(words)
+    main.shoal(words)
     text = capsys.readouterr().out
     assert [
         name
@@ -161,20 +164,46 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
 def test_a_command_without_a_task_tells_its_usage(
     command: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main._shoal([command, *more])
+    main.shoal([command, *more])
     text = capsys.readouterr().out
     assert re.match(rf"usage: (shoal )?{command} TASK \[flags\]\n", text)
     assert "Cartpole-Swingup" in text
 
 
+@pytest.mark.parametrize("command", ["train", "play", "evaluate", "compare"])
+def test_the_usage_of_a_command_has_the_tasks_and_its_flags_in_80_lines_and_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main.shoal([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 80
+    flags = {line.split()[0].rstrip(",") for line in lines if line.startswith("  --")}
+    assert {"--gpu-ids", "--log-root"} <= flags
+    if command == "train":
+        assert {"--num-envs", "--max-iterations", "--save-interval", "--resume", "--video", "--config"} <= flags
+
+
+@pytest.mark.parametrize("task", ["Quadruped-Velocity-Rough", "G1-Velocity-Rough", "Hand-Reorient-Cube"])
+def test_every_term_says_what_it_is(task: str) -> None:
+    flags = flags_of(registered()[task].defaults())
+    described = {flag.section for flag in flags if flag.description}
+    terms = {
+        flag.section for flag in flags if re.match(r"--env\.(rewards|observations|events|terminations)\.", flag.name)
+    }
+    assert terms <= described
+    assert [flag.name for flag in flags if not flag.description and not flag.name.startswith("--env.")] == []
+
+
 @pytest.mark.parametrize("words", [("train",), ("train", "--help"), ("tasks",)])
 def test_what_can_be_trained_is_listed(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    main._shoal(words)
+    main.shoal(words)
     text = capsys.readouterr().out
     assert "Cartpole-Swingup" in text
     assert "Cartpole-Balance" in text
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    main._shoal(["--version"])
+    main.shoal(["--version"])
     assert capsys.readouterr().out == f"shoal {__version__}\n"

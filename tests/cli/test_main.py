@@ -42,15 +42,15 @@ def test_the_installed_commands_are_those_of_shoal(words: list[str], same: list[
 
 
 def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
-    bug = "from shoal.cli import main, report; del report.print_tasks"
+    bug = "from shoal.cli import help, main; del help.pairs"
     script = f"import sys; sys.argv = ['shoal', 'tasks']; {bug}; main.run('shoal')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "'shoal.cli.report' has no attribute 'print_tasks'" in ended.stderr
+    assert "name 'pairs' is not defined" in ended.stderr
 
 
 def test_a_command_that_asks_for_more_memory_than_there_is_says_so() -> None:
-    hungry = "from shoal.cli import main; import torch; main._COMMANDS['tasks'] = ('', lambda _: torch.empty(10**15))"
+    hungry = "from shoal.cli import help, main; import torch; help.print_tasks = lambda _: torch.empty(10**15)"
     script = f"import sys; sys.argv = ['shoal', 'tasks']; {hungry}; main.run('shoal')"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
@@ -69,7 +69,8 @@ def test_every_command_counts_gpus_as_nvidia_smi_does_unless_told_otherwise(
     usual = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_ORDER"}
     script = (
         "import os, sys; from shoal.cli import main\n"
-        "main._COMMANDS['tasks'] = ('', lambda _: print(os.environ['CUDA_DEVICE_ORDER'], 'torch' in sys.modules))\n"
+        "from shoal.cli import help\n"
+        "help.print_tasks = lambda _: print(os.environ['CUDA_DEVICE_ORDER'], 'torch' in sys.modules)\n"
         "sys.argv = ['shoal', 'tasks']; main.run('shoal')"
     )
     command = [sys.executable, "-c", script]

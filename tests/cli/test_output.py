@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,8 @@ import pytest
 from support.outputs import full_pipe
 
 from shoal.cli import output
-from shoal.cli.output import finish_output, release_output
+from shoal.cli.output import release_output
+from shoal.text import TYPABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,12 +24,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def standard_output(descriptor: int, monkeypatch: pytest.MonkeyPatch, encoding: str = "utf-8") -> Iterator[None]:
-    """Let a descriptor be standard output, written by a thread."""
-    with open(descriptor, "w", encoding=encoding, closefd=False) as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        monkeypatch.setattr(sys, "stderr", sys.stderr)
-        release_output()
-        yield
+    """Let a descriptor be standard output, which holds up nothing."""
+    wrapped = io.TextIOWrapper(output._Output(descriptor), encoding, TYPABLE, write_through=True)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(sys, "stdout", wrapped)
+    release_output()
+    yield
 
 
 @pytest.fixture
@@ -79,7 +81,6 @@ def test_a_lost_reader_is_one_sighup_and_then_silence(monkeypatch: pytest.Monkey
     os.close(reading)
     with answered_by(lambda number, _frame: heard.append(number)), standard_output(writing, monkeypatch):
         say()
-        assert finish_output()
     os.close(writing)
     assert heard == [signal.SIGHUP]
 
@@ -89,7 +90,6 @@ def test_where_sighup_is_ignored_a_lost_reader_is_too(monkeypatch: pytest.Monkey
     os.close(reading)
     with answered_by(signal.SIG_IGN), standard_output(writing, monkeypatch):
         say()
-        assert finish_output()
     os.close(writing)
 
 
@@ -97,24 +97,39 @@ def test_a_full_device_costs_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> 
     full = os.open("/dev/full", os.O_WRONLY)
     with standard_output(full, monkeypatch):
         say()
-        assert finish_output()
     os.close(full)
 
 
-def test_a_reader_that_waits_holds_up_one_print_and_gets_the_newest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "LAST_TIMEOUT_S", 0.1)
+def test_a_reader_that_waits_holds_up_one_print_and_reads_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with full_pipe() as writing, standard_output(writing, monkeypatch):
         begun = time.monotonic()
         say(3000)
-        assert not finish_output()
-        assert time.monotonic() - begun < output.FLUSH_TIMEOUT_S + 2
+        assert time.monotonic() - begun < output.PATIENCE_S + 2
+        assert output._outputs()[0].is_stalled
         reading = os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_NONBLOCK)
-        monkeypatch.setattr(output, "LAST_TIMEOUT_S", 10.0)
-        read = os.read(reading, 1 << 20).lstrip(b"\n")
-        assert finish_output()
-        read += os.read(reading, 1 << 20)
+        os.read(reading, 1 << 20)
+        say(2)
+        read = os.read(reading, 1 << 20)
         os.close(reading)
-    lines = read.decode().strip().splitlines()
-    assert lines[0] == "line 0"
-    assert output._LEFT_OUT.strip() in lines
-    assert lines[-1000:] == [f"line {number}" for number in range(2000, 3000)]
+    assert read.decode().splitlines() == [output._LEFT_OUT.decode().strip(), "line 0", "line 1"]
+
+
+def test_before_the_release_a_print_waits_for_its_reader_and_a_lost_one_is_an_error(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with standard_output(pipe[1], monkeypatch):
+        output._outputs()[0].patience_s = None
+        writer = threading.Thread(target=lambda: sys.stdout.write("x" * (1 << 17)))
+        writer.start()
+        writer.join(2 * output.PATIENCE_S)
+        assert writer.is_alive()
+        with open(pipe[0], "rb", closefd=False) as reader:
+            assert reader.read(1 << 17) == b"x" * (1 << 17)
+        writer.join()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with standard_output(writing, monkeypatch):
+        output._outputs()[0].patience_s = None
+        with pytest.raises(BrokenPipeError):
+            say()
+    os.close(writing)

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.output import printable
-from shoal.shell import TYPABLE, join_command, typable
+from shoal.text import TYPABLE, join_command, printable, typable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +87,7 @@ def test_runs_and_an_error_name_such_a_directory(tmp_path: Path, encoding: str) 
 @pytest.mark.slow
 def test_results_lie_in_such_a_directory_and_their_report_has_the_command(tmp_path: Path) -> None:
     out = tmp_path / ODD
-    words = ["evaluate", TASK, "--agent", "zero", "--num-episodes", "1", "--gpu-ids", "None", "--out", str(out)]
+    words = ["evaluate", TASK, "--policy", "zero", "--num-episodes", "1", "--gpu-ids", "None", "--out", str(out)]
     done = run(*words)
     assert f"{tmp_path}/{SHOWN}" in done.stdout + done.stderr
     report = (out / "report.html").read_text(encoding="utf-8")

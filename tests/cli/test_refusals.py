@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -13,6 +14,13 @@ from typing import Any
 import pytest
 from support.refusals import HEAVY, WISHES
 from support.snapshots import matches_snapshot
+
+from shoal.cli.flags import flags_of
+from shoal.cli.habits import HABITS
+from shoal.cli.parse import parse_train
+from shoal.config import PlayConfig
+from shoal.errors import UsageError
+from shoal.tasks import registry
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 TESTS = Path(__file__).parents[1]
@@ -84,22 +92,57 @@ def test_a_refusal_is_one_line_on_standard_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "nearest"),
+    ("words", "told"),
     [
-        (("train", "Cartpole-Swingup", "--max-iteration", "3"), "--max-iterations INT"),
-        (("train", "Cartpole-Swingup", "--agent.algorithm.gama", "0.9"), "--agent.algorithm.gamma FLOAT"),
-        (("train", "Cartpole-Swingup", "--env.gravty", "1"), "--env.gravity FLOAT"),
-        (("play", "Cartpole-Swingup", "--episode", "1"), "--episodes INT"),
+        ("train {task} --max-iteration 3", "`train` has no flag --max-iteration. Did you mean '--max-iterations'?"),
+        ("train {task} --agent.algorithm.gama 0.9", "Did you mean '--agent.algorithm.gamma'?"),
+        ("train {task} --gamma 0.9", "Did you mean '--agent.algorithm.gamma'?"),
+        ("train {task} --env.gravty 1", "Did you mean '--env.gravity'?"),
+        ("play {task} --episode 1", "`play` has no flag --episode. Did you mean '--episodes'?"),
+        ("train {task} --num-envs many", "--num-envs cannot be read (invalid literal for int() with base 10: 'many')"),
+        ("train {task} --num-envs", "--num-envs lacks values: pass --num-envs INT."),
+        ("train {task} --logger wand", "must be one of tensorboard, wandb, none. Did you mean 'wandb'?"),
+        ("train {task} more", "`train` takes no 'more' here"),
+        ("train {task} --video True", "--video is a switch and takes no True: type `--video`."),
+        ("train {task} --video False", "type `--no-video`."),
+        ("train {task} agent.save_interval=7", "type `--agent.save_interval=7` for agent.save_interval=7."),
+        ("replay", "No file was named: pass one, `shoal replay FILE`."),
     ],
 )
-def test_a_misspelt_flag_is_answered_with_the_nearest(
-    words: tuple[str, ...], nearest: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_that_are_not_understood_are_answered_in_one_line(words: str, told: str) -> None:
     from shoal.cli import main
 
-    monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit) as left:
-        main._shoal(words)
-    assert left.value.code == 2
-    said = capsys.readouterr()
-    assert nearest in said.err + said.out
+    with pytest.raises(UsageError) as refused:
+        main.shoal(words.format(task="Cartpole-Swingup").split())
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_flags_of_mjlab_and_isaac_lab_are_answered_with_what_the_page_has_for_them() -> None:
+    page = (TESTS.parent / "docs" / "coming_from_mjlab.md").read_text(encoding="utf-8")
+    spec = registry.resolve("Quadruped-Velocity-Flat")
+    known = {flag.name for flag in flags_of(spec.defaults())}
+    known |= {flag.name for flag in flags_of(PlayConfig(task="", env=spec.env, agent=spec.agent))}
+    for row in re.findall(r"^\| (.*`--.*) \|$", page, re.MULTILINE):
+        *theirs, ours = row.split(" | ")
+        for flag in re.findall(r"(?<=`)--[a-z_.-]+(?![a-z_.*-])", " ".join(theirs)):
+            name = flag.replace("_", "-")
+            answer = HABITS.get(name)
+            assert name in known or answer is not None, flag
+            shown = re.findall(r"--[a-z-]+(?:\.[a-z-]+)*", answer or "")
+            assert not shown or any(each in ours for each in shown), (flag, answer, ours)
+
+
+@pytest.mark.parametrize("flag", HABITS)
+def test_a_habit_is_no_flag_of_ours(flag: str) -> None:
+    assert flag not in {each.name for each in flags_of(registry.resolve("Cartpole-Swingup").defaults())}
+    with pytest.raises(UsageError, match=f"has no flag {flag}: type "):
+        parse_train(["Cartpole-Swingup", flag, "1"])
+
+
+def test_a_deleted_working_directory_is_refused(tmp_path: Path) -> None:
+    script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "shoal", "tasks"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "Error: The working directory does not exist any more: change to one that does.\n"

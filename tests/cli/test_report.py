@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,8 @@ from support.snapshots import matches_snapshot
 
 from shoal.checks.findings import note, ok, problem
 from shoal.cli import report
-from shoal.cli.evaluations import print_evaluation
+from shoal.cli.launched import print_evaluation
+from shoal.cli.output import print_error, print_json, print_lines
 from shoal.cli.parse import parse_train
 from shoal.commands.play import Episodes
 from shoal.commands.train import Outcome
@@ -22,7 +24,7 @@ from shoal.doctor import Diagnosis
 from shoal.errors import TrainingFailedError
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
-from shoal.worker import WorkerReport
+from shoal.run_record import WorkerReport
 
 if TYPE_CHECKING:
     from shoal.checks.findings import Finding
@@ -104,7 +106,7 @@ def test_a_resumed_run_begins_where_it_was(capsys: pytest.CaptureFixture[str]) -
 
     plan = replace(plan_of(), start_iteration=120)
     assert "120/300" in rendered(report._LiveView(plan, Console(width=100)))
-    with report.training_view(plan, silent=False):
+    with closing(report.training_view(plan)):
         pass
     assert "iterations 120 to 300" in capsys.readouterr().out
 
@@ -116,7 +118,7 @@ def test_without_a_terminal_notes_come_first_then_the_headline_then_progress(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = plan_of("--nproc-per-node", "2", environ={"RANK": "1"})
-    with report.training_view(plan, silent=False) as view:
+    with closing(report.training_view(plan)) as view:
         view.on_line("Run directory: here")
         view.on_phase("startup")
         view.on_row(ROW)
@@ -126,7 +128,7 @@ def test_without_a_terminal_notes_come_first_then_the_headline_then_progress(
 def test_plain_lines_name_each_phase_once_until_the_first_iteration_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with report.training_view(plan_of(), silent=False) as view:
+    with closing(report.training_view(plan_of())) as view:
         for phase in ("startup", "queue", "compile", "compile", "startup", "collective", "rollout"):
             view.on_phase(phase)
         view.on_row(ROW)
@@ -136,24 +138,29 @@ def test_plain_lines_name_each_phase_once_until_the_first_iteration_is_done(
 
 
 def test_plain_lines_are_rare_but_the_last_is_always_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with report.training_view(plan_of(), silent=False) as view:
+    with closing(report.training_view(plan_of())) as view:
         for iteration in range(1, 101):
             view.on_row({**ROW, "iteration": float(iteration)})
     lines = [line.partition("]")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     assert lines == ["[1/300", "[100/300"]
 
 
+def test_the_last_row_is_told_when_the_training_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    def train() -> None:
+        with closing(report.training_view(plan_of())) as view:
+            for iteration in (1, 2):
+                view.on_row({**ROW, "iteration": float(iteration)})
+            raise TrainingFailedError("It failed.")
+
+    with pytest.raises(TrainingFailedError):
+        train()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("[2/300]")
+
+
 def test_nothing_is_told_twice_when_the_last_row_was_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with report.training_view(plan_of(), silent=False) as view:
+    with closing(report.training_view(plan_of())) as view:
         view.on_row(ROW)
     assert capsys.readouterr().out.count("[150/300]") == 1
-
-
-def test_ranks_that_do_not_speak_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with report.training_view(plan_of(), silent=True) as view:
-        view.on_line("Run directory: here")
-        view.on_row(ROW)
-    assert capsys.readouterr().out == ""
 
 
 # Plans, results, errors -----------------------------------------------------------------------------------------
@@ -173,7 +180,7 @@ def test_the_plan_of_one_worker_on_the_cpu_says_why(capsys: pytest.CaptureFixtur
 def test_a_dry_run_writes_nothing_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from shoal.cli import main
 
-    main._shoal(["train", "Cartpole-Swingup", "--log-root", str(tmp_path / "logs"), "--dry-run"])
+    main.shoal(["train", "Cartpole-Swingup", "--log-root", str(tmp_path / "logs"), "--dry-run"])
     assert "world size" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
@@ -187,22 +194,44 @@ def outcome(ranks: int) -> Outcome:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_outcome_ends_with_the_run_directory(ranks: int, capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_outcome(outcome(ranks))
-    *more, last = capsys.readouterr().out.splitlines()
+def test_the_outcome_ends_with_the_run_directory(ranks: int) -> None:
+    *more, last = outcome(ranks).lines()
     assert last == "Finished 300 iterations, mean reward 123.46. Run directory: logs/run"
     assert more == ([] if ranks == 1 else ["All 2 ranks hold the same learner, 0123456789abcdef."])
 
 
-EPISODES = Episodes(returns=[1.0, 2.0, 6.0], lengths=[10, 20, 30])
+def episode(earned: float, length: int, *, success: bool | None = None) -> dict[str, Any]:
+    return {
+        "return": earned,
+        "length": length,
+        "ended": "time_out",
+        "success": success,
+        "met_at_reset": False,
+        "terms": {},
+        "metrics": {},
+    }
 
 
-def test_episodes_are_told_one_by_one_and_with_their_spread(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_episodes(EPISODES)
-    # Mean 3; squared distances 4, 1, 9: sqrt(14 / (3 - 1)) = 2.65. Lengths: 0 and ±10, so sqrt(200 / 2) = 10.
+def test_episodes_are_printed_one_by_one_and_with_the_statistics_of_evaluate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_lines(Episodes([episode(earned, length) for earned, length in ((1.0, 10), (2.0, 20), (6.0, 30))]).lines())
     *table, last = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert " ".join(last) == "return 3.00 ± 2.65, length 20.0 ± 10.0"
-    assert [row for row in table if row[0].isdigit()] == [["1", "1.00", "10"], ["2", "2.00", "20"], ["3", "6.00", "30"]]
+    told = re.fullmatch(r"3 episodes, with 95% intervals: return 3\.00 \[(.+), (.+)\], length 20\.0", " ".join(last))
+    assert told
+    assert 1.0 <= float(told[1]) < 3.0 < float(told[2]) <= 6.0
+    assert [row[:4] for row in table if row[0].isdigit()] == [
+        ["1", "1.00", "10", "time_out"],
+        ["2", "2.00", "20", "time_out"],
+        ["3", "6.00", "30", "time_out"],
+    ]
+
+
+def test_the_rate_of_success_has_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    print_lines(Episodes([episode(float("nan"), 5, success=number < 8) for number in range(10)]).lines())
+    # Wilson's interval of 8 of 10, from tables.
+    told = "10 episodes, with 95% intervals: no finite return, length 5.0, success 80% [49%, 94%]"
+    assert capsys.readouterr().out.splitlines()[-1] == told
 
 
 def test_an_evaluation_is_json_of_its_own_jobs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +244,7 @@ def test_an_evaluation_is_json_of_its_own_jobs(capsys: pytest.CaptureFixture[str
 
 
 def test_an_error_is_told_on_standard_error_with_its_details_above(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_error(TrainingFailedError("It [failed].", details="Traceback [most recent]\n"))
+    print_error(TrainingFailedError("It [failed].", details="Traceback [most recent]\n"))
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "Traceback [most recent]\nError: It [failed].\n")
 
@@ -233,18 +262,18 @@ def test_a_diagnosis_is_a_table_with_what_to_do_below_what_is_true(capsys: pytes
         note("driver", long, "expect them to be slower, or update the driver"),
         problem("nccl", "all_reduce through nccl failed: rank 1 of 2 is [stuck]", "export NCCL_P2P_DISABLE=1"),
     )
-    report.print_diagnosis(diagnosis_of(*found), as_json=False)
+    print_lines(report.lines_of_diagnosis(diagnosis_of(*found)))
     assert matches_snapshot(SNAPSHOTS / "diagnosis.txt", tidy(capsys.readouterr().out))
 
 
 def test_a_good_diagnosis_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_diagnosis(diagnosis_of(), as_json=False)
+    print_lines(report.lines_of_diagnosis(diagnosis_of()))
     assert capsys.readouterr().out.endswith("1 ok, 0 to note, 0 wrong. Training would work.\n")
 
 
 def test_a_diagnosis_as_json_is_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     taken = problem("GPU 0", "it is taken", "wait", transient=True)
-    report.print_diagnosis(diagnosis_of(taken), as_json=True)
+    print_json(diagnosis_of(taken).to_plain())
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == 75
     assert told["findings"][1] == {

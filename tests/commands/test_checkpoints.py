@@ -16,7 +16,7 @@ import pytest
 from support.stories import carry_out, plan_of
 
 from shoal.cli import main
-from shoal.cli.parse import parse_runs
+from shoal.cli.parse import parse
 from shoal.commands.checkpoints import verify
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.rundir import RunDir
@@ -69,7 +69,7 @@ def damaged(run: RunDir) -> RunDir:
 
 def verified(run: RunDir) -> VerifiedRun:
     """Do what `shoal runs RUN` does."""
-    config = parse_runs([str(run.path)])
+    config = parse("runs", [str(run.path)])[0]
     assert config.run is not None
     return verify(config.run, config.log_root)
 
@@ -100,8 +100,8 @@ def test_each_damage_is_told_and_passed_over(damaged: RunDir) -> None:
     assert found.newest is found.checkpoints[3]
     assert found.best is found.checkpoints[1]  # A damaged one with a higher score is of no use.
     assert str(found.error) == (
-        f"Damaged checkpoints in {damaged.checkpoints_dir}: 4 of 6. `--resume` goes on from 000004. "
-        "Remove them, or copy them again from where they are whole."
+        f"Corrupt checkpoints in {damaged.checkpoints_dir}: 4 of 6. `--resume` goes on from 000004. "
+        "Remove them, or copy them again from where they are valid."
     )
     assert isinstance(found.error, ShoalError)
     assert found.error.exit_code == 1
@@ -168,19 +168,19 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_has_a_row_for_each(damaged: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     set_entries(damaged, 4, time=WRITTEN, world_size=None)
-    with pytest.raises(ShoalError, match=r"Damaged checkpoints in .*: 4 of 6\."):
-        main._shoal(["runs", str(damaged.path)])
+    with pytest.raises(ShoalError, match=r"Corrupt checkpoints in .*: 4 of 6\."):
+        main.shoal(["runs", str(damaged.path)])
     lines = capsys.readouterr().out.splitlines()
     rows = [" ".join(line.split()) for line in lines if line.strip()[:1].isdigit()]
     assert lines[0] == f"Run directory: {damaged.path}"
     assert [row.split()[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
     local = datetime.fromisoformat(WRITTEN).astimezone()
-    assert rows[0].endswith("KiB 1 - - damaged: model.pt does not have the SHA-256 sum that its manifest names")
-    assert rows[1].endswith("KiB 1 12.50 learner only whole, best")
+    assert rows[0].endswith("KiB 1 - - corrupt: model.pt does not have the SHA-256 sum that its manifest names")
+    assert rows[1].endswith("KiB 1 12.50 learner only valid, best")
     assert rows[3].startswith(f"4 {local:%Y-%m-%d %H:%M:%S} ")
-    assert rows[3].endswith("KiB - -3.00 exactly whole, newest")
+    assert rows[3].endswith("KiB - -3.00 exactly valid, newest")
     assert lines[-1] == "Best by Train/mean_whole_reward."
-    assert rows[5].endswith("0 bytes - - - damaged: its manifest cannot be read (FileNotFoundError)")
+    assert rows[5].endswith("0 bytes - - - corrupt: its manifest cannot be read (FileNotFoundError)")
 
 
 def shoal(*words: str) -> subprocess.CompletedProcess[str]:
@@ -192,7 +192,7 @@ def shoal(*words: str) -> subprocess.CompletedProcess[str]:
 def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
     done = shoal("runs", str(damaged.path), "--json")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: Damaged checkpoints in {damaged.checkpoints_dir}: 4 of 6.")
+    assert done.stderr.startswith(f"Error: Corrupt checkpoints in {damaged.checkpoints_dir}: 4 of 6.")
     printed = json.loads(done.stdout)
     assert (printed["run"], printed["newest"], printed["best"]) == (str(damaged.path), 4, 2)
     assert printed["metric"] == "Train/mean_whole_reward"
@@ -207,7 +207,7 @@ def test_json_is_all_that_is_on_standard_output(damaged: RunDir) -> None:
 def test_a_good_run_exits_with_zero(trained: RunDir) -> None:
     done = shoal("runs", trained.name, "--log-root", str(trained.path.parent.parent))
     assert (done.returncode, done.stderr) == (0, "")
-    assert "whole, newest" in done.stdout
+    assert "valid, newest" in done.stdout
 
 
 # Which run

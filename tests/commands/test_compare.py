@@ -11,9 +11,7 @@ from support.episode import EPISODE
 from support.saved import write_checkpoint
 
 from shoal.cli import main
-from shoal.cli.evaluations import print_comparisons
-from shoal.cli.parse import parse_compare
-from shoal.cli.report import SilentView
+from shoal.cli.parse import parse
 from shoal.commands.compare import Comparison, compare, compare_policies
 from shoal.commands.evaluate import evaluate, make_plan
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
@@ -21,6 +19,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.jobs.comparison import judge
 from shoal.jobs.entries import Overrides
 from shoal.jobs.results import read_jobs
+from shoal.launch.rank import ProgressReporter
 from shoal.plan.job import Job, JobFiles
 from shoal.plan.rundir import RunDir
 from shoal.tasks import registry
@@ -38,12 +37,12 @@ def abort(error: ShoalError) -> NoReturn:
 
 
 def run_jobs(flags: EvaluateConfig, jobs: Sequence[Job]) -> Path:
-    return evaluate(make_plan(flags, jobs=jobs), SilentView(), abort)[0]
+    return evaluate(make_plan(flags, jobs=jobs), ProgressReporter(), abort)[0]
 
 
 def compared(*words: str, out: Path) -> tuple[Comparison, list[int]]:
     """Compare two policies of the cart-pole; return the comparison, and the number of pairs after each round."""
-    config, overrides = parse_compare(["Cartpole-Balance", *words, *SHORT, "--out", str(out)])
+    config, overrides = parse("compare", ["Cartpole-Balance", *words, *SHORT, "--out", str(out)])
     assert isinstance(config, ComparePoliciesConfig)
     rounds: list[int] = []
     return compare_policies(config, overrides, run_jobs, lambda verdict: rounds.append(verdict.pairs)), rounds
@@ -102,7 +101,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def parsed(*words: str, run: RunDir) -> tuple[ComparePoliciesConfig, Overrides]:
-    config, overrides = parse_compare(["Cartpole-Balance", *words, "--log-root", str(run.path.parents[1])])
+    config, overrides = parse("compare", ["Cartpole-Balance", *words, "--log-root", str(run.path.parents[1])])
     assert isinstance(config, ComparePoliciesConfig)
     return config, overrides
 
@@ -133,7 +132,7 @@ def test_ranks_of_another_launcher_are_refused(run: RunDir, monkeypatch: pytest.
 @pytest.mark.parametrize(("words", "count"), [(["A"], "1 word"), (["A", "B", "C", "D"], "4 words"), (["--json"], "0")])
 def test_other_than_two_sides_are_refused(words: list[str], count: str) -> None:
     with pytest.raises(UsageError, match=f"but {count}.* came there: pass `shoal compare A B` or"):
-        parse_compare(words)
+        parse("compare", words)
 
 
 # Directories
@@ -203,19 +202,23 @@ def test_directories_without_a_pair_are_refused(tmp_path: Path) -> None:
 
 def test_directories_are_compared_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = (write_results(tmp_path / name, "Ant", [value] * 600) for name, value in (("a", 2.0), ("b", 1.0)))
-    main._shoal(["compare", str(a), str(b)])
+    main.shoal(["compare", str(a), str(b)])
     assert capsys.readouterr().out.splitlines() == [
         "Ant: A returns more after 600 pairs: B - A is -1 (95% interval -1.029 to -0.9707).",
         f"A is {a}, B is {b}.",
         "Failures: 0 of A, 0 of B; 0 of A alone, 0 of B alone.",
     ]
+    main.shoal(["compare", str(a), str(b), "--json"])
+    assert json.loads(capsys.readouterr().out)["which"] == "A"
+    for each, value in ((a, 2.0), (b, 1.0)):
+        write_results(each, "Hopper", [value] * 600)
+    main.shoal(["compare", str(a), str(b), "--json"])
+    assert [each["task"] for each in json.loads(capsys.readouterr().out)] == ["Ant", "Hopper"]
 
 
-def test_an_interval_without_ends_is_null_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interval_without_ends_is_null_in_json() -> None:
     verdict = judge([(EPISODE, EPISODE | {"return": 1.0})] * 3)
     comparison = Comparison(task="Ant", a="a", b="b", verdict=verdict, unpaired=2)
-    print_comparisons([comparison], as_json=True)
-    printed = json.loads(capsys.readouterr().out)
+    printed = comparison.to_plain()
+    json.dumps(printed, allow_nan=False)
     assert (printed["low"], printed["high"], printed["pairs"], printed["unpaired"]) == (None, None, 3, 2)
-    print_comparisons([comparison, comparison], as_json=True)
-    assert len(json.loads(capsys.readouterr().out)) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +14,7 @@ from support.hostile import write_hostile
 from support.stories import carry_out
 
 from shoal.cli import main
-from shoal.cli.flags import ConvertFlags
-from shoal.cli.parse import parse_flags, parse_play
+from shoal.cli.parse import parse
 from shoal.commands.convert import convert
 from shoal.commands.play import play
 from shoal.config import RslRlConfig
@@ -30,8 +28,6 @@ from shoal.tasks import registry
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-parse_convert = partial(parse_flags, ConvertFlags, program="shoal convert", about="convert")
 
 TASK = "Cartpole-Swingup"
 IN_5_BUT_NOT_BEFORE = {"mlp.": "{name}.", "obs_normalizer.": "{name}_obs_normalizer.", "distribution.std_param": "std"}
@@ -66,7 +62,7 @@ def older(theirs: Path) -> Path:
 def shoal(*words: str) -> int:
     """Run a command to its end; return its exit code."""
     try:
-        main._shoal(words)
+        main.shoal(words)
     except UsageError as error:
         return error.exit_code
     return 0
@@ -75,23 +71,23 @@ def shoal(*words: str) -> int:
 def returns_of(model: Path) -> list[float]:
     """What a policy earns."""
     words = [TASK, "--checkpoint", str(model), "--episodes", "3", "--gpu-ids", "None", "--env.episode-length-s", "0.4"]
-    return play(parse_play(words, program="play")).returns
+    return [each["return"] for each in play(parse("play", words)[0]).episodes]
 
 
 def test_a_checkpoint_of_plain_rsl_rl_plays_as_it_is_and_converted(theirs: Path, older: Path, tmp_path: Path) -> None:
     earned = returns_of(theirs)
     for file, layout in ((theirs, "rsl_rl 5"), (older, "rsl_rl 1 to 3")):
         output = tmp_path / file.name
-        converted = convert(parse_convert([str(file), "--output", str(output)]))
-        assert (converted.output, converted.layout) == (output, f"the layout of {layout}")
+        *_, told, _ = convert(parse("convert", [str(file), "--output", str(output)])[0])
+        assert told == f"Converted {file}, which has the layout of {layout}, to {output}."
         assert returns_of(output) == earned
     with pytest.raises(UsageError, match="is a checkpoint of an older rsl_rl"):
         returns_of(older)
 
 
 def test_a_training_begins_with_the_weights_of_a_file(theirs: Path, older: Path, log_root: Path) -> None:
-    plain = convert(parse_convert([str(older)])).output
-    assert plain == older.with_name("model_old_plain.pt")
+    convert(parse("convert", [str(older)])[0])
+    plain = older.with_name("model_old_plain.pt")
     wanted = read_checkpoint(theirs)["actor_state_dict"]["mlp.0.weight"]
     # A learning rate of next to nothing leaves the weights as they came.
     still = ("--agent.algorithm.learning-rate", "1e-12", "--agent.algorithm.schedule", "fixed")
@@ -126,11 +122,11 @@ def test_what_play_refuses_names_the_command_that_helps(theirs: Path, tmp_path: 
         f"or make it plain with `shoal convert {file} --trust` if you trust the people it is from."
     )
     assert not marker.exists()
-    converted = convert(parse_convert([str(file), "--trust"]))
+    notes = convert(parse("convert", [str(file), "--trust"])[0])[:-2]
     assert marker.exists()  # It is as hostile as it looks.
-    assert converted.notes == ()  # What the call returned was None.
+    assert notes == []  # What the call returned was None.
     marker.rmdir()
-    assert returns_of(converted.output) == returns_of(theirs)
+    assert returns_of(tmp_path / "model_1_plain.pt") == returns_of(theirs)
     assert not marker.exists()
 
 
@@ -147,5 +143,5 @@ def test_the_command_says_what_it_has_left_out(older: Path, capsys: pytest.Captu
 def test_a_file_does_not_replace_itself(theirs: Path) -> None:
     before = theirs.read_bytes()
     with pytest.raises(UsageError, match="which is the file that is converted: pass another one"):
-        convert(parse_convert([str(theirs), "--output", str(theirs.parent / "." / theirs.name)]))
+        convert(parse("convert", [str(theirs), "--output", str(theirs.parent / "." / theirs.name)])[0])
     assert theirs.read_bytes() == before

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.documented import ROOT
-from support.films import blue, draws, frames_of
+from support.videos import blue, draws, frames_of
 
-from shoal.commands.play import play
+from shoal.commands.play import play, viewer_of
 from shoal.config import PlayConfig
 from shoal.errors import UsageError
 from shoal.tasks import registry
@@ -27,13 +27,30 @@ def config_of(task: str) -> PlayConfig:
     spec = registry.resolve(task)
     return PlayConfig(
         task=task,
-        agent_kind="random",
+        checkpoint="random",
         episodes=2,
         gpu_ids=("None",),
         env=spec.env,
         agent=spec.agent,
         video_size=(64, 32),
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "in_terminal", "viewer"),
+    [
+        ({}, True, "web"),
+        ({}, False, None),
+        ({"viewer": "native"}, False, "native"),
+        ({"headless": True}, True, None),
+        ({"episodes": 3}, True, None),
+        ({"video_path": "video.mp4"}, True, None),
+    ],
+)
+def test_a_policy_is_shown_in_a_terminal_unless_its_episodes_are_to_be_counted(
+    flags: dict[str, Any], in_terminal: bool, viewer: str | None
+) -> None:
+    assert viewer_of(PlayConfig(task="Cartpole-Swingup", **flags), in_terminal=in_terminal) == viewer
 
 
 @pytest.mark.parametrize("gpu_ids", [("0", "1"), ("0,1",), ("all",)])
@@ -44,32 +61,32 @@ def test_a_policy_plays_on_one_device(gpu_ids: tuple[str, ...]) -> None:
 
 @draws
 @pytest.mark.parametrize(("length", "frames"), [(None, 10), (4, 4), (25, 25)])
-def test_a_film_is_as_long_as_an_episode_or_as_asked(length: int | None, frames: int, tmp_path: Path) -> None:
+def test_a_video_is_as_long_as_an_episode_or_as_asked(length: int | None, frames: int, tmp_path: Path) -> None:
     silent = replace(config_of("Cartpole-Swingup"), env=SHORT)
-    filmed = replace(silent, video_path=str(tmp_path / "film.mp4"), video_length=length)
-    episodes = play(filmed)
-    pictures, rate = frames_of(tmp_path / "film.mp4")
+    recorded = replace(silent, video_path=str(tmp_path / "video.mp4"), video_length=length)
+    episodes = play(recorded)
+    pictures, rate = frames_of(tmp_path / "video.mp4")
     assert (pictures.shape, rate) == ((frames, 32, 64, 3), 50)
-    assert episodes == replace(play(silent), video=filmed.video_path)
+    assert episodes == replace(play(silent), video=recorded.video_path)
 
 
 @draws
-def test_a_film_shows_motion(tmp_path: Path) -> None:
-    config = replace(config_of("Cartpole-Swingup"), video_path=str(tmp_path / "film.mp4"), video_length=100)
+def test_a_video_shows_motion(tmp_path: Path) -> None:
+    config = replace(config_of("Cartpole-Swingup"), video_path=str(tmp_path / "video.mp4"), video_length=100)
     play(replace(config, video_size=(640, 360)))
-    places = [blue(picture)[0] for picture in frames_of(tmp_path / "film.mp4")[0]]
+    places = [blue(picture)[0] for picture in frames_of(tmp_path / "video.mp4")[0]]
     assert max(places) - min(places) > 5
 
 
 @draws
-def test_a_task_without_a_picture_is_not_filmed(tmp_path: Path) -> None:
+def test_a_task_without_a_picture_has_no_video(tmp_path: Path) -> None:
     config = config_of(f"{ROOT}/docs/examples/pendulum.py:Pendulum")
     with pytest.raises(UsageError, match="Pendulum cannot be shown"):
-        play(replace(config, video_path=str(tmp_path / "film.mp4")))
+        play(replace(config, video_path=str(tmp_path / "video.mp4")))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_draws_is_looked_for_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "bogus")
     with pytest.raises(UsageError, match="MUJOCO_GL is bogus"):
-        play(replace(config_of("Cartpole-Swingup"), video_path="film.mp4"))
+        play(replace(config_of("Cartpole-Swingup"), video_path="video.mp4"))

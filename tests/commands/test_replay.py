@@ -1,4 +1,4 @@
-"""The story of `shoal replay`: a training stops for an environment that physics lost, and the file it leaves shows why.
+"""The story of `shoal replay`: a training stops as an environment diverges, and the file it leaves shows why.
 
 The training is the real one, through the functions of the command, and once as two workers of a process each.
 """
@@ -16,12 +16,12 @@ import pytest
 import torch
 from support import bouncing_task
 from support.commands import SMALL, TRAIN, rows_of, run
-from support.films import draws, frames_of
-from support.lost_envs import RUNAWAY
+from support.diverged_envs import RUNAWAY
 from support.stories import Listener, carry_out
+from support.videos import draws, frames_of
 
 from shoal.cli import main
-from shoal.commands.replay import replay
+from shoal.commands.replay import _step_again, replay
 from shoal.config import ReplayConfig
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.plan.rundir import RunDir, list_runs
@@ -79,28 +79,28 @@ def test_it_stops_before_the_weights_are_spoiled(training: tuple[RunDir, str]) -
 
 def test_it_names_the_file_the_command_and_the_environment(training: tuple[RunDir, str]) -> None:
     run, stderr = training
-    file = run.lost_npz(0)
+    file = run.diverged_npz(0)
     assert file.is_file()
     step = read_dump(file).envs[0].step
     assert (
-        f"`shoal replay {file}` shows how environment 1 of rank 0 was lost in step {step}; --resume goes on" in stderr
+        f"`shoal replay {file}` shows how environment 1 of rank 0 diverged in step {step}; --resume goes on" in stderr
     )
 
 
 def test_the_file_tells_where_it_comes_from(training: tuple[RunDir, str]) -> None:
     run, _ = training
-    dump = read_dump(run.lost_npz(0))
-    about, (lost,) = dump.info, dump.envs
-    assert (about.task, about.rank, about.num_envs, about.lost, about.seed) == (TASK, 0, 16, 1, 42)
-    assert (about.decimation, lost.env) == (4, 1)
-    assert (about.iteration - 1) * 8 < lost.step <= about.iteration * 8
+    dump = read_dump(run.diverged_npz(0))
+    about, (diverged,) = dump.info, dump.envs
+    assert (about.task, about.rank, about.num_envs, about.diverged, about.seed) == (TASK, 0, 16, 1, 42)
+    assert (about.decimation, diverged.env) == (4, 1)
+    assert (about.iteration - 1) * 8 < diverged.step <= about.iteration * 8
     assert about.versions.keys() >= {"shoal", "python", "mujoco", "mujoco-warp", "warp-lang"}
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What `shoal replay WORDS` prints."""
     capsys.readouterr()
-    main._shoal(["replay", *words])
+    main.shoal(["replay", *words])
     return capsys.readouterr().out
 
 
@@ -108,19 +108,19 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
     training: tuple[RunDir, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = training
-    file = run.lost_npz(0)
+    file = run.diverged_npz(0)
     dump = read_dump(file)
     step = dump.envs[0].step
     lines = printed(capsys, str(file), "--env", "1").splitlines()
     title = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}[dump.info.engine]
     assert lines[0].startswith(
-        f"{TASK}, simulated by {title}: environment 1 of rank 0, 1 of all, was lost in step {step},"
+        f"{TASK}, simulated by {title}: environment 1 of rank 0, 1 of all, diverged in step {step},"
     )
     rows = [line.split() for line in lines if re.match(r" +\d+ ", line)]
     assert [row[0] for row in rows] == [str(number) for number in range(step - 9, step + 1)]
     assert rows[-1][-3:] == ["joint", "'rail'", "BADQACC"]
     assert re.fullmatch(
-        r"Lost in that step too: qacc of joint 'rail' is -?\d.*e\+\d+ after \d of its 4 physics steps\.", lines[-2]
+        r"Diverged in that step too: qacc of joint 'rail' is -?\d.*e\+\d+ after \d of its 4 physics steps\.", lines[-2]
     )
     true = "to the last bit." if dump.info.engine == "native" else "within 0.001, relatively."
     assert lines[-1] == f"All {len(dump.envs[0].states) - 1} recorded states come out {true}"
@@ -128,30 +128,31 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
 
 def test_the_real_command_exits_with_zero_and_leaves_nothing(training: tuple[RunDir, str], tmp_path: Path) -> None:
     run, _ = training
-    words = [sys.executable, "-m", "shoal", "replay", str(run.lost_npz(0))]
+    words = [sys.executable, "-m", "shoal", "replay", str(run.diverged_npz(0))]
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
 @draws
-def test_it_is_filmed_one_physics_step_a_frame(training: tuple[RunDir, str], tmp_path: Path) -> None:
+def test_its_video_has_one_physics_step_a_frame(training: tuple[RunDir, str], tmp_path: Path) -> None:
     run, _ = training
-    video = tmp_path / "lost.mp4"
-    replayed = replay(ReplayConfig(file=str(run.lost_npz(0)), video_path=str(video)))
+    video = tmp_path / "diverged.mp4"
+    *_, last = replay(ReplayConfig(file=str(run.diverged_npz(0)), video_path=str(video)))
     frames, rate = frames_of(video)
-    assert (len(frames), rate) == (len(replayed.replay.positions), 30)
-    assert replayed.video == str(video)
+    moved = _step_again(run.diverged_npz(0), read_dump(run.diverged_npz(0)).find(None)).positions
+    assert (len(frames), rate) == (len(moved), 30)
+    assert last == f"Video: {video}"
 
 
 @draws
-def test_what_has_not_moved_is_not_filmed(training: tuple[RunDir, str], tmp_path: Path) -> None:
-    dump = read_dump(training[0].lost_npz(0))
-    (lost,) = dump.envs
-    spoilt = dataclasses.replace(lost, states=np.full_like(lost.states[:1], np.nan), begins=lost.begins[:1])
-    write_dump(dataclasses.replace(dump, envs=(spoilt,)), tmp_path / "x.lost.npz")
-    with pytest.raises(UsageError, match="Environment 1 was lost before anything moved"):
-        replay(ReplayConfig(file=str(tmp_path / "x.lost.npz"), video_path=str(tmp_path / "x.mp4")))
+def test_what_has_not_moved_has_no_video(training: tuple[RunDir, str], tmp_path: Path) -> None:
+    dump = read_dump(training[0].diverged_npz(0))
+    (diverged,) = dump.envs
+    spoilt = dataclasses.replace(diverged, states=np.full_like(diverged.states[:1], np.nan), begins=diverged.begins[:1])
+    write_dump(dataclasses.replace(dump, envs=(spoilt,)), tmp_path / "x.diverged.npz")
+    with pytest.raises(UsageError, match="Environment 1 diverged before anything moved"):
+        list(replay(ReplayConfig(file=str(tmp_path / "x.diverged.npz"), video_path=str(tmp_path / "x.mp4"))))
 
 
 class Obstructing(Listener):
@@ -165,23 +166,23 @@ class Obstructing(Listener):
         """Do so after each iteration."""
         super().on_row(row)
         (run,) = list_runs(self.log_root / "BouncingTask")
-        (run.lost_npz(0) / "in the way").mkdir(parents=True, exist_ok=True)
+        (run.diverged_npz(0) / "in the way").mkdir(parents=True, exist_ok=True)
 
 
 def test_a_file_that_cannot_be_written_costs_one_warning(log_root: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TrainingFailedError, match=r"of environments 1 .* from it\. Look at that task's dynamics"):
         carry_out(log_root, *WORDS, listener=Obstructing(log_root))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert re.match(r"What led to the lost environments cannot be kept in .*rank_00000\.lost\.npz \(", warning)
+    assert re.match(r"What led to the diverged environments cannot be kept in .*rank_00000\.diverged\.npz \(", warning)
     (run,) = list_runs(log_root / "BouncingTask")
-    assert sorted(path.name for path in run.ranks_dir.iterdir()) == ["rank_00000.json", "rank_00000.lost.npz"]
+    assert {path.name for path in run.ranks_dir.iterdir()} == {"rank_00000.json", "rank_00000.diverged.npz"}
 
 
 def test_by_default_a_training_bears_few_losses_and_leaves_no_file(log_root: Path) -> None:
-    # One of 16 environments is more than --env.lost-limit has by default, but no more than are borne of few.
+    # One of 16 environments is more than --env.diverged-limit has by default, but no more than are borne of few.
     flags = ("--env.on-nan", "reset", "--max-iterations", "5", "--env.engine", "native")
     run = carry_out(log_root, *WORDS, *flags).run
-    assert max(row["Env/lost"] for row in rows_of(run.path)) == 1
+    assert max(row["Env/diverged"] for row in rows_of(run.path)) == 1
     assert list(run.ranks_dir.glob("*.npz")) == []
 
 
@@ -197,9 +198,9 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_of_two_workers_the_one_that_loses_it_leaves_the_file(launch: Ended) -> None:
     assert launch.code == 1, launch.stdout + launch.stderr
     here = RunDir(launch.run)
-    assert sorted(path.name for path in here.ranks_dir.glob("*.npz")) == ["rank_00001.lost.npz"]
+    assert sorted(path.name for path in here.ranks_dir.glob("*.npz")) == ["rank_00001.diverged.npz"]
     assert "of environments 1 on rank 1 held NaN or infinity" in launch.last_line
-    assert f"`shoal replay {here.lost_npz(1)}` shows how environment 1 of rank 1 was lost" in launch.last_line
+    assert f"`shoal replay {here.diverged_npz(1)}` shows how environment 1 of rank 1 diverged" in launch.last_line
     assert all(bool(tensor.isfinite().all()) for tensor in weights_of(here))
     assert (launch.left_processes, launch.left_files) == ([], [])
 
@@ -207,11 +208,13 @@ def test_of_two_workers_the_one_that_loses_it_leaves_the_file(launch: Ended) -> 
 @pytest.mark.spawn
 @pytest.mark.soak
 def test_what_two_workers_left_is_replayed_to_the_last_bit(launch: Ended, capsys: pytest.CaptureFixture[str]) -> None:
-    file = RunDir(launch.run).lost_npz(1)
-    replayed = replay(ReplayConfig(file=str(file)))
-    assert (replayed.dump.info.rank, replayed.dump.info.seed) == (1, SEED_OF_RANK_1)
-    assert replayed.replay.fault is not None
-    assert replayed.replay.fault.step == replayed.lost.step
-    assert (replayed.replay.differs_in, replayed.replay.difference) == (None, 0.0)
-    assert np.isfinite(replayed.lost.states).all()
-    assert "environment 1 of rank 1, 17 of all, was lost" in printed(capsys, str(file))
+    file = RunDir(launch.run).diverged_npz(1)
+    dump = read_dump(file)
+    diverged = dump.find(None)
+    replayed = _step_again(file, diverged)
+    assert (dump.info.rank, dump.info.seed) == (1, SEED_OF_RANK_1)
+    assert replayed.fault is not None
+    assert replayed.fault.step == diverged.step
+    assert (replayed.differs_in, replayed.difference) == (None, 0.0)
+    assert np.isfinite(diverged.states).all()
+    assert "environment 1 of rank 1, 17 of all, diverged" in printed(capsys, str(file))

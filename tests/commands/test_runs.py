@@ -18,12 +18,11 @@ from support.refusals import HEAVY
 from support.stories import carry_out
 
 from shoal.cli import main
-from shoal.cli.parse import parse_runs
-from shoal.cli.runs import print_runs
+from shoal.cli.parse import parse
 from shoal.commands.runs import collect
 from shoal.errors import UsageError
-from shoal.launch.run_record import lock_run
 from shoal.plan.rundir import RunDir
+from shoal.run_record import lock_run
 
 if TYPE_CHECKING:
     from shoal.commands.runs import ListedRun
@@ -54,7 +53,7 @@ def runs(trained: RunDir, log_root: Path) -> list[RunDir]:
 
 def listed(log_root: Path, *words: str) -> dict[str, ListedRun]:
     """Return what `shoal runs WORDS` lists, by name and in its order."""
-    found = collect(parse_runs([*words, "--log-root", str(log_root)]))
+    found = collect(parse("runs", [*words, "--log-root", str(log_root)])[0])
     return {each.run.name: each for each in found.runs}
 
 
@@ -203,25 +202,22 @@ def test_scores_by_another_metric_than_the_newest_runs_are_not_compared(runs: li
     assert list(listed(log_root, "--sort", "score")) == [run.name for run in (runs[0], runs[2], runs[1])]
 
 
-def test_returns_of_other_rewards_than_the_newest_runs_are_not_compared(
-    runs: list[RunDir], log_root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_returns_of_other_rewards_than_the_newest_runs_are_not_compared(runs: list[RunDir], log_root: Path) -> None:
     one, hundred = {"env.upright_weight": 1.0}, {"env.upright_weight": 100.0}
     for run, score, counted in zip(runs, (2.0, 900.0, 1.0), (one, hundred, one), strict=True):
         set_score(run, score, counted=counted)
     assert list(listed(log_root, "--sort", "score")) == [run.name for run in (runs[0], runs[2], runs[1])]
-    print_runs(collect(parse_runs([TASK, "--log-root", str(log_root)])), as_json=False)
-    *_, best, others = capsys.readouterr().out.splitlines()
+    *_, best, others = collect(parse("runs", [TASK, "--log-root", str(log_root)])[0]).lines()
     assert best.endswith(str(runs[0].checkpoint_dir(2)))
     assert others == "Scores of 1 of these runs are not compared: they are of another metric or of other rewards."
 
 
 def test_the_best_of_all_runs_is_whole(runs: list[RunDir], log_root: Path) -> None:
-    assert collect(parse_runs(["--log-root", str(log_root)])).best is None  # No score yet.
+    assert collect(parse("runs", ["--log-root", str(log_root)])[0]).best is None  # No score yet.
     for run, score in zip(runs, (2.0, 9.0, 5.0), strict=True):
         set_score(run, score)
     (runs[1].checkpoint_dir(2) / "model.pt").write_bytes(b"damaged")
-    best = collect(parse_runs([TASK, "--log-root", str(log_root)])).best
+    best = collect(parse("runs", [TASK, "--log-root", str(log_root)])[0]).best
     assert best is not None
     assert best.path == runs[2].checkpoint_dir(2)
 
@@ -259,8 +255,8 @@ def note(event, arguments):
 
 read = {}
 sys.addaudithook(note)
-from shoal.cli.main import _shoal
-_shoal(["runs", "--log-root", *sys.argv[1:]])
+from shoal.cli.main import shoal
+shoal(["runs", "--log-root", *sys.argv[1:]])
 print(json.dumps(read), file=sys.stderr)
 """
 
@@ -339,7 +335,7 @@ def test_the_table_ends_each_row_with_the_flags_in_which_runs_differ(
         set_launch(run, started=(datetime.now().astimezone() - timedelta(hours=hours, minutes=1)).isoformat())
     set_launch(runs[0], ended={"exit_code": 75})
     set_score(runs[1], 12.5)
-    main._shoal(["runs", TASK, "--log-root", str(log_root)])
+    main.shoal(["runs", TASK, "--log-root", str(log_root)])
     title, *rows, common, best = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert title == "run state iterations steps score age flags"
     assert rows == [
@@ -353,7 +349,7 @@ def test_the_table_ends_each_row_with_the_flags_in_which_runs_differ(
 
 def test_json_is_all_that_is_on_standard_output_and_nothing_heavy_is_imported(trained: RunDir) -> None:
     program = (
-        "import sys; from shoal.cli.main import _shoal; _shoal(sys.argv[1:]);"
+        "import sys; from shoal.cli.main import shoal; shoal(sys.argv[1:]);"
         f"sys.exit(', '.join(name for name in {HEAVY} if name in sys.modules))"
     )
     words = ("runs", "--json", "--log-root", str(trained.path.parent.parent))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rsl_rl.models import MLPModel, RNNModel
-from rsl_rl.modules import BetaDistribution, GaussianDistribution, HeteroscedasticGaussianDistribution
+from rsl_rl.modules import BetaDistribution
 from rsl_rl.runners import OnPolicyRunner
 from support.tiny_env import TinyEnv
 
@@ -22,6 +22,7 @@ from shoal.config import (
     SymmetryConfig,
 )
 from shoal.config.rsl_rl import to_rsl_rl
+from shoal.learn.rsl_rl.gaussian import GaussianDistribution, HeteroscedasticGaussianDistribution
 
 GAUSSIAN = DistributionConfig(class_name="GaussianDistribution")
 SMALL = {"hidden_dims": (8,), "distribution": GAUSSIAN}
@@ -159,7 +160,7 @@ def test_what_is_off_is_none_for_an_algorithm_and_absent_for_a_model() -> None:
     assert made["algorithm"]["rnd_cfg"] is None
     assert made["algorithm"]["symmetry_cfg"] is None
     assert set(made["critic"]) == {"class_name", "hidden_dims", "activation", "obs_normalization"}
-    assert made["actor"]["distribution_cfg"] == {"class_name": "GaussianDistribution"}
+    assert made["actor"]["distribution_cfg"] == {"class_name": "shoal.learn.rsl_rl.gaussian:GaussianDistribution"}
     assert "torch_compile_mode" not in made
 
 

@@ -10,8 +10,10 @@ import pytest
 
 from shoal.config import (
     DistributionConfig,
+    DoctorConfig,
     EnvConfig,
     ModelConfig,
+    PlayConfig,
     PpoConfig,
     RndConfig,
     RndWeightScheduleConfig,
@@ -21,6 +23,7 @@ from shoal.config import (
 )
 from shoal.config.checks import FINITE, NOT_NAN, above, check, rules_of
 from shoal.config.evaluate import EvaluateConfig
+from shoal.config.fast_sac import FastSacConfig
 from shoal.errors import UsageError
 from shoal.mdp.terms import Reward
 from shoal.tasks.registry import registered
@@ -70,8 +73,15 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (
         unchecked(ModelConfig, hidden_dims=()),
         (
-            "a model's hidden_dims is (), but must have one or more entries, of which each must be at least 1, or -1"
-            " for as many as the input has. The default is (256, 256, 256)."
+            "a model's hidden_dims is (), but must have one or more entries, of which each must lie in [1, 65536], or"
+            " be -1 for as many as the input has. The default is (256, 256, 256)."
+        ),
+    ),
+    (
+        unchecked(FastSacConfig, critic_hidden_dims=(64, 2**31)),
+        (
+            "agent.critic_hidden_dims is (64, 2147483648), but must have one or more entries, of which each must lie in"
+            " [1, 65536]. The default is (256, 256, 128)."
         ),
     ),
     (
@@ -85,6 +95,20 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (
         unchecked(TrainConfig, task="gym:CartPole-v1", seed=2**32),
         "--seed is 4294967296, but must lie in [0, 2147483647]. The default is 42.",
+    ),
+    # A command with a default of its own keeps the rule of the flag.
+    (
+        unchecked(PlayConfig, task="gym:CartPole-v1", num_envs=0),
+        "--num-envs is 0, but must be at least 1. The default is 4.",
+    ),
+    (unchecked(EvaluateConfig, num_envs=0), "--num-envs is 0, but must be at least 1. The default is 64."),
+    (
+        unchecked(DoctorConfig, hosts=("a", "a")),
+        "--hosts names a more than once: name each node once; --nproc-per-node adds workers.",
+    ),
+    (
+        unchecked(PlayConfig, task="gym:CartPole-v1", video_path="walk.gif"),
+        "--video-path is 'walk.gif', but must end with .mp4, such as video.mp4.",
     ),
     (
         unchecked(EvaluateConfig, seeds=(1, 2**31)),

@@ -27,9 +27,15 @@ from shoal.config import (
     RslRlConfig,
     SymmetryConfig,
 )
-from shoal.config.algorithm import SCHEDULE_FIELDS, Optimizer, ScheduleMode
+from shoal.config.algorithm import (
+    DISTRIBUTION_FIELDS,
+    MODEL_FIELDS,
+    SCHEDULE_FIELDS,
+    Activation,
+    Optimizer,
+    ScheduleMode,
+)
 from shoal.config.checks import is_given
-from shoal.config.models import DISTRIBUTION_FIELDS, MODEL_FIELDS, Activation
 from shoal.config.rsl_rl import RSL_RL_NAMES, CompileMode
 
 if TYPE_CHECKING:

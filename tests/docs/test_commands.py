@@ -16,9 +16,9 @@ from support.documented import ROOT, Command, Ran, commands_of, documented_comma
 from support.fake_devices import machine_of
 from support.warm import WarmCommands
 
-from shoal.cli import main, report
-from shoal.cli.flags import SweepFlags
-from shoal.cli.parse import parse_bench, parse_doctor, parse_flags, parse_train
+from shoal.cli import main
+from shoal.cli.output import print_error
+from shoal.cli.parse import parse, parse_train
 from shoal.errors import ShoalError
 from shoal.machine import gpus
 
@@ -124,9 +124,9 @@ def test_a_command_for_gpus_is_planned_as_shown(
     assert words[0] == "train"
     exit_code = 0
     try:
-        main._shoal([*words, "--dry-run"])
+        main.shoal([*words, "--dry-run"])
     except ShoalError as error:
-        report.print_error(error)
+        print_error(error)
         exit_code = error.exit_code
     output = "".join(capsys.readouterr())
     assert exit_code == command.exit_code, output
@@ -139,11 +139,11 @@ def test_a_command_that_takes_long_is_at_least_understood(command: Command, monk
     if "shoal" in words[:-1] and words[(at := words.index("shoal") + 1)] == "train":
         words = words[at:]  # Of `shoal train` and of `python -m ... -m shoal train`.
     if words[:2] == ["shoal", "bench"]:
-        assert parse_bench(words[2:]).task in command.text
+        assert parse("bench", words[2:])[0].task in command.text
     elif words[:2] == ["shoal", "doctor"]:
-        assert parse_doctor([word for word in words[2:] if word not in {">", "doctor.json"}]).gpu_ids == ("None",)
+        assert parse("doctor", [word for word in words[2:] if word not in {">", "doctor.json"}])[0].gpu_ids == ("None",)
     elif words[:2] == ["shoal", "sweep"]:
-        assert parse_flags(SweepFlags, words[2:], program="shoal sweep", about="sweep").file in command.text
+        assert parse("sweep", words[2:])[0].file in command.text
     elif words[0] == "python" and not words[1].startswith("docs/examples"):
         monkeypatch.setattr(sys, "path", [*sys.path])  # The script adds to it.
         runpy.run_path(str(ROOT / words[1]))["flags"]().parse_args(words[2:])

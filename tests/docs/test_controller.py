@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from shoal.config import ExportConfig
-from shoal.learn.evaluation import build_env
+from shoal.envs.vec_env import build_vec_env
 from shoal.learn.export import exportable_policy, write_policy
 from shoal.learn.groups import World
-from shoal.learn.learners import build_learner
+from shoal.learn.learner import build_learner
 from shoal.mdp.robots import SHIPPED
 from shoal.tasks.registry import resolve
 
@@ -38,7 +38,7 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)
     config = replace(config, engine="native", commands=replace(config.commands, twist=twist), observations=observed)
     export = ExportConfig(task=TASK, env=config, agent=spec.agent)
-    env: Any = build_env(export, spec, "cpu", num_envs=1, seed=3)
+    env: Any = build_vec_env(spec, export.env, num_envs=1, device="cpu", seed=3)
     learner = build_learner(env, export, World(device="cpu"))
     exported = exportable_policy(learner, env, name=TASK, checkpoint="", iteration=0)
     file, _ = write_policy(exported, tmp_path / "policy.onnx")

@@ -1,4 +1,4 @@
-"""The commands of docs/machines.md, run on machines made of namespaces: on the CPU, small, and with their addresses."""
+"""The commands of docs/nodes.md, run on machines made of namespaces: on the CPU, small, and with their addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spawn, pytest.mark.slow, needs_machines]
 
-PAGE = "docs/machines.md"
+PAGE = "docs/nodes.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 COMMANDS = commands_of(TEXT, PAGE)
 ADDRESS = "10.0.0.2"
@@ -77,7 +77,7 @@ def test_the_login_that_the_page_asks_for(typist: Typist) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        # What reaches the machines is the same for all of them; trainings on two machines are `launch/test_hosts`'.
+        # What reaches the machines is the same for all of them; trainings on two nodes are `launch/test_hosts`'.
         each if each is BY_SSH[0] else pytest.param(each, marks=pytest.mark.soak)
         for each in BY_SSH
     ],

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from support.documented import ROOT
 
-from shoal.config import jobs
+from shoal.config import evaluate
 
 FILE = ROOT / "src" / "shoal" / "config" / "jobs.schema.json"
 
@@ -25,7 +25,7 @@ def test_the_schema_is_up_to_date() -> None:
 def test_the_schema_tells_what_each_key_takes() -> None:
     entry = json.loads(FILE.read_text(encoding="utf-8"))["$defs"]["entry"]
     keys = entry["properties"]
-    assert list(keys) == [field.name for field in fields(jobs.JobEntry)]
+    assert list(keys) == [field.name for field in fields(evaluate.JobEntry)]
     assert all(key["description"].endswith(".") for key in keys.values())
     assert entry["required"] == ["name", "task"]
     assert {name: keys["num_envs"][name] for name in ("type", "minimum", "default")} == {

@@ -27,7 +27,7 @@ WRITERS = {"_difference"}
 """Functions that return a sentence."""
 FINDERS = {"problem", "note"}
 """What makes a finding of a topic, of what is true, and of what to do."""
-FOUND_BEFORE_TRAINING = {f"src/shoal/checks/{name}.py" for name in ("preflight", "launch", "storage", "gpu")}
+FOUND_BEFORE_TRAINING = {f"src/shoal/checks/{name}.py" for name in ("preflight", "resources")}
 """The modules whose findings `train` refuses with, or prints; those of the doctor are on its own page."""
 
 
@@ -52,7 +52,7 @@ def os_error(call: ast.Call, module: ast.Module) -> str:
     """The sentence of an error of the operating system: what cannot be done, why, and the remedy."""
     before = [node for node in ast.walk(module) if isinstance(node, ast.Assign) and node.lineno < call.lineno]
     names = {ast.unparse(node.targets[0]): node.value for node in sorted(before, key=lambda node: node.lineno)}
-    what, remedy = [sentence(names[each.id] if isinstance(each, ast.Name) else each) for each in call.args]
+    what, remedy = [sentence(names[each.id] if isinstance(each, ast.Name) else each) for each in call.args[:2]]
     return f"{what} (…): {remedy}."
 
 

@@ -16,13 +16,14 @@ import pytest
 from support.fake_devices import GIB, gpu_uuid, seen
 
 from shoal import __version__, doctor
-from shoal.checks.findings import Finding, note, ok, problem, size
+from shoal.checks.findings import Finding, note, ok, problem
 from shoal.config import DoctorConfig
-from shoal.doctor import CHECKS, Diagnosis, _findings_of, machine, software
+from shoal.doctor import CHECKS, Diagnosis, _findings_of, node
+from shoal.doctor import context as context_module
 from shoal.doctor.context import DoctorContext
 from shoal.errors import MachineBusyError, UsageError
 from shoal.machine import gpu_health
-from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder
+from shoal.machine.gpu_health import GpuState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,8 +67,8 @@ def sentences(found: Iterable[Finding]) -> list[tuple[str, str]]:
     ("release", "level"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "problem")]
 )
 def test_python_has_a_range(release: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "sys", SimpleNamespace(version_info=(*release, 0), executable="python"))
-    (finding,) = software.python(context_of())
+    monkeypatch.setattr(node, "sys", SimpleNamespace(version_info=(*release, 0), executable="python"))
+    (finding,) = node.python(context_of())
     assert finding.level == level
     if level == "problem":
         assert finding.sentence == (
@@ -76,13 +77,13 @@ def test_python_has_a_range(release: tuple[int, int], level: str, monkeypatch: p
 
 
 def test_this_python_is_in_the_range() -> None:
-    assert [level for level, _ in sentences(software.python(context_of()))] == ["ok"]
+    assert [level for level, _ in sentences(node.python(context_of()))] == ["ok"]
 
 
 def packages_with(monkeypatch: pytest.MonkeyPatch, **releases: str | None) -> list[tuple[str, str]]:
     """What is found of packages whose releases are good but for these."""
-    monkeypatch.setattr(software, "installed_version", {**GOOD, **releases}.__getitem__)
-    return sentences(software.packages(context_of()))
+    monkeypatch.setattr(node, "installed_version", {**GOOD, **releases}.__getitem__)
+    return sentences(node.packages(context_of()))
 
 
 @pytest.mark.parametrize(
@@ -122,11 +123,11 @@ def test_good_releases_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_that_another_package_has_replaced_are_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As mjlab, which brings the model of a robot, replaces `train` and `play`."""
-    assert [level for level, _ in sentences(software.commands(context_of()))] == ["ok"]
-    monkeypatch.setattr(software.sysconfig, "get_path", lambda _: str(tmp_path))
+    assert [level for level, _ in sentences(node.commands(context_of()))] == ["ok"]
+    monkeypatch.setattr(node.sysconfig, "get_path", lambda _: str(tmp_path))
     for name, package in {"train": "mjlab.scripts.train", "play": "mjlab.scripts.play", "evaluate": "shoal"}.items():
         (tmp_path / name).write_text(f"#!python\nfrom {package} import main\n", encoding="utf-8")
-    ((level, sentence),) = sentences(software.commands(context_of()))
+    ((level, sentence),) = sentences(node.commands(context_of()))
     assert level == "note"
     assert sentence.startswith(f"train and play in {tmp_path} are commands of another package: type `shoal train`")
 
@@ -134,7 +135,7 @@ def test_commands_that_another_package_has_replaced_are_noted(monkeypatch: pytes
 def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     asked = {re.split(r"[><=]", each)[0]: each for each in settings["project"]["dependencies"]}
-    for name, (first, after, _) in software.PACKAGES.items():
+    for name, (first, after, _) in node.PACKAGES.items():
         assert asked[name] == f"{name}>={first}{f',<{after}' if after else ''}"
 
 
@@ -143,19 +144,22 @@ def test_the_known_releases_are_those_that_are_installed_by_pyproject() -> None:
     [
         (None, "auto", ("note", "NVIDIA driver: none (no NVIDIA driver was found): mend it.")),
         (None, "None", ("ok", "none (no NVIDIA driver was found).")),
-        (Driver(release="580.65.06", cuda=(13, 0)), "auto", ("ok", "580.65.06, which supports CUDA 13.0.")),
-        (Driver(release="550.54.14", cuda=(12, 4)), "auto", ("problem", OLD_DRIVER)),
-        (Driver(release="550.54.14", cuda=(12, 4)), "None", ("note", OLD_DRIVER)),
+        (("580.65.06", (13, 0)), "auto", ("ok", "580.65.06, which supports CUDA 13.0.")),
+        (("550.54.14", (12, 4)), "auto", ("problem", OLD_DRIVER)),
+        (("550.54.14", (12, 4)), "None", ("note", OLD_DRIVER)),
     ],
 )
 def test_the_driver_matters_to_gpus(
-    monkeypatch: pytest.MonkeyPatch, found: Driver | None, gpu_ids: str, expected: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    found: tuple[str, tuple[int, int] | None] | None,
+    gpu_ids: str,
+    expected: tuple[str, str],
 ) -> None:
-    monkeypatch.setattr(gpu_health, "read_driver", lambda: found)
-    monkeypatch.setattr(software, "read_built_with", lambda: {"torch": (13, 2)})
+    monkeypatch.setattr(gpu_health, "read_driver", lambda: found and gpu_health.Driver(*found))
+    monkeypatch.setattr(gpu_health, "read_built_with", lambda: {"torch": (13, 2)})
     context = context_of(gpu_ids=(gpu_ids,))
     context = replace(context, gpus=replace(seen(1), problem=None if found else "no NVIDIA driver was found"))
-    assert sentences(software.driver(context)) == [expected]
+    assert sentences(node.driver(context)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -201,21 +205,21 @@ def test_torch_is_held_against_the_gpus(
     facts: dict[str, Any], config: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
     context = with_torch(context_of(2, **config), {**FACTS, **facts})
-    assert [each for each in sentences(software.torch(context)) if each[0] != "ok"] == expected
+    assert [each for each in sentences(node.torch(context)) if each[0] != "ok"] == expected
 
 
 def test_a_torch_that_cannot_be_imported_is_a_problem() -> None:
     context = with_torch(context_of(), "it left with exit code 1: ImportError: libcudart.so.13")
-    assert sentences(software.torch(context)) == [
+    assert sentences(node.torch(context)) == [
         (
             "problem",
-            "torch cannot be imported (it left with exit code 1: ImportError: libcudart.so.13): install it anew.",
+            "torch cannot be imported (it left with exit code 1: ImportError: libcudart.so.13): reinstall it.",
         )
     ]
 
 
 def test_variables_that_decide_something_are_sentences() -> None:
-    found = sentences(software.variables(context_of(environ={"NCCL_DEBUG": "INFO", "RANK": "3", "HOME": "/root"})))
+    found = sentences(node.variables(context_of(environ={"NCCL_DEBUG": "INFO", "RANK": "3", "HOME": "/root"})))
     assert found == [
         ("note", "RANK is set, but no launcher started this process: ignoring it."),
         ("ok", "NCCL_DEBUG=INFO."),
@@ -236,31 +240,31 @@ def test_variables_that_decide_something_are_sentences() -> None:
 def test_workers_are_compared_with_cores(
     workers: int, quota: float | None, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cpu_name", lambda: "Xeon")
-    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
-    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
-    assert sentences(machine.cores(context_of(nproc_per_node=workers))) == [expected]
+    monkeypatch.setattr(node, "cpu_name", lambda: "Xeon")
+    monkeypatch.setattr(node, "usable_cores", lambda: 4)
+    monkeypatch.setattr(node, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(node.os, "cpu_count", lambda: 8)
+    assert sentences(node.cores(context_of(nproc_per_node=workers))) == [expected]
 
 
-@pytest.mark.parametrize("node", ["nowhere.invalid", "localhost"])
-def test_a_machine_that_does_not_know_its_own_name_is_noted(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.platform, "node", lambda: node)
-    loopback, name = machine.network(context_of())
+@pytest.mark.parametrize("own", ["nowhere.invalid", "localhost"])
+def test_a_machine_that_does_not_know_its_own_name_is_noted(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.platform, "node", lambda: own)
+    loopback, name = node.network(context_of())
     assert (loopback.topic, loopback.level) == ("loopback", "ok")
-    assert (name.topic, name.level) == ("host name", "ok" if node == "localhost" else "note")
+    assert (name.topic, name.level) == ("host name", "ok" if own == "localhost" else "note")
 
 
 def test_few_open_files_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (64, 4096))
-    assert sentences(machine.open_files(context_of())) == [
+    monkeypatch.setattr(node.resource, "getrlimit", lambda _: (64, 4096))
+    assert sentences(node.open_files(context_of())) == [
         ("note", "A process may open 64 files only: raise the limit, as by `ulimit -n 4096`.")
     ]
 
 
 def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    found = sentences(machine.training(context_of(log_root=str(tmp_path / "logs"))))
+    found = sentences(_findings_of(node.task, context_of(log_root=str(tmp_path / "logs"))))
     assert found == [
         (
             "problem",
@@ -274,7 +278,7 @@ def test_a_log_root_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_tasks_training_is_held_against_the_machine(tmp_path: Path) -> None:
     context = context_of(task="Cartpole-Swingup", gpu_ids=("None",), nproc_per_node=4, log_root=str(tmp_path))
-    found = sentences(machine.training(context))
+    found = sentences(node.task(context))
     assert found[0] == ("ok", "Cartpole-Swingup: 4 workers on cpu, 512 environments each.")
     assert any("a checkpoint takes at least 102 KiB" in sentence for _, sentence in found)
 
@@ -300,7 +304,7 @@ def test_flags_decide_the_devices(visible: int, config: dict[str, Any], devices:
 
 
 def test_gpus_that_cannot_be_had_are_a_problem_and_not_the_end() -> None:
-    found = sentences(machine.gpus(context_of(0, gpu_ids=("0",))))
+    found = sentences(node.gpus(context_of(0, gpu_ids=("0",))))
     level, sentence = found[0]
     assert level == "problem"
     assert sentence.startswith("GPU 0 was asked for, but no GPU is visible")
@@ -315,27 +319,27 @@ def test_every_visible_gpu_is_reported_and_the_wanted_ones_are_judged(
     ]
     monkeypatch.setattr(gpu_health, "read_gpu_states", lambda gpus: tuple(lost[gpu.index] for gpu in gpus))
     context = context_of(2, gpu_ids=("1",), log_root=str(tmp_path))
-    assert [(finding.topic, finding.level) for finding in machine.gpus(context)] == [
+    assert [(finding.topic, finding.level) for finding in node.gpus(context)] == [
         *(("devices", "ok"), ("GPU 0", "ok"), ("GPU 1", "ok"))
     ]
-    judged = [(finding.topic, finding.level) for finding in machine.training(context)]
+    judged = [(finding.topic, finding.level) for finding in node.task(context)]
     assert [each for each in judged if each[0].startswith("GPU")] == [("GPU 1", "problem")]
 
 
 def test_a_gpu_is_described_in_one_line() -> None:
     state = GpuState(index=0, name="NVIDIA H200", uuid=gpu_uuid(0))
-    assert machine.describe(state) == "NVIDIA H200"
+    assert node.describe(state) == "NVIDIA H200"
     full = replace(
         state,
         uuid="MIG-1",
         free_bytes=GIB,
         total_bytes=2 * GIB,
-        holders=(Holder(pid=7, name="python"),),
+        holders="python (process 7)",
         temperature_c=34,
         uncorrected_errors=0,
         compute_mode="exclusive process",
     )
-    assert machine.describe(full) == (
+    assert node.describe(full) == (
         "NVIDIA H200, 1.0 GiB of 2.0 GiB free, used by python (process 7), 34 °C, 0 uncorrected memory errors, "
         "compute mode exclusive process, a MIG device"
     )
@@ -375,10 +379,10 @@ def test_a_gpu_is_described_in_one_line() -> None:
 def test_gpus_that_do_not_reach_each_other_are_noted(
     access: str | None, peers: list[list[int]] | None, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = GpuLink(one=0, other=1, path="PIX", peer_access=access)
+    link = (*seen(2).gpus, "PIX", access)
     monkeypatch.setattr(gpu_health, "read_gpu_links", lambda wanted: (link,) * (len(wanted) - 1))
     context = with_torch(context_of(2), "it was not found" if peers is None else {"peers": peers})
-    found = sentences(machine.links(context))
+    found = sentences(node.links(context))
     assert found[:-1] == expected
     assert found[-1] == ("ok", f"GPUs 0 and 1: PIX, peer access {access or 'unknown'}.")
 
@@ -395,7 +399,7 @@ def test_gpus_that_do_not_reach_each_other_are_noted(
 def test_a_kernel_that_does_not_run_is_a_problem(answer: dict[str, Any] | str, level: str) -> None:
     context = context_of(1)
     context.__dict__["probes"] = {"cuda:0": SimpleNamespace(result=lambda: answer)}
-    (finding,) = machine.kernels(context)
+    (finding,) = node.kernels(context)
     assert (finding.level, finding.topic) == (level, "kernel on cuda:0")
 
 
@@ -432,6 +436,28 @@ def test_a_check_that_fails_is_a_problem_and_the_others_go_on() -> None:
     ]
 
 
+def test_a_refusal_is_a_finding_in_its_own_words() -> None:
+    def refusing(_context: DoctorContext) -> Iterator[Finding]:
+        yield ok("a", "x")
+        raise UsageError("The task cannot be had: take another one.")
+
+    assert sentences(_findings_of(refusing, context_of()))[1] == (
+        "problem",
+        "The task cannot be had: take another one.",
+    )
+
+
+def test_without_a_place_for_temporary_files_the_other_checks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_place(*_: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(context_module, "Probe", no_place)
+    monkeypatch.setattr(doctor, "CHECKS", (node.language, node.kernels))
+    found = doctor.examine(DoctorConfig(gpu_ids=("None",)), {}, lambda _: None).findings
+    assert [finding.topic for finding in found] == ["locale", "kernels"]
+    assert "No usable temporary directory found" in found[1].truth
+
+
 def test_what_two_checks_find_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(_context: DoctorContext) -> Iterator[Finding]:
         yield problem("driver", "it is too old", "update it")
@@ -455,14 +481,6 @@ def test_the_page_has_every_line() -> None:
     topics = {call.args[0].value for call in finders if isinstance(call.args[0], ast.Constant)}
     assert {"python", "loopback", "memory", "links"} <= topics
     assert [topic for topic in topics if f"`{topic}" not in page] == []
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (3 * 2**50, "3072.0 TiB")],
-)
-def test_sizes_have_units(count: int, words: str) -> None:
-    assert size(count) == words
 
 
 def test_the_doctor_itself_imports_nothing_heavy() -> None:

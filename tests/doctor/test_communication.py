@@ -13,12 +13,11 @@ from support.fake_devices import seen
 
 from shoal.config import DoctorConfig
 from shoal.doctor import communication, context
-from shoal.doctor.communication import numbers_of_ranks
 from shoal.doctor.context import DoctorContext
 from shoal.errors import TerminatedRunError, TrainingFailedError, WorkerLostError
 
 if TYPE_CHECKING:
-    from shoal.doctor.communication import Measured
+    from shoal.doctor.communication import Rows, Timings
     from shoal.errors import ShoalError
     from shoal.plan.training import TrainPlan
 
@@ -35,14 +34,12 @@ class Launches:
         self.errors: dict[tuple[str | None, int], ShoalError] = {}
         monkeypatch.setattr(communication, "launch_probe", self)
 
-    def __call__(self, plan: TrainPlan, numbers: int) -> Measured | ShoalError:
+    def __call__(self, plan: TrainPlan, numbers: int) -> tuple[Timings, Rows]:
         """Launch a short training."""
         self.plans.append(plan)
         error = self.errors.get((plan.backend, plan.world_size))
-        if isinstance(error, TerminatedRunError):
-            raise error
         if error is not None:
-            return error
+            raise error
         return {"latency": self.seconds, "gradient": self.seconds, "bytes": 4.0 * numbers}, []
 
 
@@ -59,28 +56,17 @@ def fields(visible: int, **config: Any) -> list[tuple[str, str, str, bool]]:
     return [(finding.topic, finding.level, finding.sentence, finding.transient) for finding in found]
 
 
-@pytest.mark.parametrize(
-    ("most", "expected"), [(2, [2]), (3, [2, 3]), (4, [2, 4]), (9, [2, 4, 8, 9]), (64, [2, 4, 8, 16, 32, 64])]
-)
-def test_numbers_of_ranks_double_up_to_the_requested(most: int, expected: list[int]) -> None:
-    assert numbers_of_ranks(most) == expected
-
-
-def test_every_number_of_ranks_has_its_line(launches: Launches) -> None:
+def test_as_many_ranks_as_workers_communicate(launches: Launches) -> None:
     assert fields(0, nproc_per_node=3) == [
-        ("gloo, 2 ranks", "ok", "1.00 ms for a number, 1.00 ms for 1.76 MB of gradients.", False),
         ("gloo, 3 ranks", "ok", "1.00 ms for a number, 1.00 ms for 1.76 MB of gradients.", False),
     ]
-    assert [(plan.launch_mode, plan.devices) for plan in launches.plans] == [
-        ("spawned", ("cpu",) * 2),
-        ("spawned", ("cpu",) * 3),
-    ]
+    assert [(plan.launch_mode, plan.devices) for plan in launches.plans] == [("spawned", ("cpu",) * 3)]
 
 
 def test_gpus_communicate_through_both_backends(launches: Launches) -> None:
-    assert [topic for topic, *_ in fields(3)] == ["gloo, 2 ranks", "gloo, 3 ranks", "nccl, 2 ranks", "nccl, 3 ranks"]
-    assert [(plan.backend, plan.devices) for plan in launches.plans[2:]] == [
-        ("nccl", ("cuda:0", "cuda:1")),
+    assert [topic for topic, *_ in fields(3)] == ["gloo, 3 ranks", "nccl, 3 ranks"]
+    assert [(plan.backend, plan.devices) for plan in launches.plans] == [
+        ("gloo", ("cpu", "cpu", "cpu")),
         ("nccl", ("cuda:0", "cuda:1", "cuda:2")),
     ]
 
@@ -97,11 +83,10 @@ def test_slow_communication_is_noted(launches: Launches) -> None:
     assert sentence.startswith("all_reduce is slow: 100.00 ms for a number, 100.00 ms for 1.76 MB of gradients: ")
 
 
-def test_a_launch_that_fails_is_a_problem_and_larger_ones_are_not_tried(launches: Launches) -> None:
+def test_a_launch_that_fails_is_a_problem(launches: Launches) -> None:
     launches.errors["gloo", 4] = WorkerLostError(HUNG)
-    assert [each[:2] for each in fields(0, nproc_per_node=5)] == [("gloo, 2 ranks", "ok"), ("gloo", "problem")]
-    _, _, sentence, transient = fields(0, nproc_per_node=4)[1]
-    assert not transient
+    ((topic, level, sentence, transient),) = fields(0, nproc_per_node=4)
+    assert (topic, level, transient) == ("gloo", "problem", False)
     reason = "Rank 1 on a: no progress for 90 s in collective: its process is stopped"
     assert sentence.startswith(f"all_reduce through gloo failed among 4 ranks: {reason}: train with one worker, and ")
 

@@ -1,4 +1,4 @@
-"""What `shoal doctor --hosts` finds of several machines, and what it predicts from the distance between them."""
+"""What `shoal doctor --hosts` finds of several nodes, and what it predicts from the distance between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_iteration_that_hardly_outlasts_its_collectives_is_worth_a_note(work:
 
 
 def test_without_a_training_nothing_is_predicted() -> None:
-    assert [finding.topic for finding in judge_hosts(DISTANCE, ())] == ["between machines"]
+    assert [finding.topic for finding in judge_hosts(DISTANCE, ())] == ["between nodes"]
 
 
 # On machines ----------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_without_a_training_nothing_is_predicted() -> None:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Two machines and the launcher."""
+    """Two nodes and the launcher."""
     with machines(tmp_path_factory.mktemp("pair"), "a", "b") as made:
         yield made
 
@@ -81,9 +81,9 @@ def test_machines_on_a_long_cable_are_found_apart(pair: Machines) -> None:
         pair["b"].delay(0)
     assert far.code == 0, far.stdout + far.stderr
     found = findings(far)
-    assert list(found) == ["host a", "host b", "between machines"]
-    assert "1.76 MB" in found["between machines"]["truth"]
-    assert min(milliseconds(found["between machines"])) >= DELAY_MS
+    assert list(found) == ["node a", "node b", "between nodes"]
+    assert "1.76 MB" in found["between nodes"]["truth"]
+    assert min(milliseconds(found["between nodes"])) >= DELAY_MS
     assert pair.left_files() == []
     assert list((pair.shared / "logs").glob("*")) == []
 
@@ -96,11 +96,11 @@ def test_a_task_is_measured_with_its_own_gradient_and_held_against_the_distance(
     ended = pair.launcher.start((*DOCTOR, "Cartpole-Swingup", *AB), pair.shared).end()
     assert ended.code == 0, ended.stdout + ended.stderr
     found = findings(ended)
-    assert list(found) == ["host a", "host b", "between machines", "efficiency"]
-    assert "through eth0" in found["host b"]["truth"]
-    assert "1.76 MB" not in found["between machines"]["truth"]
-    # Gradients of 40 mini-batches; one each of statistics and advantages; three for each of two normalisers.
-    assert "its 48 collectives" in found["efficiency"]["truth"]
+    assert list(found) == ["node a", "node b", "between nodes", "efficiency"]
+    assert "through eth0" in found["node b"]["truth"]
+    assert "1.76 MB" not in found["between nodes"]["truth"]
+    # Gradients of 40 mini-batches; one each of statistics, advantages and both normalisers.
+    assert "its 43 collectives" in found["efficiency"]["truth"]
 
 
 @pytest.mark.spawn
@@ -112,7 +112,7 @@ def test_a_machine_that_is_away_is_named_and_the_others_are_looked_at(pair: Mach
     report = json.loads(ended.stdout)
     assert ended.code == report["exit_code"] != 0
     assert [(finding["topic"], finding["level"]) for finding in report["findings"]] == [
-        ("machines", "problem"),
-        ("host a", "ok"),
+        ("nodes", "problem"),
+        ("node a", "ok"),
     ]
     assert "nowhere" in report["findings"][0]["truth"]

@@ -197,6 +197,7 @@ def test_a_multi_discrete_observation_has_a_column_for_each_value() -> None:
     assert first.sum(dim=1).tolist() == [4, 4, 4]
 
 
+@pytest.mark.soak
 def test_processes_of_environments_end_without_a_word_however_their_parent_ends() -> None:
     code = (
         "import os, torch\n"

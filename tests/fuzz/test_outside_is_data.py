@@ -14,6 +14,8 @@ from support.fuzz.cases import COMMANDS, Cases, run_cases, warm_up_commands
 from support.fuzz.corpus import make_corpus
 from support.fuzz.harness import Place, Server, distinct, judge
 
+from shoal.cli import registry
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -119,8 +121,6 @@ def test_a_witness_tells_what_is_touched_below_a_descriptor(tmp_path: Path) -> N
 
 
 def test_every_command_that_reads_files_is_among_the_cases() -> None:
-    from shoal.cli.main import _COMMANDS
-
     read_nothing = {"tasks", "doctor", "completion", "bench"}
     started = {word for command in COMMANDS.values() for word in command.words[:2]}
-    assert started & _COMMANDS.keys() == _COMMANDS.keys() - read_nothing
+    assert started & registry.COMMANDS.keys() == registry.COMMANDS.keys() - read_nothing

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from support import emulated_gpu
+from support.learner_agents import AGENTS
 from support.learners import RslRlLoop, loop_on
 
 from shoal.config import RslRlConfig, TrainConfig
@@ -33,16 +34,16 @@ NUM_ENVS = 16
 
 Waits = dict[tuple[str, str], int]
 
-ROLLOUT: Waits = {("item", "learn/health.py:refuse_non_finite_rollout"): 1}
+ROLLOUT: Waits = {("item", "learn/training_env.py:_refuse_non_finite"): 1}
 """Waits of one rollout: the look for NaN after its last step."""
 
 
-def update(mini_batches: int) -> Waits:
-    """Waits of one update: rsl_rl reads three losses of each mini-batch, and counts samples in two normalisers."""
-    return {
-        ("item", "algorithms/ppo.py:update"): 3 * mini_batches,
-        ("copy to the device", "modules/normalization.py:update"): 2,
-    }
+UPDATE: Waits = {("copy to the host", "rsl_rl/ppo.py:update"): 1}
+"""Waits of one update: the losses of all mini-batches at once."""
+CAPTURE: Waits = {("device synchronize", "learn/graphs.py:_capture"): 1}
+"""Once in a training, in its first iteration: torch waits before it captures a graph."""
+FAST_SAC_UPDATE: Waits = {("copy to the host", "learn/fast_sac.py:iterate"): 1}
+"""Waits of FastSAC's updates in an iteration: losses and the final observations in use, at once."""
 
 
 STATISTICS: Waits = {
@@ -57,6 +58,7 @@ AFTER_UPDATE: Waits = {
 """Waits between an update and the next rollout."""
 
 REPLICAS: Waits = {
+    ("item", "learn/learner.py:<listcomp>"): 1,
     ("copy to the host", "learn/replicas.py:fingerprints"): 1,
     ("copy to the device", "learn/replicas.py:compare_replicas"): 1,
     ("equal", "learn/replicas.py:compare_replicas"): 1,
@@ -116,9 +118,8 @@ def loop_of(name: str, max_iterations: int, **changes: Any) -> RslRlLoop:
     """A learner of a shipped task."""
     spec = registry.resolve(name)
     config = dataclasses.replace(spec.defaults(name), num_envs=NUM_ENVS, max_iterations=max_iterations)
-    # With a schedule rsl_rl compares the divergence with two limits: one to three more waits for each mini-batch.
     assert isinstance(config.agent, RslRlConfig)
-    algorithm = dataclasses.replace(config.agent.algorithm, schedule="fixed", num_learning_epochs=1, num_mini_batches=2)
+    algorithm = dataclasses.replace(config.agent.algorithm, num_learning_epochs=2, num_mini_batches=2)
     agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=2, algorithm=algorithm, **changes)
     env = WarpVecEnv(spec.load_builder()(config.env, num_envs=NUM_ENVS, device=GPU, seed=0))
     return loop_on(env, dataclasses.replace(config, agent=agent), World(device=GPU))
@@ -143,10 +144,9 @@ def train(loop: RslRlLoop, run_dir: RunDir) -> Budget:
 @pytest.mark.parametrize("name", ["Cartpole-Swingup", "Quadruped-Velocity-Flat"])
 def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: RunDir) -> None:
     loop = loop_of(name, max_iterations=4)
-    mini_batches = loop.learner.alg.num_learning_epochs * loop.learner.alg.num_mini_batches
     parts = train(loop, run_dir).parts
-    assert parts["rollout"] == [ROLLOUT] * 4
-    assert parts["update"] == [update(mini_batches)] * 4
+    assert parts["rollout"] == [ROLLOUT | CAPTURE, *[ROLLOUT] * 3]
+    assert parts["update"] == [UPDATE | CAPTURE, *[UPDATE] * 3]
     assert [each for each in parts["save"] if each] == [SAVE] * 2
     # The names of what a task logs are new in the first iteration, which sums them apart.
     env: Any = loop.env
@@ -157,9 +157,28 @@ def test_a_training_waits_for_the_device_only_where_it_may(name: str, run_dir: R
 
 
 @pytest.mark.usefixtures("on_gpu")
+def test_fast_sac_waits_once_for_all_updates_of_an_iteration(run_dir: RunDir) -> None:
+    agent = dataclasses.replace(AGENTS["fast_sac"], num_steps_per_env=6, replay_steps=32)
+    spec = registry.resolve("Cartpole-Swingup")
+    env = WarpVecEnv(spec.load_builder()(spec.env, num_envs=NUM_ENVS, device=GPU, seed=0))
+    env.keep_final_observations()
+    config = TrainConfig(task=spec.name, learner="fast_sac", agent=agent, num_envs=NUM_ENVS, max_iterations=4)
+    parts = train(loop_on(env, config, World(device=GPU)), run_dir).parts
+    twice = {what: 2 * number for what, number in CAPTURE.items()}
+    assert parts["rollout"] == [ROLLOUT | CAPTURE, ROLLOUT | CAPTURE, ROLLOUT, ROLLOUT]
+    assert parts["update"] == [FAST_SAC_UPDATE | twice, *[FAST_SAC_UPDATE] * 3]
+    metrics = {("copy to the host", "learn/fast_sac.py:metrics"): 1}
+    after = {name: number for name, number in AFTER_UPDATE.items() if "metrics" not in name[1]} | metrics
+    assert [each for each in parts["between"] if each][1:3] == [after, after]
+    assert emulated_gpu.machine().violations == []
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_the_time_of_a_rollout_is_the_device_s_also_without_the_look_for_nan(run_dir: RunDir) -> None:
     loop = loop_of("Cartpole-Swingup", max_iterations=1, check_for_nan=False)
-    assert train(loop, run_dir).parts["rollout"] == [{("device synchronize", "learn/training_env.py:end_rollout"): 1}]
+    assert train(loop, run_dir).parts["rollout"] == [
+        {("device synchronize", "learn/training_env.py:end_rollout"): 1} | CAPTURE
+    ]
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -167,10 +186,7 @@ def test_a_resumed_training_waits_no_more_than_before(run_dir: RunDir) -> None:
     train(loop_of("Cartpole-Swingup", max_iterations=2), run_dir)
     loop = loop_of("Cartpole-Swingup", max_iterations=4)
     loop.restore(read_checkpoint(run_dir.checkpoint_dir(2) / "model.pt"))
-    steps = [state["step"].device.type for state in loop.learner.alg.optimizer.state.values()]
-    assert set(steps) == {"cpu"}
-    mini_batches = loop.learner.alg.num_learning_epochs * loop.learner.alg.num_mini_batches
-    assert train(loop, run_dir).parts["update"] == [update(mini_batches)] * 2
+    assert train(loop, run_dir).parts["update"] == [UPDATE | CAPTURE, UPDATE]
 
 
 @pytest.mark.usefixtures("on_gpu")

@@ -25,17 +25,17 @@ ITERATIONS, STEPS = 3, 8
 
 WAITS = {
     "algorithms/ppo.py:construct_algorithm",
-    "algorithms/ppo.py:update",
     "learn/groups.py:gather_strings",
-    "learn/health.py:refuse_non_finite_rollout",
+    "learn/training_env.py:_refuse_non_finite",
     "learn/health.py:refuse_non_finite_update",
-    "rsl_rl/ppo.py:reduce_parameters",
+    "learn/graphs.py:_capture",
+    "learn/learner.py:<listcomp>",
+    "rsl_rl/ppo.py:update",
     "learn/replicas.py:compare_replicas",
     "learn/replicas.py:fingerprints",
     "rsl_rl/learner.py:metrics",
     "learn/state.py:random_state",
     "learn/statistics.py:_sum_over_ranks",
-    "modules/normalization.py:update",
 }
 """Where a launch may wait for the device, of all the code from its start to its end."""
 

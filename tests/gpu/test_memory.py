@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -31,7 +32,9 @@ SHORTFALL = 0.03
 SHIPPED = [
     name
     for name, spec in registered().items()
-    if spec.builder.startswith("shoal.tasks.") and name != "Hand-Reorient-Cube"  # Its model is in another package.
+    if spec.builder.startswith("shoal.tasks.")
+    and name != "Hand-Reorient-Cube"  # Its model is in another package.
+    and (importlib.util.find_spec("mjlab") or not name.startswith("G1-"))  # And theirs in this one.
 ]
 
 

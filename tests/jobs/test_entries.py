@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.bombs import YAML
 
-from shoal.config.jobs import JobEntry
+from shoal.config.evaluate import JobEntry
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
 from shoal.jobs.entries import Overrides, expand, read_entries, resolve_policies
@@ -390,15 +390,15 @@ def test_errors_name_file_entry_and_key(
 def test_another_s_run_needs_trust(log_root: Path, run: RunDir, tmp_path: Path) -> None:
     run.train_yaml.write_text("agent: {actor: {class_name: 'evil:Model'}}\n", encoding="utf-8")
     entry = JobEntry(name="walk", task=TASK, policy=str(run.path))
-    with pytest.raises(UsageError, match=r"would import 'evil:Model' .* pass --trust-run"):
+    with pytest.raises(UsageError, match=r"would import 'evil:Model' .* pass --trust"):
         expand([entry], log_root=str(tmp_path / "mine"))
-    assert expand([entry], log_root=str(tmp_path / "mine"), trust_run=True) == expand([entry], log_root=str(log_root))
+    assert expand([entry], log_root=str(tmp_path / "mine"), trust=True) == expand([entry], log_root=str(log_root))
 
 
 def test_planning_imports_nothing_heavy(log_root: Path, run: RunDir) -> None:
     script = f"""
 import sys
-from shoal.config.jobs import JobEntry
+from shoal.config.evaluate import JobEntry
 from shoal.jobs.entries import expand
 entry = JobEntry(name="a", task=({TASK!r}, "Cartpole-Swingup-Mujoco"), policy=({str(run.path)!r}, "torch.nn:Module"))
 print(len(expand([entry], log_root={str(log_root)!r})), [name for name in {HEAVY} if name in sys.modules])

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import pytest
 
-from shoal.config import LaunchConfig
+from shoal.config.evaluate import EvaluateConfig
 from shoal.config.plain import to_plain
 from shoal.jobs.ledger import Ledger, prepare
 from shoal.jobs.statistics import summarize
 from shoal.jobs.worker import run_jobs
 from shoal.learn.groups import World
-from shoal.plan.job import Job, JobFiles
+from shoal.plan.job import EvaluatePlan, Job, JobFiles
 from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import EvaluateSpec
 from shoal.seeds import derived_seed
 from shoal.signals import StopRequests
 from shoal.tasks import registry
@@ -47,15 +46,15 @@ def episodes_of(out: Path, *jobs: Job) -> list[dict[str, Any]]:
     """Run jobs in this process, and return the episodes of the first."""
     RunDir(out).ranks_dir.mkdir(parents=True)
     prepare(out, jobs)
-    spec = EvaluateSpec(
-        run_dir=str(out),
+    plan = EvaluatePlan(
+        config=EvaluateConfig(),
+        launch_mode="in process",
         nodes=(NodePlan(devices=("cpu",)),),
         world_size=1,
-        config=LaunchConfig(task=None),
+        run_dir=str(out),
         jobs=jobs,
-        assignment="queue",
     )
-    run_jobs(spec, World(), stop=StopRequests(), store=None, threads=1)
+    run_jobs(plan, World(), stop=StopRequests(), store=None, threads=1)
     assert Ledger(out=out, jobs=jobs).is_done()
     text = JobFiles(out / jobs[0].name).episodes.read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
@@ -174,6 +173,6 @@ def memory_after(out: Path, jobs: Sequence[Job]) -> int:
     return int(fields[1]) * 4096
 
 
-def test_a_film_of_the_first_episode_is_made(tmp_path: Path) -> None:
+def test_a_video_of_the_first_episode_is_made(tmp_path: Path) -> None:
     episodes_of(tmp_path / "out", job(num_episodes=2, num_envs=2, video=True))
     assert (tmp_path / "out" / "job" / "episode_000000.mp4").stat().st_size > 1000

@@ -9,13 +9,13 @@ import shutil
 import signal
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.episode import EPISODE
 
 from shoal.errors import UsageError
-from shoal.files import UnsafePathError
+from shoal.files import UnsafePathError, try_lock
 from shoal.jobs.ledger import (
     Claim,
     Ledger,
@@ -223,3 +223,23 @@ def test_a_directory_that_is_a_link_is_refused_and_nothing_in_its_target_is_writ
     if name != "ranks":  # Which part a rank runs is told to the launcher only if that can be written.
         with pytest.raises(UnsafePathError, match=f"{name} is no directory, and nothing is written there"):
             run_all(out)
+
+
+def test_a_part_of_a_job_that_another_worker_has_just_finished_is_not_run_again(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment when its file is opened and that when it is locked, the parts were merged and removed."""
+    job = replace(JOB, num_episodes=4)
+    first, late = ledger(out, 0, job), ledger(out, 1, job)
+    claim = take(first)
+    write(claim)
+
+    def lock_late(file: Any) -> bool:
+        if JobFiles(out / job.name).parts.exists():
+            first.complete(claim, 1.0)
+        return try_lock(file)
+
+    monkeypatch.setattr("shoal.jobs.ledger.try_lock", lock_late)
+    assert late.claim() is None
+    assert late.is_done()
+    assert indices_in(out, job) == [0, 1, 2, 3]

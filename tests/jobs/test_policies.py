@@ -17,7 +17,7 @@ from support.saved import write_checkpoint
 from support.tiny_env import TinyEnv
 
 from shoal.config import DistributionConfig, ModelConfig, RslRlConfig
-from shoal.config.jobs import JobEntry
+from shoal.config.evaluate import JobEntry
 from shoal.config.plain import to_plain
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
@@ -144,12 +144,10 @@ def test_a_program_of_torch_export_runs_code_so_that_one_from_elsewhere_is_refus
         for name in whole.namelist():
             spoilt.writestr(name, pickled.getvalue() if "sample_inputs" in name else whole.read(name))
     entry = JobEntry(name="a", task=SPEC.name, policy=str(theirs))
-    with pytest.raises(
-        UsageError, match=r"policy\.pt2 is a program of torch\.export, which may run code .*--trust-run"
-    ):
+    with pytest.raises(UsageError, match=r"policy\.pt2 is a program of torch\.export, which may run code .*--trust"):
         expand([entry], log_root=str(tmp_path / "mine"))
     assert not marker.exists()
-    (trusted,) = expand([entry], log_root=str(tmp_path / "mine"), trust_run=True)
+    (trusted,) = expand([entry], log_root=str(tmp_path / "mine"), trust=True)
     with suppress(Exception):
         open_policy(trusted, cartpole(), CPU)
     assert marker.exists(), "torch does not unpickle it any more: the refusal may go"
@@ -359,7 +357,6 @@ class Asked:
     """What decides on the device of a policy, on a machine with two GPUs."""
 
     environ: dict[str, str] = field(default_factory=dict)
-    device_id: int | None = None
     device: str | None = None
     of_job: str | None = None
     env_device: str = "cpu"
@@ -368,7 +365,7 @@ class Asked:
     def device_of_policy(self) -> torch.device:
         """The decision."""
         of_machine: dict[str, Any] = {"environ": self.environ, "env_device": self.env_device, "num_gpus": self.num_gpus}
-        return policy_device(job("zero", policy_device=self.of_job), self.device, self.device_id, **of_machine)
+        return policy_device(job("zero", policy_device=self.of_job), self.device, **of_machine)
 
 
 @pytest.mark.parametrize(
@@ -381,9 +378,10 @@ class Asked:
         (Asked(device="cuda:0", of_job="cpu", env_device="cuda:1"), "cuda:0"),
         (Asked(device="cuda", env_device="cuda:1"), "cuda:1"),
         (Asked(device="cuda"), "cuda:0"),
-        (Asked(device_id=0, device="cuda:1", of_job="cpu"), "cuda:0"),
-        (Asked(device_id=1), "cuda:1"),
-        (Asked(environ={"LOCAL_RANK": "1"}, device_id=0, device="cpu", of_job="cpu", env_device="cuda:1"), "cuda:1"),
+        (Asked(device="0", of_job="cpu"), "cuda:0"),
+        (Asked(device="1"), "cuda:1"),
+        (Asked(environ={"LOCAL_RANK": "1"}, device="0", of_job="cpu", env_device="cuda:1"), "cuda:1"),
+        (Asked(environ={"LOCAL_RANK": "1"}, device="cpu", of_job="cpu", env_device="cuda:1"), "cuda:1"),
         (Asked(environ={"LOCAL_RANK": "1"}, num_gpus=0), "cpu"),
     ],
 )
@@ -392,7 +390,7 @@ def test_the_device_of_a_policy(asked: Asked, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [Asked(device_id=2), Asked(device_id=-1), Asked(device="cuda:2"), Asked(device="gpu"), Asked(of_job="mps")]
+    "asked", [Asked(device="2"), Asked(device="-1"), Asked(device="cuda:2"), Asked(device="gpu"), Asked(of_job="mps")]
 )
 def test_a_device_that_is_not_there_is_refused(asked: Asked) -> None:
     with pytest.raises(UsageError, match="but the devices here are cpu, cuda:0, cuda:1: pass one"):

@@ -1,4 +1,4 @@
-"""The page in a real browser: its numbers are those of the results, and it loads nothing but films beside it."""
+"""The page in a real browser: its numbers are those of the results, and it loads nothing but videos beside it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EVIL = "<script>document.title = 'run'</script><img src=http://example.com/x onerror=\"document.title='run'\">&amp;"
 """As a name that a user chose."""
 
-FILMED = "a job #1%"
+WITH_VIDEO = "a job #1%"
 """Name whose characters mean something in an address."""
 
 
@@ -43,7 +43,7 @@ def write_output(out: Path) -> dict[str, Any]:
     """Write an output directory, its results and its report; return the results."""
     cartpole: dict[str, Any] = {"task": "Cartpole-Swingup", "policy": "/runs/a/checkpoints/000100/model.pt"}
     jobs = [
-        Job(name=FILMED, **cartpole),
+        Job(name=WITH_VIDEO, **cartpole),
         Job(name="second seed", seed=2, **cartpole),
         Job(name="varied", variation={"friction": [0.5, 1], "name": EVIL}, **cartpole),
         Job(name="a-control", task="Cartpole-Swingup", policy="zero"),
@@ -58,7 +58,7 @@ def write_output(out: Path) -> dict[str, Any]:
     failure = {"part": 0, "rank": 0, "host": "node", "error": f"Traceback\n{EVIL}", "time": "now"}
     (out / "failed").mkdir()
     JobFiles(out / "failed").failures.write_text(json.dumps(failure) + "\n", encoding="utf-8")
-    write_film(out / FILMED / "episode_000000.mp4")
+    write_video(out / WITH_VIDEO / "episode_000000.mp4")
     results = write_results(out)
     (out / "report.html").write_text(report_html(results, out), encoding="utf-8")
     return results
@@ -84,7 +84,7 @@ def write_episodes(out: Path, job: Job, returns: Sequence[float]) -> None:
     files.episodes.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def write_film(path: Path) -> None:
+def write_video(path: Path) -> None:
     writer = imageio_ffmpeg.write_frames(str(path), (32, 32), ffmpeg_log_level="error")
     writer.send(None)
     for _ in range(3):
@@ -174,15 +174,15 @@ def test_failed_jobs_show_the_last_line_of_their_error(visit: Visit) -> None:
 
 
 @needs_chromium
-def test_films_play(visit: Visit) -> None:
-    assert visit.page.locator("figcaption").all_inner_texts() == [FILMED]
-    assert visit.page.locator("video").evaluate("film => [film.videoWidth, film.error]") == [32, None]
+def test_videos_play(visit: Visit) -> None:
+    assert visit.page.locator("figcaption").all_inner_texts() == [WITH_VIDEO]
+    assert visit.page.locator("video").evaluate("video => [video.videoWidth, video.error]") == [32, None]
 
 
 @needs_chromium
-def test_nothing_but_the_page_and_its_films_is_loaded(visit: Visit) -> None:
-    report, film = (visit.out / name for name in ("report.html", f"{FILMED}/episode_000000.mp4"))
-    assert set(visit.requests) == {report.as_uri(), film.as_uri()}
+def test_nothing_but_the_page_and_its_videos_is_loaded(visit: Visit) -> None:
+    report, video = (visit.out / name for name in ("report.html", f"{WITH_VIDEO}/episode_000000.mp4"))
+    assert set(visit.requests) == {report.as_uri(), video.as_uri()}
 
 
 @needs_chromium

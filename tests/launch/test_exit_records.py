@@ -10,7 +10,6 @@ import pytest
 from shoal.errors import InterruptedRunError, TrainingFailedError, UsageError
 from shoal.launch.exit_records import (
     ExitRecord,
-    clear_exit_records,
     failure_of,
     first_failure,
     read_exit_records,
@@ -19,6 +18,7 @@ from shoal.launch.exit_records import (
     write_exit_record,
 )
 from shoal.plan.ranks import Rank
+from shoal.run_record import clear_exit_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,17 @@ def test_a_record_comes_back_as_it_was_written(run: RunDir) -> None:
     assert read_exit_records(run) == {1: record}
 
 
+def test_notes_of_an_exception_do_not_hide_what_it_says(run: RunDir) -> None:
+    """As PEP 678 has them: JAX adds some to everything that it raises."""
+    error = ValueError("wrong")
+    error.add_note("For simplicity, frames were removed.\nIn two lines.")
+    record = raised(error)
+    assert record.error == "ValueError: wrong"
+    assert "In two lines." in record.traceback
+    write_exit_record(run, record)
+    assert str(failure_of(read_exit_records(run)[1])) == "Rank 1 on " + record.host + " failed: ValueError: wrong"
+
+
 def test_a_record_appears_whole(run: RunDir) -> None:
     write_exit_record(run, raised(ValueError("wrong")))
     assert [path.name for path in run.ranks_dir.iterdir()] == ["rank_00001.json"]
@@ -74,7 +85,7 @@ def test_records_of_an_earlier_launch_are_removed(run: RunDir) -> None:
     assert read_exit_records(run) == {}
 
 
-@pytest.mark.parametrize("name", ["rank_00001.stacks.txt", "rank_00001.lost.npz"])
+@pytest.mark.parametrize("name", ["rank_00001.stacks.txt", "rank_00001.diverged.npz"])
 def test_stacks_and_lost_environments_of_earlier_launches_are_kept_beside_each_other(run: RunDir, name: str) -> None:
     for launch in ("first", "second"):
         (run.ranks_dir / name).write_text(launch, encoding="utf-8")

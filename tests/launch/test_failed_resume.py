@@ -52,13 +52,16 @@ class Mine(arm_task.Arm):
 
     @classmethod
     def build_model(cls, config):
+        return mujoco.MjModel.from_xml_path(config.robot)
+
+    def allocate(self):  # In workers; the plan builds the model alone.
         started = Path(os.environ.get("SHOAL_TEST_STARTED", "none"))
         if started.is_dir():
             (started / os.environ.get("RANK", "0")).write_text(str(os.getpid()), encoding="utf-8")
             while True:
                 threading.Event().wait(0.1)  # A signal that comes just before signal.pause() would not end it.
         {fault}
-        return mujoco.MjModel.from_xml_path(config.robot)
+        super().allocate()
 """
 """An arm whose model is a file, and that waits while it starts where it is asked to."""
 
@@ -127,7 +130,7 @@ def train(where: Path, workers: str) -> Trained:
     run_dir = RunDir(ended.run)
     shutil.rmtree(run_dir.checkpoint_dir(3))
     run_dir.unfinished_dir(4).mkdir()
-    (run_dir.ranks_dir / "rank_00000.lost.npz").write_bytes(b"what led to it")
+    (run_dir.ranks_dir / "rank_00000.diverged.npz").write_bytes(b"what led to it")
     (run_dir.ranks_dir / "rank_00000.stacks.txt").write_bytes(b"where it hung")
     shutil.copytree(run_dir.path, where / "untouched")
     return Trained(where, workers, run_dir.path)
@@ -261,7 +264,7 @@ def test_a_worker_that_is_killed_while_it_starts_leaves_the_run_as_it_was(traine
 @MODES
 def test_then_a_resume_goes_on_as_if_none_had_failed(trained: Trained) -> None:
     ranks = trained.run / "ranks"  # Failed launches have made room for their own.
-    assert (ranks / "launch_1_rank_00000.lost.npz").read_bytes() == b"what led to it"
+    assert (ranks / "launch_1_rank_00000.diverged.npz").read_bytes() == b"what led to it"
     assert (ranks / "launch_1_rank_00000.stacks.txt").read_bytes() == b"where it hung"
     ended = trained.resume("--env.robot", str(trained.where / "same.xml"), "--env.rewards.reach.weight", "1.0")
     assert ended.code == 0, ended.stdout + ended.stderr

@@ -233,6 +233,8 @@ def test_the_record_names_the_rank_that_torchrun_lost(failed: Failed) -> None:
     if failed.fault.task == "Raises":
         assert ended["exit_code"] == 1
         assert f"Rank {failed.fault.rank} on " in ended["last_line"]
+        torchruns = failed.ended.stderr.partition("ChildFailedError")[2]
+        assert f"TrainingFailedError: {ended['last_line']}" in torchruns  # By its TORCHELASTIC_ERROR_FILE.
     else:
         assert ended["exit_code"] == 75
         assert f"ank {failed.fault.rank} on " in ended["last_line"]

@@ -1,4 +1,4 @@
-"""How gloo behaves between machines: what it has to be told, which address it takes, when it notices that one is lost.
+"""How gloo behaves between nodes: what it has to be told, which address it takes, when it notices that one is lost.
 
 These are facts of torch on which the design leans; a release that changes them is noticed here.
 """
@@ -30,14 +30,14 @@ FOR_EVER = 10**9
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Two machines with addresses of both kinds."""
+    """Two nodes with addresses of both kinds."""
     with machines(tmp_path_factory.mktemp("two"), "north", "south", logins=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Two machines that take their own names for 127.0.1.1."""
+    """Two nodes that take their own names for 127.0.1.1."""
     with machines(tmp_path_factory.mktemp("debian"), "north", "south", debian=True, logins=False) as made:
         yield made
 
@@ -45,7 +45,7 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 def start_ranks(
     made: Machines, address: str, environ: dict[str, str], *, timeout_s: float = 60, times: int = 0
 ) -> list[RunningThere]:
-    """Start a rank on each machine."""
+    """Start a rank on each node."""
     words = [sys.executable, str(PEER)]
     return [
         machine.start_plain([*words, str(rank), address, str(timeout_s), str(times)], environ=environ)

@@ -36,7 +36,7 @@ IN_TIME_S = STALL_S + 15.0
 
 @contextmanager
 def training(made: Machines, *flags: str) -> Iterator[RunningThere]:
-    """A training on two machines that has done its first iteration."""
+    """A training on two nodes that has done its first iteration."""
     running = made.launcher.start((*SWINGUP, *AB, *FOR_EVER, "--stall-timeout", str(STALL_S), *flags), made.shared)
     running.read_until("[1/")
     yield running
@@ -44,7 +44,7 @@ def training(made: Machines, *flags: str) -> Iterator[RunningThere]:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Machines]:
-    """Two machines and the launcher, to be changed."""
+    """Two nodes and the launcher, to be changed."""
     with machines(tmp_path, "a", "b") as made:
         yield made
 
@@ -67,7 +67,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ended, Machines]]:
-    """The same two workers on two machines, which know themselves as 127.0.1.1, as on Debian."""
+    """The same two workers on two nodes, which know themselves as 127.0.1.1, as on Debian."""
     with machines(tmp_path_factory.mktemp("apart"), "a", "b", debian=True) as made:
         yield made.launcher.start((*SWINGUP, *LENGTH, *AB), made.shared).end(), made
 
@@ -86,7 +86,7 @@ def test_the_record_tells_of_the_machines(apart: tuple[Ended, Machines]) -> None
     ended, made = apart
     plan = ended.record["plan"]
     assert (plan["launch_mode"], plan["backend"], plan["world_size"], plan["seeds"]) == ("spawned", "gloo", 2, [42, 43])
-    assert plan["machines"] == ["a: cpu", "b: cpu"]
+    assert plan["nodes"] == ["a: cpu", "b: cpu"]
     assert plan["interfaces"] == ["a: eth0", "b: eth0"]
     assert plan["rendezvous"] == made["a"].address
     assert ended.record["host"] == "launcher"
@@ -133,7 +133,7 @@ def test_one_worker_on_one_other_machine_learns_what_it_would_here(tmp_path: Pat
 def assert_lost(ended: Ended, seconds: float, how: str) -> None:
     """Machine b was lost, and told of in time."""
     assert ended.code == 75, ended.stdout + ended.stderr
-    assert re.search(rf"^Error: Lost host b \(rank 1\) in .*: {how}", ended.last_line)
+    assert re.search(rf"^Error: Lost node b \(rank 1\) in .*: {how}", ended.last_line)
     assert ended.last_line.endswith(" start it again.")
     assert f"Error: {ended.record['ended']['last_line']}" == ended.last_line
     assert seconds < IN_TIME_S
@@ -175,16 +175,17 @@ def test_a_machine_without_power_is_told_of_in_time_and_the_training_goes_on_wit
     pair["b"].power_off()
     ended = running.end()
     assert ended.code == 0, ended.stdout + ended.stderr
-    assert re.search(r"^Lost host b \(rank 1\) in ", ended.stdout, re.MULTILINE)
-    assert "Host b cannot be reached by ssh (" in ended.stdout
+    assert re.search(r"^Lost node b \(rank 1\) in ", ended.stdout, re.MULTILINE)
+    assert "Node b cannot be reached by ssh (" in ended.stdout
     assert "Going on with 1 of 2 workers, 16 environments each: 16 in all, 32 before." in ended.stdout
     assert [row["iteration"] for row in ended.rows] == list(range(1, 13))
     first, second = json.loads((ended.run / "run.json").read_text(encoding="utf-8"))["launches"]
     assert (first["ended"]["exit_code"], second["ended"]["exit_code"]) == (75, 0)
-    assert second["plan"]["machines"] == ["a: cpu"]
+    assert second["plan"]["nodes"] == ["a: cpu"]
     assert pair["a"].left_processes() == []
 
 
+@pytest.mark.soak
 def test_a_rank_that_is_killed_there_is_named_with_its_machine(pair: Machines) -> None:
     environ = {"SHOAL_TEST_FAULTY_RANK": "1"}
     ended = pair.launcher.start((*TRAIN, f"{FAULTY}:Dies", *SMALL, *AB), pair.shared, environ).end()
@@ -207,7 +208,7 @@ def test_ranks_whose_launcher_is_killed_save_and_go_on_all_machines(pair: Machin
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("remote.node_agent", r"Lost host b \(rank 1\) in .*: its connection ended"),
+        ("remote.node_agent", r"Lost node b \(rank 1\) in .*: its connection ended"),
         ("torchrunx_patch", r"Lost torchrunx's agent on b, which keeps the workers \(killed by SIGKILL\)\."),
     ],
 )
@@ -315,12 +316,12 @@ def test_machines_that_differ_are_refused_key_by_key(pair: Machines) -> None:
     ended = pair.launcher.start(words, pair.shared, {"PYTHONPATH": f"{own}/site"}).end()
     assert ended.code == 2, ended.stdout + ended.stderr
     assert ended.stderr.splitlines() == [
-        f"Host b: rsl-rl-lib is 5.4.2 there and {version('rsl-rl-lib')} here.",
-        "Host b: 1 file of shoal differs: learn/rsl_rl/ppo.py.",
-        f"Host b: 1 file of the task differs: {own}/helper.py.",
+        f"Node b: rsl-rl-lib is 5.4.2 there and {version('rsl-rl-lib')} here.",
+        "Node b: 1 file of shoal differs: learn/rsl_rl/ppo.py.",
+        f"Node b: 1 file of the task differs: {own}/helper.py.",
         (
-            "Error: Host b differs from launcher, where this was started, in what is listed above: install the same "
-            "versions and the same code on all machines, or let them share one directory."
+            "Error: Node b differs from launcher, where this was started, in what is listed above: install the same "
+            "versions and the same code on all nodes, or let them share one directory."
         ),
     ]
     assert ended.runs == []
@@ -344,7 +345,7 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert refused(pair, "--hosts", "a", "nowhere") == (
         2,
         (
-            "Error: Host nowhere is not known to ssh (ssh: Could not resolve hostname nowhere: Temporary failure in "
+            "Error: Node nowhere is not known to ssh (ssh: Could not resolve hostname nowhere: Temporary failure in "
             "name resolution): pass an address, or a name that DNS or ssh's files know."
         ),
     )
@@ -352,7 +353,7 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert refused(pair) == (
         2,
         (
-            "Error: Host b has a host key that is not known here (Host key verification failed): run `ssh b` once to "
+            "Error: Node b has a host key that is not known here (Host key verification failed): run `ssh b` once to "
             "accept it."
         ),
     )
@@ -361,7 +362,7 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert refused(pair) == (
         2,
         (
-            "Error: Host b refused the login (root@b: Permission denied (publickey)): let `ssh b true` work without a "
+            "Error: Node b refused the login (root@b: Permission denied (publickey)): let `ssh b true` work without a "
             "password, by a key in ~/.ssh/authorized_keys there."
         ),
     )
@@ -370,8 +371,8 @@ def test_each_trouble_with_a_login_has_its_own_sentence(pair: Machines) -> None:
     assert refused(pair) == (
         2,
         (
-            "Error: Host b has another host key than the one that is known, so it may not be that machine: if it was "
-            "installed anew, run `ssh-keygen -R b`, and `ssh b` once to accept the new key."
+            "Error: Node b has another host key than the one that is known, so it may not be that machine: if it was "
+            "reinstalled, run `ssh-keygen -R b`, and `ssh b` once to accept the new key."
         ),
     )
     assert_nothing_is_left(pair)
@@ -383,14 +384,14 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
     assert (code, line) == (
         2,
         (
-            "Error: Host a has no directory /tmp/only-here (No such file or directory): have the project at the same "
+            "Error: Node a has no directory /tmp/only-here (No such file or directory): have the project at the same "
             "path everywhere."
         ),
     )
     assert refused(pair, *AB, "--interface", "eth7") == (
         2,
         (
-            "Error: --interface eth7 was asked for, but host a has no such interface that is up and has an address: "
+            "Error: --interface eth7 was asked for, but node a has no such interface that is up and has an address: "
             "pass one of eth0."
         ),
     )
@@ -400,7 +401,7 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
     assert refused(pair) == (
         2,
         (
-            f"Error: Host a has rank 0, which writes the run, but does not see {logs}: pass --log-root with a "
+            f"Error: Node a has rank 0, which writes the run, but does not see {logs}: pass --log-root with a "
             "directory that it shares with this machine, or start training there."
         ),
     )
@@ -408,7 +409,7 @@ def test_each_trouble_with_a_machine_has_its_own_sentence(pair: Machines) -> Non
     assert refused(pair) == (
         75,
         (
-            "Error: Host b cannot be reached by ssh (ssh: connect to host b port 22: No route to host): see that it is "
+            "Error: Node b cannot be reached by ssh (ssh: connect to host b port 22: No route to host): see that it is "
             "up, and try again."
         ),
     )
@@ -421,7 +422,7 @@ def test_machines_that_cannot_reach_each_other_are_refused(pair: Machines) -> No
             pair[machine].run(("ip", "route", "add", "blackhole", address))
     code, line = refused(pair)
     assert code == 2
-    assert line.startswith("Error: Host b cannot connect to host a, where the workers meet (tried ")
+    assert line.startswith("Error: Node b cannot connect to node a, where the workers meet (tried ")
     assert all(address in line for address in (pair["a"].address, pair["a"].address6))
 
 
@@ -430,5 +431,5 @@ def test_a_machine_that_accepts_and_then_says_nothing_is_not_waited_for_for_ever
     pair["b"].stop_server()
     code, line = refused(pair)
     assert code == 75
-    assert line.startswith("Error: Host b cannot be reached by ssh (")
+    assert line.startswith("Error: Node b cannot be reached by ssh (")
     assert " timed out" in line

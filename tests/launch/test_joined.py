@@ -11,9 +11,8 @@ import pytest
 from torch.distributed import HashStore
 
 from shoal.errors import UsageError
-from shoal.launch.modes import share_run_dir
-from shoal.launch.rendezvous import Rendezvous
-from shoal.launch.signed_store import SignedStore
+from shoal.launch.joined import share_run_dir
+from shoal.launch.rendezvous import Rendezvous, SignedStore
 from shoal.plan.ranks import Rank
 
 
@@ -24,7 +23,7 @@ def all_ranks(make: object) -> list[Path | Exception]:
     def be(number: int) -> None:
         rank = Rank(rank=number, local_rank=number, world_size=2, local_world_size=2)
         try:
-            received[number] = share_run_dir(store, rank, make)  # pyright: ignore[reportArgumentType]
+            received[number] = share_run_dir(store, rank, 5.0, make)  # pyright: ignore[reportArgumentType]
         except Exception as error:  # noqa: BLE001  Whatever a rank learns.
             received[number] = error
 

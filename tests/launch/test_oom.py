@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import FAULTY, SMALL, TRAIN, run
 
-from shoal.launch import processes
-from shoal.launch.processes import count_oom_kills, oom_verdict
+from shoal.launch import node
+from shoal.launch.node import count_oom_kills, oom_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "vmstat"
     file.write_text("nr_free_pages 17\noom_kill 4\n", encoding="utf-8")
-    monkeypatch.setattr(processes, "_MACHINE", file)
+    monkeypatch.setattr(node, "_MACHINE", file)
     return file
 
 
@@ -38,7 +38,7 @@ def group(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     else:
         (directory / "memory.events").write_text("low 0\noom 9\noom_kill 7\noom_group_kill 0\n", encoding="utf-8")
         (directory / "memory.max").write_text(f"{2**31}\n", encoding="utf-8")
-    monkeypatch.setattr(processes, "control_groups", lambda _controller: [directory])
+    monkeypatch.setattr(node, "control_groups", lambda _controller: [directory])
     return directory
 
 
@@ -69,7 +69,7 @@ def test_a_kill_elsewhere_on_the_machine_is_told_as_that(machine: Path) -> None:
 
 def test_where_the_kernel_tells_nothing_it_is_a_guess(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.unlink()
-    monkeypatch.setattr(processes, "control_groups", lambda _controller: [machine.parent / "no group"])
+    monkeypatch.setattr(node, "control_groups", lambda _controller: [machine.parent / "no group"])
     assert oom_verdict(count_oom_kills()) == " (the kernel does that when memory runs out)"
 
 

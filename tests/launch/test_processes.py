@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.processes import RankWatch, signal_all
+from shoal.launch.node import RankWatch
+from shoal.launch.reaper import signal_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 RANK = """
 import sys
 from pathlib import Path
-from shoal.launch.processes import life_file
+from shoal.launch.reaper import life_file
 from shoal.launch.reaper import lock_with_pid
 lock_with_pid(life_file(Path(sys.argv[1]), int(sys.argv[2])))
 print("alive", flush=True)

@@ -17,8 +17,8 @@ from shoal.signals import StopRequests
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shoal.plan.launch import Plan
     from shoal.plan.rundir import RunDir
-    from shoal.plan.spec import WorkerSpec
 
 RANK = Rank(rank=1, local_rank=1, world_size=2, local_world_size=2)
 
@@ -30,9 +30,9 @@ def run(run_dir: RunDir) -> RunDir:
 
 
 def failure(error: BaseException, run: RunDir, scratch: Path | None = None, **more: Any) -> tuple[Any, ExitRecord]:
-    """The error that rank 1 raises when its specification cannot be loaded because of `error`, and its exit record."""
+    """The error that rank 1 raises when its plan cannot be loaded because of `error`, and its exit record."""
 
-    def load() -> WorkerSpec:
+    def load() -> Plan:
         raise error
 
     with pytest.raises(ShoalError) as caught:

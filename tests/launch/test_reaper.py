@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.commands import wait_until
 
-from shoal.launch.reaper import marked, reaped_scratch, sweep_abandoned
+from shoal.launch.reaper import OWNER, marked, reaped_scratch, sweep_abandoned
 from shoal.timing import REAPER_SAVE_S
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ with reaped_scratch() as scratch:
 RANK = """
 import signal, sys, time
 from pathlib import Path
-from shoal.launch.processes import life_file
+from shoal.launch.reaper import life_file
 from shoal.launch.reaper import lock_with_pid
 scratch = Path(sys.argv[1])
 def save(*_):
@@ -104,12 +104,13 @@ def test_after_an_orderly_end_neither_reaper_nor_directory_is_left(temporary: Pa
 
 
 def test_what_launches_left_that_were_killed_with_their_reapers_is_swept_by_the_next(temporary: Path) -> None:
-    abandoned, foreign = temporary / "shoal-abandoned", temporary / "shoal-of-no-launch"
-    for directory in (abandoned, foreign):
+    abandoned, notes = temporary / "shoal-abandoned", temporary / "shoal-notes"
+    for directory in (abandoned, notes):
         directory.mkdir()
-    (abandoned / "owner").touch()
+    (abandoned / OWNER).touch()
+    (notes / "owner").touch()  # A user's own.
     with reaped_scratch() as scratch:
-        assert sorted(temporary.iterdir()) == sorted([foreign, scratch])
+        assert sorted(temporary.iterdir()) == sorted([notes, scratch])
         sweep_abandoned(temporary)
         assert scratch.exists()
 

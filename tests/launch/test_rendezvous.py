@@ -21,12 +21,13 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.modes import _share_spec
-from shoal.launch.rendezvous import Rendezvous
-from shoal.launch.signed_store import SECRET, SignedStore
+from shoal.launch.joined import _share_plan, find_network, receive
+from shoal.launch.reaper import OWNER
+from shoal.launch.rendezvous import SECRET, Rendezvous, SignedStore
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
-from shoal.plan.spec import TrainSpec
+from shoal.plan.received import to_json
+from shoal.plan.training import TrainPlan
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -36,16 +37,16 @@ FIRST, SECOND = (Rank(rank=rank, local_rank=rank, world_size=2, local_world_size
 DISTANT = Rank(rank=0, local_rank=0, world_size=2, local_world_size=1)
 
 
-def job(**changes: Any) -> TrainSpec:
-    """A job as a rank has planned it."""
+def job(**changes: Any) -> TrainPlan:
+    """A training as a rank has planned it."""
     config = registry.resolve("Cartpole-Swingup").defaults()
-    return TrainSpec(
+    return TrainPlan(
         config=replace(config, **changes),
-        run_dir="/run",
+        launch_mode="joined",
         nodes=(NodePlan(devices=("cpu",) * 2),),
         world_size=2,
         backend="gloo",
-        num_envs=8,
+        run_dir="/run",
     )
 
 
@@ -54,9 +55,9 @@ def job(**changes: Any) -> TrainSpec:
 
 def impostor(**config: Any) -> SignedStore:
     """The store of a program that poses as rank 0, with these values in its configuration."""
-    store, plain = HashStore(), json.loads(job().to_json())
+    store, plain = HashStore(), json.loads(to_json(job()))
     plain["config"] |= config
-    store.set("shoal/spec", json.dumps(plain))
+    store.set("shoal/plan", json.dumps(plain))
     return SignedStore(store, None)
 
 
@@ -64,7 +65,7 @@ def test_a_task_that_was_not_typed_is_refused_before_it_is_imported(tmp_path: Pa
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"Rank 0 would import '.*evil.py:X' \(task\), which this rank"):
-        _share_spec(impostor(task=f"{evil}:X"), SECOND, job())
+        _share_plan(impostor(task=f"{evil}:X"), SECOND, job())
     assert not (tmp_path / "ran").exists()
 
 
@@ -73,11 +74,26 @@ def test_a_class_that_was_not_typed_is_refused(name: str) -> None:
     agent = to_plain(job().config.agent)
     agent["actor"]["class_name"] = name
     with pytest.raises(UsageError, match=rf"Rank 0 would import '{name}' \(agent.actor.class_name\), which this rank"):
-        _share_spec(impostor(agent=agent), SECOND, job())
+        _share_plan(impostor(agent=agent), SECOND, job())
 
 
 def test_numbers_are_taken_from_rank_0() -> None:
-    assert _share_spec(impostor(seed=7), SECOND, job()).config.seed == 7
+    assert _share_plan(impostor(seed=7), SECOND, job()).config.seed == 7
+
+
+def test_ranks_that_rank_0_leaves_waiting_name_what_they_wait_for() -> None:
+    store = SignedStore(HashStore(), None)
+    with pytest.raises(WorkerLostError, match=r"^Rank 0 has not sent its plan within 0 s: see its own output\."):
+        receive(store, "shoal/plan", 0.2, "its plan")
+    store.set("shoal/plan", "{}")
+    assert receive(store, "shoal/plan", 0.2, "its plan") == "{}"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", socket.gethostname()])
+def test_nodes_of_one_machine_reach_each_other_without_waiting_for_another_address(host: str) -> None:
+    """Two agents of torchrun, or containers with the host's network."""
+    found = find_network(Rendezvous(host, 1, "0/2"), None, DISTANT, None)
+    assert found["GLOO_SOCKET_IFNAME"] in dict(socket.if_nameindex()).values()
 
 
 # One machine
@@ -157,7 +173,7 @@ def test_a_directory_that_others_can_enter_is_refused_by_all(one: Rendezvous, tm
 def test_a_directory_that_a_killed_task_left_is_not_taken_for_that_of_rank_0(one: Rendezvous) -> None:
     assert one.directory is not None
     one.directory.mkdir(mode=0o700)
-    (one.directory / "owner").touch()
+    (one.directory / OWNER).touch()
     with pytest.raises(WorkerLostError, match="Rank 0 has not made"):
         one.open(SECOND, 0.2)
     one.open(FIRST, 1)
@@ -165,12 +181,12 @@ def test_a_directory_that_a_killed_task_left_is_not_taken_for_that_of_rank_0(one
     one.close(FIRST)
 
 
-# Several machines
+# Several nodes
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Rendezvous:
-    """Where a task on each of two machines meet, with a disk that they share."""
+    """Where a task on each of two nodes meet, with a disk that they share."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environ = task_environment(0, 0, 0, hosts="a[1-2]", tasks_per_node="1(x2)", tasks=2)
@@ -202,10 +218,10 @@ def test_what_another_program_writes_into_the_store_is_refused(two: Rendezvous, 
     assert isinstance(second, SignedStore)
     (secret,) = (tmp_path / "logs").iterdir()
     assert secret.stat().st_mode & 0o777 == 0o600
-    first.set("shoal/spec", "of rank 0")
-    assert second.get("shoal/spec") == b"of rank 0"
+    first.set("shoal/plan", "of rank 0")
+    assert second.get("shoal/plan") == b"of rank 0"
     attacker = TCPStore(two.host, two.port, is_master=False)
-    for key, theirs in (("shoal/spec", "theirs"), ("shoal/run_dir", first.raw.get("shoal/spec").decode())):
+    for key, theirs in (("shoal/plan", "theirs"), ("shoal/run_dir", first.raw.get("shoal/plan").decode())):
         PrefixStore(f"shoal/{two.attempt}", attacker).set(key, theirs)
         with pytest.raises(UsageError, match=f"holds a '{key}' that none of them has signed"):
             second.get(key)
@@ -218,7 +234,7 @@ def test_what_another_program_writes_into_the_store_is_refused(two: Rendezvous, 
 def test_a_program_that_has_taken_the_port_first_is_not_talked_to(
     two: Rendezvous, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.launch.signed_store.SHARED_DISK_S", 0.2)
+    monkeypatch.setattr("shoal.launch.rendezvous.SHARED_DISK_S", 0.2)
     attacker = TCPStore(two.host, two.port, is_master=True, wait_for_workers=False)
     with pytest.raises(UsageError, match="with the secret of this step, is not to be seen here"):
         two.open(SECOND, 5)

@@ -113,6 +113,21 @@ def test_pauses_double_up_to_a_minute(run_dir: RunDir) -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
+def test_a_restart_waits_once_for_the_memory_of_the_worker_that_was_lost(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[TrainPlan] = []
+    monkeypatch.setattr("shoal.launch.restarts.wait_for_memory", lambda plan, _gpus, _refuse: waited.append(plan))
+    monkeypatch.setattr(Restarts, "pause_s", 0.0)
+    story = Story(run_dir, "--gpu-ids None --max-restarts 9")
+    story.restarts.pause(run_dir, story.stop)
+    assert waited == []  # The first launch.
+    plan = story.lose()
+    for _ in range(2):
+        story.restarts.pause(run_dir, story.stop)
+    assert waited == [plan]
+
+
 def test_a_signal_ends_the_pause_and_the_run(run_dir: RunDir) -> None:
     story = Story(run_dir, "--gpu-ids None --max-restarts 9")
     for _ in range(8):
@@ -175,8 +190,17 @@ def test_a_total_of_environments_is_kept_if_it_divides(
     story = Story(run_dir, f"{words} --agent.algorithm.num-mini-batches 1")
     story.lose(rank=2)
     plan = story.lose(rank=2)
-    assert (plan.world_size, plan.num_envs) == (workers - 1, each)
+    assert (plan.world_size, plan.config.num_envs) == (workers - 1, each)
     assert told in story.listener.lines[-1]
+
+
+def test_a_learner_that_cannot_use_the_samples_of_fewer_workers_is_not_started_again(run_dir: RunDir) -> None:
+    """Groups of two fill the two environments of each of three workers, but not the three of each of two."""
+    words = "--gpu-ids None --nproc-per-node 3 --max-restarts 2 --min-workers 1 --num-envs-total 6"
+    story = Story(run_dir, f"{words} --learner grpo --agent.group-size 2")
+    assert story.lose(rank=2).config.num_envs == 2
+    with pytest.raises(WorkerLostError, match=r"It was not started again: with 2 workers, --agent\.group-size 2 was"):
+        story.lose(rank=2)
 
 
 def test_a_rank_gives_up_its_place_only_when_it_is_lost_twice_without_progress(run_dir: RunDir) -> None:
@@ -217,7 +241,7 @@ def without(gpus: VisibleGpus, index: int) -> VisibleGpus:
     return replace(gpus, gpus=tuple(replace(gpu, index=place) for place, gpu in enumerate(left)))
 
 
-# Several machines -----------------------------------------------------------------------------------------------------
+# Several nodes -----------------------------------------------------------------------------------------------------
 
 
 class FarStory(Story):
@@ -250,7 +274,7 @@ class FarStory(Story):
         if self.trouble is not None:
             raise self.trouble
         for host in sorted(self.away):
-            on_missing(WorkerLostError(f"Host {host} is away."))
+            on_missing(WorkerLostError(f"Node {host} is away."))
         there = [host for host in config.hosts if host not in self.away]
         gpus = {host: [gpu for gpu in (f"GPU-{host}0", f"GPU-{host}1") if gpu != self.gone] for host in there}
         plans = tuple(
@@ -275,7 +299,7 @@ def test_a_machine_that_is_away_is_left_out_and_taken_back(run_dir: RunDir) -> N
     story.away = {"a"}
     plan = story.lose(rank=None)
     assert (hosts_of(plan), plan.world_size, plan.rendezvous) == (["b2", "c2"], 4, "address of b")
-    assert "Host a is away." in story.listener.lines
+    assert "Node a is away." in story.listener.lines
     assert story.listener.lines[-1].startswith("Going on with 4 of 6 workers, ")
     story.save(1)
     story.away = set()
@@ -288,15 +312,15 @@ def test_a_machine_that_is_away_is_left_out_and_taken_back(run_dir: RunDir) -> N
 def test_with_too_few_machines_left_it_is_not_started_again(run_dir: RunDir, flags: str, least: int) -> None:
     story = FarStory(run_dir, f"--max-restarts 1 {flags}")
     story.away = {"b"}
-    said = rf"It was not started again: 4 of 6 workers are left, and {least} are needed\. Host b is away\.$"
+    said = rf"It was not started again: 4 of 6 workers are left, and {least} are needed\. Node b is away\.$"
     with pytest.raises(WorkerLostError, match=said):
         story.lose(rank=None)
 
 
 def test_machines_that_refuse_now_are_told_of(run_dir: RunDir) -> None:
     story = FarStory(run_dir, "--max-restarts 1 --min-workers 1")
-    story.trouble = UsageError("Host b differs.")
-    with pytest.raises(WorkerLostError, match=r"0 of 6 workers are left, and 1 are needed\. Host b differs\.$"):
+    story.trouble = UsageError("Node b differs.")
+    with pytest.raises(WorkerLostError, match=r"0 of 6 workers are left, and 1 are needed\. Node b differs\.$"):
         story.lose(rank=None)
 
 

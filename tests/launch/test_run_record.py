@@ -13,13 +13,13 @@ import pytest
 from support.saved import write_checkpoint
 from support.stories import plan_of
 
-from shoal.cli.parse import parse_play, parse_train
+from shoal.cli.parse import parse, parse_train
 from shoal.errors import UsageError
-from shoal.launch.run_record import make_log_dir, make_run_dir, record_launch
 from shoal.learn.run_json import record_end, write_launch
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED
 from shoal.plan.rundir import RunDir
+from shoal.run_record import make_log_dir, make_run_dir, record_launch
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
     model = moved.checkpoint_dir(1) / "model.pt"
     model.parent.mkdir()
     model.touch()
-    played = parse_play(["Quadruped-Velocity-Flat", "--checkpoint", str(model)], program="play").env
+    played = parse("play", ["Quadruped-Velocity-Flat", "--checkpoint", str(model)])[0].env
     again = parse_train(["--config", str(moved.train_yaml)])
     for env in (played, again.env):
         assert isinstance(env, RobotConfig)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from typing import TYPE_CHECKING
 
@@ -88,6 +87,20 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_hangs(tmp_path: Path, mon
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
+def test_ctrl_c_before_the_first_iteration_ends_at_once_and_leaves_no_run(tmp_path: Path) -> None:
+    """In process, where the signal used to wait for an iteration, and an untrained checkpoint was the newest."""
+    running = start((*TRAIN, *SWINGUP), tmp_path)
+    running.read_until("Building environments")
+    running.signal_all(signal.SIGINT)
+    ended = running.end()
+    assert ended.code == 130, ended.stderr
+    assert ended.seconds_after_signal < AT_ONCE_S
+    assert ended.stderr == "Error: SIGINT ended the run at once. It has no checkpoint yet: start it again.\n"
+    assert ended.stdout.rstrip().endswith("was removed: nothing was learned.")
+    assert list(running.log_root.glob("*/*")) == []
+    assert (ended.left_processes, ended.left_files) == ([], [])
+
+
 def test_ctrl_c_while_the_workers_start_ends_at_once_and_quietly(tmp_path: Path) -> None:
     running = start((*TRAIN, *SWINGUP, *SPAWNED), tmp_path)
     running.read_until("Run directory")
@@ -98,8 +111,7 @@ def test_ctrl_c_while_the_workers_start_ends_at_once_and_quietly(tmp_path: Path)
     assert ended.code == 130
     assert ended.seconds_after_signal < SOON_S
     assert ended.stderr == "Error: SIGINT ended the run at once. It has no checkpoint yet: start it again.\n"
-    (launch,) = json.loads((ended.run / "run.json").read_text(encoding="utf-8"))["launches"]
-    assert launch["ended"]["exit_code"] == 130
+    assert list(running.log_root.glob("*/*")) == []  # Nothing was learned.
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 

@@ -28,7 +28,7 @@ STALL = 60.0
         (
             cut,
             NODE_SILENCE_S + 15,
-            r"Lost host n3 \(rank 24, .*31\) in rollout \(iteration 3\): it was silent for 30 s",
+            r"Lost node n3 \(rank 24, .*31\) in rollout \(iteration 3\): it was silent for 30 s",
         ),
         (deadlock, STALL + 15, "all 1024 ranks only wait"),
     ],

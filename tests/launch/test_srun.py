@@ -59,7 +59,8 @@ def test_scancel_reaches_all_tasks_and_ends_them_with_a_checkpoint(training: Run
     assert (ended.left_processes, ended.left_files) == ([], [])
 
 
-@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_task_that_is_killed_is_named_by_the_other(training: Running, lost: int) -> None:
     """Also when it is rank 0, which keeps the store: the exit code of srun is the highest."""
     training.signal_process(task_of(training, lost), signal.SIGKILL)
@@ -127,6 +128,22 @@ def test_a_refusal_of_the_first_machine_reaches_the_other(tmp_path: Path) -> Non
         assert first.last_line.removeprefix("Error: ") in second.last_line
         assert second.last_line.startswith("Error: Rank 0 on a1 refuses: GPU 7 was asked for, but ")
         assert made.left_processes() == []
+
+
+@pytest.mark.soak
+def test_a_refusal_of_the_second_task_reaches_a_first_one_that_starts_later(tmp_path: Path) -> None:
+    """And ends both with exit code 2: with another, the job script would requeue for ever."""
+    script = tmp_path / "task.sh"
+    words = " ".join([*TRAIN, *BALANCE])
+    script.write_text(
+        f'if ((SLURM_PROCID == 0)); then sleep 12; else set -- "$@" --gpu-ids 7; fi; exec {words} "$@"\n',
+        encoding="utf-8",
+    )
+    ended = run(("srun", "bash", str(script)), tmp_path / "where", batch_environment(tmp_path / "slurm"))
+    assert ended.code == 2, ended.stdout + ended.stderr
+    assert ended.stderr.count("GPU 7 was asked for, but ") == 2
+    assert "Error: Rank 1 on " in ended.stderr
+    assert (ended.left_processes, ended.left_files) == ([], [])
 
 
 def submit(where: Path, slurm: dict[str, str], *flags: str) -> Running:

@@ -1,4 +1,4 @@
-"""The errors of ssh's messages, and the variables that are sent to another machine: tables, without a network."""
+"""The errors of ssh's messages, and the variables that are sent to another node: tables, without a network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD_FILE = "/c: line 1: Bad configuration option: x\n/c: terminating, 1 bad conf
         (255, STRICT, 2, "has a host key that is not known here"),
         (255, "me@b: Permission denied (publickey,password).", 2, "refused the login (me@b: Permission"),
         (255, "Received disconnect from b: Too many authentication failures", 2, "refused the login ("),
-        (255, BAD_FILE, 2, "asked for host b"),
+        (255, BAD_FILE, 2, "asked for node b"),
         (91, "No such file or directory", 2, f"has no directory {Path.cwd()} (No such file or directory)"),
         (127, "sh: 1: exec: /x/python: not found", 2, f"has no Python at {sys.executable} (sh: 1: exec:"),
         (126, "Permission denied", 2, f"has no Python at {sys.executable} ("),

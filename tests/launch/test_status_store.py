@@ -1,4 +1,4 @@
-"""What ranks of several machines learn of each other through a store, and when they do not reach it any more."""
+"""What ranks of several nodes learn of each other through a store, and when they do not reach it any more."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from support.commands import wait_until
 from torch.distributed import HashStore
 
 from shoal.heartbeat import Beat
-from shoal.launch import modes, status_store
+from shoal.launch import joined, status_store
 from shoal.launch.exit_records import ExitRecord
-from shoal.launch.signed_store import SignedStore
+from shoal.launch.rendezvous import SignedStore
 from shoal.launch.status_store import TcpStatusStore
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
@@ -179,7 +179,7 @@ class Counting:
 
 
 def load_of(world_size: int, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
-    """Requests in a second, and bytes, of ranks that all wait, with eight of them on each machine."""
+    """Requests in a second, and bytes, of ranks that all wait, with eight of them on each node."""
     now = [1000.0]
     monkeypatch.setattr(status_store, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(threading.Thread, "start", lambda _: None)
@@ -230,7 +230,7 @@ def test_ranks_that_do_not_watch_the_others_report_what_those_find_that_do(tmp_p
         with ThreadPoolExecutor(3) as pool:
 
             def beating(rank: int) -> str:
-                return str(modes._first_cause(statuses[rank], {}, secondary[rank]))
+                return str(joined._first_cause(statuses[rank], {}, secondary[rank]))
 
             found = [pool.submit(beating, rank) for rank in range(3)]
             number = itertools.count(10)

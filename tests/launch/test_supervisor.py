@@ -18,10 +18,10 @@ from shoal.launch.hang_detector import PauseDetector
 from shoal.launch.node import NodeStatus
 from shoal.launch.supervisor import Supervisor
 from shoal.plan.nodes import NodePlan
-from shoal.plan.spec import TrainSpec
+from shoal.plan.training import TrainPlan
+from shoal.run_record import WorkerReport
 from shoal.signals import StopRequests
 from shoal.tasks import registry
-from shoal.worker import WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,10 +122,15 @@ def supervise(
     nodes[0].on_wait = lambda: event(nodes)
     plans = tuple(NodePlan(host=node.name, devices=("cpu",) * WORKERS) for node in nodes)
     config = registry.resolve("Cartpole-Swingup").defaults()
-    spec = TrainSpec(
-        config=config, run_dir=str(run.path), nodes=plans, world_size=NODES * WORKERS, backend="gloo", num_envs=8
+    plan = TrainPlan(
+        config=config,
+        launch_mode="spawned",
+        nodes=plans,
+        world_size=NODES * WORKERS,
+        backend="gloo",
+        run_dir=str(run.path),
     )
-    return Supervisor(spec, cast("Any", nodes), Listener(), stop or StopRequests()).run()
+    return Supervisor(plan, cast("Any", nodes), Listener(), stop or StopRequests()).run()
 
 
 def error_of(run: RunDir, event: Callable[[Sequence[ScriptedNode]], None], stop: StopRequests | None = None) -> str:
@@ -169,7 +174,7 @@ def test_a_lost_node_is_named_and_the_others_are_ended(run_dir: RunDir) -> None:
     said = error_of(run_dir, event)
     ranks = ", ".join(map(str, range(616, 624)))
     assert said.startswith(
-        f"{WorkerLostError.__name__}: Lost host n77 (rank {ranks}) in rollout (iteration 3): it was silent for 30 s."
+        f"{WorkerLostError.__name__}: Lost node n77 (rank {ranks}) in rollout (iteration 3): it was silent for 30 s."
     )
     assert all(signal.SIGKILL in node.signals for node in nodes)
 
@@ -223,3 +228,23 @@ def test_a_rank_without_a_heartbeat_that_all_others_wait_for_is_named(
 
     monkeypatch.setattr(ScriptedNode, "status", status)
     assert "Rank 13 has shown no heartbeat while the others waited for 70 s" in error_of(run_dir, lambda _: None)
+
+
+def test_ranks_that_do_not_start_are_ended_after_the_time_that_was_asked_for(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not blamed on the signal by which they are ended."""
+    now = [0.0]
+    monkeypatch.setattr("shoal.launch.supervisor.time.monotonic", lambda: now[0])
+    seen = ScriptedNode.status
+
+    def status(node: ScriptedNode) -> NodeStatus:
+        return replace(seen(node), alive=(), unseen=tuple(node.ranks), ended={}, exit_records={}, beats=())
+
+    monkeypatch.setattr(ScriptedNode, "status", status)
+    monkeypatch.setattr(ScriptedNode, "signal", lambda node, _: setattr(node, "launcher", "killed by SIGKILL"))
+    monkeypatch.setattr(ScriptedNode, "wait", lambda _, seconds: now.__setitem__(0, now[0] + 10 * seconds))
+    said = error_of(run_dir, lambda _: None)
+    assert " did not start: no sign of life within 900 s, the --startup-timeout." in said
+    assert "SIGKILL" not in said
+    assert 900 < now[0] < 910

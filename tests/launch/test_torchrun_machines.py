@@ -1,4 +1,4 @@
-"""torchrun, typed on each of several machines. Machines are namespaces."""
+"""torchrun, typed on each of several nodes. Machines are namespaces."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SWINGUP = ("Cartpole-Swingup", *SMALL, "--logger", "none", "--save-interval", "5
 FOR_EVER = ("--max-iterations", "100000", "--stall-timeout", "10")
 LENGTH = ("--max-iterations", "4")
 IN_TIME_S = 10 + 15.0
-"""By then all machines that are in reach must have ended."""
+"""By then all nodes that are in reach must have ended."""
 OF_ITS_OWN = Path("/tmp/own")  # noqa: S108  Each machine's own.
-"""A directory that each machine has for itself."""
+"""A directory that each node has for itself."""
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
@@ -45,14 +45,14 @@ def typed(
     where: Path | None = None,
     environ: dict[str, str] | None = None,
 ) -> RunningThere:
-    """The command under torchrun, typed on one of two machines."""
+    """The command under torchrun, typed on one of two nodes."""
     nodes = (f"--node-rank={number}", f"--master-addr={address or made.workers[0].address}", f"--master-port={PORT}")
     words = (*TORCHRUN, "--nnodes=2", *nodes, "-m", "shoal", "train", *SWINGUP, *flags)
     return made.workers[number].start(words, where or made.shared, environ)
 
 
 def typed_elastic(made: Machines, number: int, *flags: str) -> RunningThere:
-    """The command on one of one or two machines, which torchrun starts again."""
+    """The command on one of one or two nodes, which torchrun starts again."""
     nodes = ("--nnodes=1:2", "--max-restarts=3", "--rdzv-id=job", "--rdzv-backend=c10d")
     meeting = (f"--rdzv-endpoint={made.workers[0].address}:{PORT}", f"--rdzv-conf=is_host={number == 0}")
     words = (*TORCHRUN, *nodes, *meeting, "-m", "shoal", "train", *SWINGUP, *flags)
@@ -154,7 +154,7 @@ def test_both_sides_of_a_cable_that_is_pulled_end_and_say_so(pair: Machines) -> 
     assert time.monotonic() - pulled < IN_TIME_S
     assert "Error: Rank 1 on beta: no progress for " in alpha.stderr
     assert "beta has been silent for " in alpha.stderr
-    assert "Error: Lost rank 0's machine from beta: " in beta.stderr
+    assert "Error: Lost rank 0's node from beta: " in beta.stderr
     for ended in (alpha, beta):
         assert "Pass --resume to go on from iteration " in ended.stderr
     assert_nothing_is_left(pair)
@@ -192,7 +192,7 @@ def test_another_command_on_one_machine_ends_all_before_anything_is_made(pair: M
     words = (*LENGTH, "--agent.algorithm.gamma")
     for ended in both(typed(pair, 0, *words, "0.99"), typed(pair, 1, *words, "0.9")):
         assert "agent.algorithm.gamma: 0.9 there, 0.99 on rank 0" in ended.stderr
-        assert "Rank 1 on beta was asked something else than rank 0 on alpha" in ended.stderr
+        assert "Rank 1 on beta has another configuration than rank 0 on alpha" in ended.stderr
     assert not (pair.shared / "logs").exists()
     assert_nothing_is_left(pair)
 

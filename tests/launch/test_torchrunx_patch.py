@@ -207,7 +207,7 @@ def test_a_launch_that_outlives_its_time_opens_nothing_for_the_next_one() -> Non
 
     def launch() -> None:
         with suppress(AgentFailedError):
-            patched_run(agent)(launcher, print)
+            patched_run(agent, 60)(launcher, print)
 
     thread = threading.Thread(target=launch)
     thread.start()
@@ -252,16 +252,15 @@ def test_torchrunx_opens_nothing_under_a_name_that_is_not_replaced(module: Modul
     assert found == opening
 
 
-def test_names_are_put_back() -> None:
+def test_the_module_keeps_its_own_names() -> None:
     before = torchrunx.launcher.socket
-    with replaced(torchrunx.launcher, socket=None):
-        assert torchrunx.launcher.socket is None
+    assert replaced(torchrunx.launcher, socket=None)["socket"] is None
     assert torchrunx.launcher.socket is before
 
 
 def test_a_name_that_is_not_there_is_not_made() -> None:
-    with pytest.raises(AttributeError, match="no_such_name"), replaced(torchrunx.launcher, no_such_name=None):
-        pass
+    with pytest.raises(AttributeError, match="no_such_name"):
+        replaced(torchrunx.launcher, no_such_name=None)
 
 
 UNPICKLING = re.compile(r"(?:(?:all_gather|gather|broadcast|scatter|send|recv)_object(?:_list)?|pickle\.loads?)\(")

@@ -17,11 +17,11 @@ from support.ranks import run_on_ranks
 from support.stories import plan_of
 
 from shoal.commands.checkpoints import verify
-from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.learn.checkpoints import write_snapshot
 from shoal.learn.run_json import write_launch
 from shoal.plan.checkpoints import list_checkpoints, newest_good
 from shoal.plan.rundir import RunDir
+from shoal.run_record import make_run_dir, record_launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

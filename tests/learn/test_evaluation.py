@@ -20,7 +20,6 @@ from shoal.learn.evaluation import evaluate_learner, open_policy, play_episodes
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
-    from shoal.config.commands import AgentKind
     from shoal.plan.rundir import RunDir
 
 NAN = float("nan")
@@ -180,10 +179,10 @@ def test_a_policy_of_another_shape_is_refused(run_dir: RunDir) -> None:
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [("zero", 0.0, 0.0), ("random", -1.0, 1.0)])
-def test_actions_without_a_policy_need_no_checkpoint(kind: AgentKind, least: float, most: float) -> None:
+def test_actions_without_a_policy_need_no_checkpoint(kind: str, least: float, most: float) -> None:
     spec = registry.resolve("Cartpole-Balance")
-    config = PlayConfig(task=spec.name, agent_kind=kind, episodes=4, env=spec.env, agent=spec.agent)
-    with open_policy(config, spec, None, "cpu") as (env, policy):
+    config = PlayConfig(task=spec.name, checkpoint=kind, episodes=4, env=spec.env, agent=spec.agent)
+    with open_policy(config, spec, None, "cpu", num_envs=4) as (env, policy):
         actions = torch.stack([policy(env.get_observations()).clone() for _ in range(500)])
     assert actions.shape == (500, 4, 1)
     assert actions.min().item() == pytest.approx(least, abs=0.01)

@@ -14,7 +14,7 @@ from shoal.config import TrainConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.interface import interface_of, refuse_other_terms
-from shoal.plan.spec import Start
+from shoal.plan.resume import Start
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -13,7 +13,7 @@ from support.optimum_agents import ACTOR, OWN, actions_at, agents, learned
 from tensordict import TensorDict
 
 from shoal.config import DistillationConfig, ModelConfig, RslRlConfig
-from shoal.config.distillation import DistillationAlgorithmConfig
+from shoal.config.rsl_rl import DistillationAlgorithmConfig
 
 if TYPE_CHECKING:
     from shoal.learn.loop import TrainingLoop

@@ -414,21 +414,21 @@ class Diverging(Capabilities, TinyEnv):
 
 
 def test_divergences_are_counted_and_each_kind_of_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    config = tiny_config(env=MujocoConfig(lost_limit=0.5))
+    config = tiny_config(env=MujocoConfig(diverged_limit=0.5))
     story = train(tiny_loop(config, env=Diverging(2)))
-    assert [row["Env/lost"] for row in story.rows] == [2, 2, 2]
+    assert [row["Env/diverged"] for row in story.rows] == [2, 2, 2]
     messages = [record.getMessage() for record in caplog.records if "contacts" in record.getMessage()]
     assert messages == ["On rank 0, 2 environments had more contacts than there is room for."]
 
 
 def test_too_many_lost_environments_end_the_training() -> None:
-    loop = tiny_loop(tiny_config(env=MujocoConfig(lost_limit=0.5)), env=Diverging(4))
+    loop = tiny_loop(tiny_config(env=MujocoConfig(diverged_limit=0.5)), env=Diverging(4))
     with pytest.raises(TrainingFailedError, match=r"^4 of 4 environments diverged .* iteration 1, more than .* 0\.5"):
         train(loop)
 
 
 def test_a_task_that_loses_nothing_has_no_such_metric() -> None:
-    assert "Env/lost" not in train(tiny_loop()).rows[-1]
+    assert "Env/diverged" not in train(tiny_loop()).rows[-1]
 
 
 @pytest.mark.parametrize("check_for_nan", [True, False])
@@ -497,7 +497,7 @@ def test_a_time_out_adds_the_value_of_the_observation_before_the_last_step() -> 
     observations = loop.env.get_observations()
     with torch.inference_mode():
         loop.env.step(loop.learner.alg.act(observations))
-        values = torch.as_tensor(loop.learner.alg.transition.values).squeeze(1).clone()
+        values = loop.learner.alg.storage.values[0].squeeze(1).clone()
         cut_off = torch.tensor([True, False, True, False])
         later = loop.env.get_observations()
         loop.learner.alg.process_env_step(later, torch.ones(NUM_ENVS), cut_off, {"time_outs": cut_off})

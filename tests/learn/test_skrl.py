@@ -12,6 +12,8 @@ import torch
 from support.learner_agents import AGENTS, OFF_POLICY, new_loop
 from support.learners import train
 
+from shoal.learn.groups import World
+from shoal.learn.skrl.learner import pooled_moments
 from shoal.learn.skrl.rollout import pooled_advantages
 
 if TYPE_CHECKING:
@@ -125,10 +127,18 @@ def test_the_time_of_updates_is_learning_and_that_of_steps_collection(
     learner: Any = loop.learner
     for module in ("loop", "training_env"):
         monkeypatch.setattr(f"shoal.learn.{module}.time", clock)
-    name = {"fast_sac": "_update_critics", "grpo": "_losses", "rl_games": "calc_gradients"}.get(agent, "_update")
+    name = {"fast_sac": "_critic_loss", "grpo": "_losses", "rl_games": "calc_gradients"}.get(agent, "_update")
     owner = learner.agent if agent == "rl_games" else learner
     setattr(owner, name, clock.taking(100.0, getattr(owner, name)))
     loop.env.step = clock.taking(1.0, loop.env.step)
     (row,) = train(loop).rows
     assert row["Perf/collection_time"] == AGENTS[agent].num_steps_per_env
     assert row["Perf/learning_time"] == 100 * UPDATES[agent]
+
+
+def test_the_pooled_variance_of_constants_is_not_negative() -> None:
+    constants = torch.rand(1000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    _, variance, number = pooled_moments(constants, constants.square(), 3, World())
+    assert variance.min() == 0.0
+    assert variance.max() < 1e-15
+    assert number == 3

@@ -82,23 +82,25 @@ def test_rewards_are_scaled_by_the_deviation_of_returns_or_to_fit_the_critics() 
 def test_the_scale_is_learned_from_discounted_sums_that_begin_anew_with_each_episode() -> None:
     learner: Any = new_loop("fast_sac").learner
     seen: list[torch.Tensor] = []
-    learner.scale.update = lambda sums, _world: seen.append(sums)
+    learner.scale.update = lambda sums, *_: seen.append(sums)
     learner.config = replace(learner.config, gamma=0.5)
+    observations = {name: torch.zeros(3, NUM_ENVS, size) for name, size in learner._inputs.sizes.items()}
     rewards = torch.ones(3, NUM_ENVS)
-    ended = torch.zeros(3, NUM_ENVS, dtype=torch.bool)
-    ended[1, 0] = True
-    learner._update_scale(rewards, ended)
-    first, second = seen[0].view(3, NUM_ENVS)[:, :2].T.tolist()
-    assert first == pytest.approx([1.0, 1.5, 1.0])
-    assert second == pytest.approx([1.0, 1.5, 1.75])
+    ended = torch.zeros(2, 3, NUM_ENVS, dtype=torch.bool)
+    ended[0, 1:, 0] = True
+    for each in ended:
+        learner._learn_scales(observations, rewards, each)
+    first, second = torch.cat([each.view(3, NUM_ENVS)[:, :2] for each in seen]).T.tolist()
+    assert first == pytest.approx([1.0, 1.5, 1.0, 1.0, 1.5, 1.75])
+    assert second == pytest.approx([1.0, 1.5, 1.75, 1.875, 1.9375, 1.96875])
 
 
 def batch_of_two(learner: Any) -> Batch:
     """Transitions with a reward of 2 over two steps with the discount 0.9, of which the second ended the episode."""
-    sizes = learner._inputs.sizes
-    rows = {prefix + name: torch.zeros(2, sizes[name]) for prefix in ("", "next_") for name in ("actor", "critic")}
+    observations = {"policy": torch.zeros(2, learner._inputs.sizes["actor"])}
     return Batch(
-        **rows,
+        observations=observations,
+        following=observations,
         actions=torch.zeros(2, learner._num_actions),
         rewards=torch.tensor([2.0, 2.0]),
         discounts=torch.tensor([0.81, 0.81]),
@@ -113,7 +115,7 @@ def test_the_target_of_a_critic_is_the_reward_and_the_discounted_future_with_its
     learner.actor.sample = lambda rows: (torch.zeros(len(rows), learner._num_actions), torch.full((len(rows),), -0.7))
     seen: list[torch.Tensor] = []
     learner.targets.projected = lambda probabilities, returns: seen.append(returns) or probabilities
-    learner._update_critics(batch_of_two(learner))
+    learner._critic_loss(batch_of_two(learner))
     (goes_on, ended) = seen[0]
     torch.testing.assert_close(goes_on, 2.0 + 0.81 * (learner.targets.atoms + 0.35))
     torch.testing.assert_close(ended, torch.full_like(ended, 2.0))
@@ -130,7 +132,9 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target(entropy: fl
         return actions, log_probs - log_probs.detach() - entropy
 
     learner.actor.sample = sample_with_entropy
-    learner._update_actor(batch_of_two(learner))
+    actor_loss, temperature_loss, _ = learner._actor_losses(batch_of_two(learner).observations)
+    learner._actor_gradients.compute(actor_loss + temperature_loss)
+    learner._descend_actor()
     assert (float(learner.temperature().detach()) < before) is falls
 
 
@@ -139,9 +143,9 @@ def test_the_actor_is_updated_once_in_as_many_updates_as_the_delay() -> None:
     train(loop)
     learner, updates = loop.learner, []
     learner.config = replace(learner.config, policy_delay=4, updates_per_step=2)
-    update, learner.updates = learner._update_actor, 0
-    learner._update_actor = lambda batch: updates.append(learner.updates) or update(batch)
-    learner._update()
+    losses, learner.updates = learner._actor_losses, 0
+    learner._actor_losses = lambda rows: updates.append(learner.updates) or losses(rows)
+    assert learner._update() == [8, 2, 2]
     assert learner.config.num_steps_per_env == 4
     assert updates == [0, 4]
 

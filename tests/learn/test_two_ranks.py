@@ -292,11 +292,11 @@ def test_one_two_and_four_workers_learn_the_same_from_a_rollout(
     assert four == pytest.approx(one, rel=1e-4, abs=1e-6)
 
 
-def test_two_collectives_a_mini_batch_are_saved(ranks: list[dict[str, Any]]) -> None:
+def test_two_collectives_a_mini_batch_are_saved_and_five_in_two_normalisers(ranks: list[dict[str, Any]]) -> None:
     iterations, epochs, mini_batches = 3, 2, 2
     for report in ranks:
         saved = report["stock_training"]["collectives"] - report["training"]["collectives"]
-        assert saved == 2 * iterations * epochs * mini_batches
+        assert saved == iterations * (2 * epochs * mini_batches + 5)
 
 
 def test_the_collectives_of_an_iteration_are_counted_and_timed(ranks: list[dict[str, Any]]) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 import warp as wp
 
-from shoal.machine import cuda_versions
-from shoal.machine.cuda_versions import read_built_with
+from shoal.machine import gpu_health
+from shoal.machine.gpu_health import read_built_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_versions_are_those_that_torch_and_warp_report() -> None:
 
 def test_neither_is_imported() -> None:
     script = (
-        "import sys; from shoal.machine.cuda_versions import read_built_with; read_built_with();"
+        "import sys; from shoal.machine.gpu_health import read_built_with; read_built_with();"
         "print('torch' in sys.modules, 'warp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -38,10 +38,10 @@ def test_neither_is_imported() -> None:
 
 def test_a_build_without_cuda_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "version.py").write_text("__version__ = '2.15.0+cpu'\ncuda = None\n")
-    monkeypatch.setattr(cuda_versions, "_directory", lambda _package: tmp_path)
+    monkeypatch.setattr(gpu_health, "_directory", lambda _package: tmp_path)
     assert read_built_with() == {}
 
 
 def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_versions, "find_spec", lambda _package: None)
+    monkeypatch.setattr(gpu_health, "find_spec", lambda _package: None)
     assert read_built_with() == {}

@@ -12,7 +12,7 @@ import pynvml  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from support.fake_devices import GIB, FakeNvml, gpu_uuid, machine, machine_of, mig_gpu, seen
 
-from shoal.machine.gpu_health import Driver, GpuLink, GpuState, Holder, read_driver, read_gpu_links, read_gpu_states
+from shoal.machine.gpu_health import Driver, GpuState, read_driver, read_gpu_links, read_gpu_states
 from shoal.machine.gpus import resolve
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_the_state_has_everything_that_nvml_reports(nvml: Callable[..., FakeNvml
             **H200,
             total_bytes=10 * GIB,
             free_bytes=7 * GIB,
-            holders=(Holder(pid=os.getpid(), name=me, memory_bytes=3 * GIB),),
+            holders=f"{me} (process {os.getpid()}, 3.0 GiB)",
             compute_mode="exclusive process",
             temperature_c=34,
             uncorrected_errors=2,
@@ -71,10 +71,18 @@ def test_older_gpus_report_pages_instead_of_rows(nvml: Callable[..., FakeNvml]) 
     assert (state.repair_pending, state.repair_failed) == (True, None)
 
 
+def test_the_process_with_most_memory_is_named_first(nvml: Callable[..., FakeNvml]) -> None:
+    sizes = {2**30: 3 * GIB, 2**30 + 1: None, 2**30 + 2: 4 * GIB}
+    processes = [SimpleNamespace(pid=pid, usedGpuMemory=memory) for pid, memory in sizes.items()]
+    nvml(FakeNvml(machine_of(1), answers={"nvmlDeviceGetComputeRunningProcesses": lambda _: processes}))
+    names = f"process {2**30 + 2} (4.0 GiB), process {2**30} (3.0 GiB), process {2**30 + 1}"
+    assert read_gpu_states(seen(1).gpus)[0].holders == names
+
+
 def test_a_process_of_another_container_has_no_name(nvml: Callable[..., FakeNvml]) -> None:
     process = SimpleNamespace(pid=2**30, usedGpuMemory=None)
     nvml(FakeNvml(machine_of(1), answers={"nvmlDeviceGetComputeRunningProcesses": lambda _: [process]}))
-    assert read_gpu_states(seen(1).gpus)[0].holders == (Holder(pid=2**30),)
+    assert read_gpu_states(seen(1).gpus)[0].holders == f"process {2**30}"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,7 @@ def test_a_process_of_another_container_has_no_name(nvml: Callable[..., FakeNvml
     [
         ("nvmlDeviceGetHandleByUUID", pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
         ("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_RESET_REQUIRED, "GPU requires restart"),
+        ("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
     ],
 )
 def test_a_gpu_in_trouble_has_a_problem(
@@ -89,6 +98,35 @@ def test_a_gpu_in_trouble_has_a_problem(
 ) -> None:
     nvml(FakeNvml(machine_of(1), raises={function: number}))
     assert read_gpu_states(seen(1).gpus) == (GpuState(**H200, problem=problem),)
+
+
+def test_a_gpu_that_is_lost_meanwhile_hides_no_other(nvml: Callable[..., FakeNvml]) -> None:
+    def temperature(handle: object, _sensor: int) -> int:
+        if handle == machine_of(2).gpus[0]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return 34
+
+    nvml(FakeNvml(machine_of(2), answers={"nvmlDeviceGetTemperature": temperature}))
+    assert [(state.problem, state.temperature_c) for state in read_gpu_states(seen(2).gpus)] == [
+        ("GPU is lost", None),
+        (None, 34),
+    ]
+
+
+def test_a_lost_gpu_has_links_that_nobody_knows(nvml: Callable[..., FakeNvml]) -> None:
+    nvml(FakeNvml(machine_of(2), raises={"nvmlDeviceGetHandleByUUID": pynvml.NVML_ERROR_GPU_IS_LOST}))
+    assert read_gpu_links(seen(2).gpus) == ((*seen(2).gpus, None, None),)
+
+
+def test_the_name_of_a_process_may_be_any_bytes(nvml: Callable[..., FakeNvml]) -> None:
+    process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)
+    nvml(FakeNvml(machine_of(1), answers={"nvmlDeviceGetComputeRunningProcesses": lambda _: [process]}))
+    before = Path("/proc/self/comm").read_bytes()
+    try:
+        Path(f"/proc/{os.getpid()}/comm").write_bytes(b"f\xfcr\n")
+        assert read_gpu_states(seen(1).gpus)[0].holders == f"f\ufffdr (process {os.getpid()})"
+    finally:
+        Path(f"/proc/{os.getpid()}/comm").write_bytes(before)
 
 
 def test_a_mig_device_is_queried_by_its_own_uuid(nvml: Callable[..., FakeNvml]) -> None:
@@ -128,7 +166,7 @@ def test_a_driver_has_a_release_and_a_version_of_cuda(
             answers={name: lambda version=version: version for name, version in answers.items()},
         )
     )
-    assert read_driver() == Driver(release="580.12.34", cuda=cuda)
+    assert read_driver() == Driver("580.12.34", cuda)
     assert not fake.is_open
 
 
@@ -140,9 +178,9 @@ def test_a_driver_has_a_release_and_a_version_of_cuda(
         (
             pynvml.NVML_P2P_STATUS_NOT_SUPPORTED,
             pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED,
-            ("SYS", "the chipset does not support it"),
+            ("SYS", "chipset not supported"),
         ),
-        (pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, 99, ("SYS", "the driver cannot tell")),
+        (pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, 99, ("SYS", "unknown")),
     ],
 )
 def test_every_pair_of_gpus_has_a_link(
@@ -153,8 +191,6 @@ def test_every_pair_of_gpus_has_a_link(
 
     ancestor = {"nvmlDeviceGetTopologyCommonAncestor": lambda _here, _there: pynvml.NVML_TOPOLOGY_SYSTEM}
     nvml(FakeNvml(machine_of(3), answers={**ancestor, "nvmlDeviceGetP2PStatus": p2p}))
-    path, access = expected
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    assert read_gpu_links(seen(3).gpus) == tuple(
-        GpuLink(one=one, other=other, path=path, peer_access=access) for one, other in pairs
-    )
+    links = read_gpu_links(seen(3).gpus)
+    assert [(one.index, other.index) for one, other, *_ in links] == [(0, 1), (0, 2), (1, 2)]
+    assert {(path, access) for *_, path, access in links} == {expected}

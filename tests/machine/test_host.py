@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from support.mounts import tiny_disk
 
-from shoal.machine import cgroups, host
+from shoal.machine import host
 from shoal.machine.host import Memory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIB = 2**30
 Groups = Callable[[str, dict[str, str]], None]
@@ -30,8 +28,8 @@ Groups = Callable[[str, dict[str, str]], None]
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
     """Control groups in a directory."""
-    monkeypatch.setattr(cgroups, "ROOT", tmp_path / "mount")
-    monkeypatch.setattr(cgroups, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(host, "CONTROL_GROUPS", tmp_path / "mount")
+    monkeypatch.setattr(host, "OWN_GROUPS", tmp_path / "own")
 
     def write(own_groups: str, files: dict[str, str]) -> None:
         (tmp_path / "own").write_text(own_groups + "\n", encoding="utf-8")
@@ -73,6 +71,28 @@ def test_the_first_version_of_control_groups_is_read_too(groups: Groups) -> None
 
 
 @pytest.mark.usefixtures("eight_gib")
+def test_a_wider_group_that_others_fill_leaves_less_than_the_own_limit(groups: Groups) -> None:
+    files = {"job/task/memory.max": str(2 * GIB), "job/task/memory.current": str(GIB // 2)}
+    files |= {"job/memory.max": str(3 * GIB), "job/memory.current": str(11 * GIB // 4)}
+    groups("0::/job/task", files)
+    assert host.memory() == Memory(total=2 * GIB, available=GIB // 4, swap_free=GIB, limited=True)
+
+
+@pytest.mark.usefixtures("eight_gib")
+@pytest.mark.parametrize(("limit", "used", "left"), [(0, 0, 0), (GIB // 2, GIB // 8, 3 * GIB // 8), ("max", 0, GIB)])
+def test_a_container_has_the_swap_that_its_group_leaves(groups: Groups, limit: object, used: int, left: int) -> None:
+    files = {"memory.max": str(3 * GIB), "memory.current": str(GIB)}
+    groups("0::/", files | {"memory.swap.max": str(limit), "memory.swap.current": str(used)})
+    assert host.memory() == Memory(total=3 * GIB, available=2 * GIB, swap_free=left, limited=True)
+
+
+@pytest.mark.usefixtures("eight_gib")
+def test_lines_that_no_kernel_writes_are_no_groups(groups: Groups) -> None:
+    groups("nonsense\n\n0::/", {"memory.max": str(GIB), "memory.current": "0"})
+    assert host.memory().total == GIB
+
+
+@pytest.mark.usefixtures("eight_gib")
 @pytest.mark.parametrize("limit", [64 * GIB, "max"])
 def test_a_limit_above_the_machine_is_none(groups: Groups, limit: object) -> None:
     groups("0::/", {"memory.max": str(limit), "memory.current": "0"})
@@ -84,22 +104,18 @@ def test_this_machine_tells_its_memory() -> None:
     assert 0 < told.available <= told.total
 
 
-def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp_path: Path) -> None:
-    there, later = host.disk(tmp_path), host.disk(tmp_path / "logs" / "run")
-    assert there is not None
-    assert later is not None
-    assert later.free == pytest.approx(there.free, rel=0.1)  # Others write there meanwhile.
+def test_a_disk_without_room_for_another_file_cannot_be_written(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "nr_inodes=2") as where:  # The root has the first one.
+        assert host.why_unwritable(where) is None
+        (where / "file").touch()
+        assert host.why_unwritable(where) == (where, "cannot be written (No space left on device)")
 
 
-def test_a_tiny_disk_is_seen_as_such(tmp_path: Path) -> None:
-    with tiny_disk(tmp_path / "disk", "size=64k", "nr_inodes=5") as where:
-        told = host.disk(where / "logs")
-        assert told is not None
-        assert (told.free, told.free_files) == (65536, 4)  # The root has the fifth file.
-        (where / "file").write_bytes(bytes(8192))
-        left = host.disk(where)
-        assert left is not None
-        assert (left.free, left.free_files) == (65536 - 8192, 3)
+def test_a_directory_of_the_kernel_takes_no_files_of_root_either() -> None:
+    found = host.why_unwritable(Path("/proc/logs"))
+    assert found is not None
+    assert found[0] == Path("/proc")
+    assert re.fullmatch(r"cannot be written \(.+\)", found[1])
 
 
 def test_a_directory_that_can_be_made_is_writable(tmp_path: Path) -> None:
@@ -114,18 +130,21 @@ def test_a_file_in_the_way_is_no_directory(tmp_path: Path) -> None:
 
 def test_a_read_only_mount_cannot_be_written_by_root_either(tmp_path: Path) -> None:
     with tiny_disk(tmp_path / "disk", "size=64k", "ro") as where:
-        assert host.why_unwritable(where / "logs") == (where, "cannot be written")
+        assert host.why_unwritable(where / "logs") == (where, "cannot be written (Read-only file system)")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_of_somebody_else_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o500)
-    assert host.why_unwritable(tmp_path / "theirs" / "logs") == (tmp_path / "theirs", "cannot be written")
+    assert host.why_unwritable(tmp_path / "theirs" / "logs") == (
+        tmp_path / "theirs",
+        "cannot be written (Permission denied)",
+    )
 
 
-def test_a_name_that_no_file_system_takes_cannot_be_reached(tmp_path: Path) -> None:
+def test_a_name_that_no_file_system_takes_cannot_be_written(tmp_path: Path) -> None:
     where = tmp_path / ("x" * 300) / "logs"
-    assert host.why_unwritable(where) == (where, "cannot be reached (File name too long)")
+    assert host.why_unwritable(where) == (where, "cannot be written (File name too long)")
 
 
 def test_the_kernel_cache_is_where_warp_keeps_it(tmp_path: Path) -> None:

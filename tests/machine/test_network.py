@@ -1,4 +1,4 @@
-"""Which interface leads to an address, by the kernel's own answer and by tables of other machines' addresses."""
+"""Which interface leads to an address, by the kernel's own answer and by tables of other nodes' addresses."""
 
 from __future__ import annotations
 

@@ -317,3 +317,29 @@ def test_terms_are_added_replaced_and_removed() -> None:
         CONFIG.change(rewards={"tips": None})
     with pytest.raises(ShoalError, match=r"'x' of rewards is ObsTerm_elapsed, but must be declared by Reward\(...\)"):
         CONFIG.change(rewards={"x": Obs(elapsed)})
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_a_reset_derives_the_fields_that_observations_read(is_observed: bool) -> None:
+    height = {"height": Obs(tip_height, site="tip")} if is_observed else {}
+    config = task_config(
+        TermsConfig,
+        engine="warp",
+        actions={"targets": Action("joint_position", actuators=".*", scale=0.5)},
+        observations={"policy": {"joint_pos": Obs("joint_pos_rel", joints=".*"), **height}},
+        rewards={"tip": Reward(tip_height, weight=1.0, site="tip")},
+        terminations={"late": Done(longer_than, steps=5)},
+        events={"start": Event(start_at, "reset", joints=".*", at=0.25)},
+    )
+    task = Arm(config, num_envs=2, device="cpu", seed=3)
+    begun = task.data("site_xpos").numpy().copy()
+    task.actions.fill_(1.0)
+    for _ in range(5):
+        task.step()
+    assert task.done.numpy().all()
+    np.testing.assert_allclose(task.qpos.numpy(), 0.25)
+    heights = task.data("site_xpos").numpy()[:, 0, 2]
+    # What rewards alone read follows from the next physics step, which begins there.
+    assert np.allclose(heights, begun[:, 0, 2], atol=1e-6) == is_observed
+    task.engine.forward(task.done, task.moved)
+    np.testing.assert_allclose(task.data("site_xpos").numpy(), begun, atol=1e-6)

@@ -12,7 +12,7 @@ import pytest
 from support.stories import plan_of
 
 from shoal.cli import main
-from shoal.cli.parse import parse_export, parse_play
+from shoal.cli.parse import parse
 from shoal.commands.checkpoints import verify
 from shoal.errors import ShoalError, UsageError
 from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints, newest_good, sha256
@@ -216,10 +216,10 @@ def test_a_manifest_of_nonsense_is_damage_to_all_that_read_it(
     printed: list[str] = []
     for words in ((), ("--json",)):
         with pytest.raises(ShoalError, match=r"1 of 2\. `--resume` goes on from 000001\."):
-            main._shoal(["runs", str(run_dir.path), *words])
+            main.shoal(["runs", str(run_dir.path), *words])
         printed.append(capsys.readouterr().out)
     table, plain = printed
-    assert f"damaged: its manifest {reason}" in " ".join(table.split())
+    assert f"corrupt: its manifest {reason}" in " ".join(table.split())
     assert json.loads(plain)["checkpoints"][1]["damage"] == f"its manifest {reason}"
 
 
@@ -386,7 +386,7 @@ def test_a_policy_is_that_of_the_run_whose_configuration_was_read(log_root: Path
     scored(runs[0], {1: 7.0})
     scored(runs[1], {1: 3.0})
     words = (spec.name, "--checkpoint", "best-of-runs", "--log-root", str(log_root))
-    configs = (parse_play(words, program="play"), parse_export(words))
+    configs = (parse("play", words)[0], parse("export", words)[0])
     scored(runs[1], {2: 9.0})  # A training goes on meanwhile.
     for config in configs:
         assert find_model(config.log_root, spec, config.checkpoint).parent == runs[0].checkpoint_dir(1)

@@ -12,8 +12,7 @@ from support.fake_devices import machine, machine_of, mig_gpu, seen, whole_gpu
 
 from shoal.errors import UsageError
 from shoal.machine.gpus import Inventory, resolve
-from shoal.plan.devices import GpuIds, WorkerDevices, parse_gpu_ids, plan_workers
-from shoal.plan.nodes import choose_backend
+from shoal.plan.nodes import GpuIds, NodePlan, Nodes, choose_backend, parse_gpu_ids, plan_workers
 
 if TYPE_CHECKING:
     from shoal.machine.gpus import VisibleGpus
@@ -134,7 +133,7 @@ def test_each_worker_gets_its_device(
 ) -> None:
     planned = plan_workers(gpu_ids, nproc, seen(visible))
     assert planned.devices == devices
-    assert choose_backend([planned.supports_nccl], len(devices)) == backend
+    assert choose_backend([planned.nodes[0].supports_nccl], len(devices)) == backend
 
 
 @pytest.mark.parametrize(
@@ -166,17 +165,17 @@ def test_what_was_requested_needs_no_note(gpu_ids: GpuIds, nproc: int | None, vi
 
 
 def test_workers_on_mig_devices_use_gloo() -> None:
-    planned = plan_workers("all", None, resolve(machine(mig_gpu(0, (1, 0), (2, 0))), None))
-    assert planned == WorkerDevices(
-        devices=("cuda:0", "cuda:1"),
-        supports_nccl=False,
+    visible = resolve(machine(mig_gpu(0, (1, 0), (2, 0))), None)
+    assert plan_workers("all", None, visible) == Nodes(
+        nodes=(NodePlan(devices=("cuda:0", "cuda:1"), uuids=tuple(gpu.uuid for gpu in visible.gpus)),),
         notes=("2 workers use MIG devices and talk through gloo: NCCL takes whole GPUs only.",),
     )
 
 
 def test_one_worker_on_a_mig_device_needs_no_note() -> None:
-    planned = plan_workers("auto", None, resolve(machine(mig_gpu(0, (1, 0))), None))
-    assert planned == WorkerDevices(devices=("cuda:0",), supports_nccl=False)
+    visible = resolve(machine(mig_gpu(0, (1, 0))), None)
+    planned = plan_workers("auto", None, visible)
+    assert planned == Nodes(nodes=(NodePlan(devices=("cuda:0",), uuids=(visible.gpus[0].uuid,)),))
 
 
 def test_an_uncertain_order_is_noted_where_a_gpu_is_used() -> None:

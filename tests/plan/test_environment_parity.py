@@ -1,4 +1,4 @@
-"""What differs between machines, key by key."""
+"""What differs between nodes, key by key."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_all_differences_of_all_machines_are_reported_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         refuse_differences(HERE, [there(versions={**HERE.versions, "torch": "2.14.1"}), replace(HERE), other])
     assert refused.value.details.splitlines() == [
-        "Host b: torch is 2.14.1 there and 2.15.0 here.",
-        "Host c: 2 files of shoal differ: a.py, b.py.",
-        "Host c: 1 file of the task differs: /t/mine.py.",
+        "Node b: torch is 2.14.1 there and 2.15.0 here.",
+        "Node c: 2 files of shoal differ: a.py, b.py.",
+        "Node c: 1 file of the task differs: /t/mine.py.",
     ]
     assert str(refused.value).startswith(
-        "Host b, c differs from here, where this was started, in what is listed above:"
+        "Node b, c differs from here, where this was started, in what is listed above:"
     )
 
 

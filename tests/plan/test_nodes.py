@@ -1,4 +1,4 @@
-"""Which workers run where on several machines, how they talk, and where they may meet: tables, without machines."""
+"""Which workers run where on several nodes, how they talk, and where they may meet: tables, without machines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
 from shoal.plan.environment_parity import Fingerprint
-from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, choose_backend, plan_devices, rendezvous_candidates
-from shoal.plan.spec import NodeSpec, WorkerSpec
+from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, choose_backend, plan_nodes, rendezvous_candidates
+from shoal.plan.received import from_json, read_workers, to_json
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def facts(host: str = "a", gpus: int = 0, **other: object) -> NodeFacts:
 
 def test_each_machine_uses_what_it_has() -> None:
     machines = [facts("a", 1), facts("b", 3), facts("c", 2)]
-    planned, notes = plan_devices("all", None, machines)
-    assert [workers.devices for workers in planned] == [
+    planned = plan_nodes("all", None, machines)
+    assert [workers.devices for workers in planned.nodes] == [
         ("cuda:0",),
         ("cuda:0", "cuda:1", "cuda:2"),
         ("cuda:0", "cuda:1"),
     ]
-    assert (all(workers.supports_nccl for workers in planned), notes) == (True, [])
+    assert (all(workers.supports_nccl for workers in planned.nodes), planned.notes) == (True, ())
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_workers_talk_through_nccl_where_each_has_a_gpu_of_its_own(
     gpu_ids: object, workers: int | None, gpus: tuple[int, int], expected: str, backend: str
 ) -> None:
     machines = [facts("a", gpus[0]), facts("b", gpus[1])]
-    planned, _ = plan_devices(gpu_ids, workers, machines)  # pyright: ignore[reportArgumentType]
+    planned = plan_nodes(gpu_ids, workers, machines).nodes  # pyright: ignore[reportArgumentType]
     assert " | ".join(" ".join(each.devices) for each in planned) == expected
     assert choose_backend((each.supports_nccl for each in planned), 2) == backend
 
 
 def test_one_slice_of_a_gpu_on_each_machine_is_no_gpu_of_its_own() -> None:
     slices = resolve(machine(mig_gpu(0, (1, 0))), None)
-    planned, _ = plan_devices("all", None, [facts("a", 1), replace(facts("b"), gpus=slices)])
-    assert [workers.supports_nccl for workers in planned] == [True, False]
+    planned = plan_nodes("all", None, [facts("a", 1), replace(facts("b"), gpus=slices)])
+    assert [workers.supports_nccl for workers in planned.nodes] == [True, False]
 
 
 def test_a_single_rank_has_no_backend() -> None:
@@ -83,26 +83,26 @@ def test_a_single_rank_has_no_backend() -> None:
 
 def test_what_a_machine_lacks_is_told_with_its_name() -> None:
     with pytest.raises(
-        UsageError, match=r"^Host b cannot do it: GPU 1 was asked for, but 1 is visible \(0: NVIDIA H200\)"
+        UsageError, match=r"^Node b cannot do it: GPU 1 was asked for, but 1 is visible \(0: NVIDIA H200\)"
     ):
-        plan_devices((1,), None, [facts("a", 2), facts("b", 1)])
+        plan_nodes((1,), None, [facts("a", 2), facts("b", 1)])
 
 
 def test_machines_with_and_without_gpus_are_not_mixed() -> None:
-    with pytest.raises(UsageError, match=r"^Host b, c would train on the CPU, and a on GPUs, and the slowest sets"):
-        plan_devices("auto", None, [facts("a", 1), facts("b"), facts("c")])
+    with pytest.raises(UsageError, match=r"^Node b, c would train on the CPU, and a on GPUs, and the slowest sets"):
+        plan_nodes("auto", None, [facts("a", 1), facts("b"), facts("c")])
 
 
 def test_a_machine_under_two_names_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^Host a and 10\.0\.0\.2 are the same machine, a: name it once"):
-        plan_devices("auto", None, [facts("a"), facts("b"), facts("10.0.0.2", name="a")])
+    with pytest.raises(UsageError, match=r"^Node a and 10\.0\.0\.2 are the same machine, a: name it once"):
+        plan_nodes("auto", None, [facts("a"), facts("b"), facts("10.0.0.2", name="a")])
 
 
 def test_notes_name_their_machine_and_clocks_that_differ_are_told_of() -> None:
-    _, notes = plan_devices("auto", None, [facts("a", clock_offset=4.0), facts("b", clock_offset=-61.0)])
-    assert notes[0].startswith("Host a: No GPU is visible (")
+    notes = plan_nodes("auto", None, [facts("a", clock_offset=4.0), facts("b", clock_offset=-61.0)]).notes
+    assert notes[0].startswith("Node a: No GPU is visible (")
     assert [note for note in notes if "clock" in note] == [
-        "Host b: its clock is 61 s slow, so are the times in what it writes."
+        "Node b: its clock is 61 s slow, so are the times in what it writes."
     ]
 
 
@@ -125,7 +125,7 @@ def test_machines_meet_where_ssh_leads_if_they_can_and_never_at_loopback(
 
 @pytest.mark.parametrize("interface", ["eth7", "lo", "wifi0"])
 def test_an_interface_that_leads_nowhere_is_refused(interface: str) -> None:
-    with pytest.raises(UsageError, match=rf"^--interface {interface} .* host a has no .* pass one of eth0, ib0\.$"):
+    with pytest.raises(UsageError, match=rf"^--interface {interface} .* node a has no .* pass one of eth0, ib0\.$"):
         rendezvous_candidates(facts(), interface)
 
 
@@ -160,17 +160,17 @@ def test_a_plan_of_two_machines_counts_ranks_and_environments_over_both(run_dir:
     config = parse_train(["Cartpole-Swingup", "--hosts", "a", "ssh://b", "--num-envs-total", "300"])
     plan = plan_training(config, {}, seen(0), partial(lambda found: found, TWO))
     assert (plan.launch_mode, plan.devices, plan.backend) == ("spawned", ("cuda:0", "cuda:1", "cuda:0"), "nccl")
-    assert (plan.world_size, plan.num_envs, plan.notes) == (3, 100, ("Noted.",))
-    told = plan.to_plain()
-    assert told["machines"] == ["a: cuda:0, cuda:1", "ssh://b: cuda:0"]
+    assert (plan.world_size, plan.config.num_envs, plan.notes) == (3, 100, ("Noted.",))
+    told = plan.summary()
+    assert told["nodes"] == ["a: cuda:0, cuda:1", "ssh://b: cuda:0"]
     assert (told["interfaces"], told["rendezvous"]) == (["a: eth0", "ssh://b: eth1"], "10.0.0.2")
-    spec = plan.worker_spec(run_dir, run_dir.path / "out")
-    assert [spec.log_file(rank).name for rank in range(3)] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
-    worker = spec.of_node(1)
+    sent = plan.begun(run_dir, run_dir.path / "out")
+    assert [sent.log_file(rank).name for rank in range(3)] == ["a[0].log", "a[1].log", "ssh:__b[0].log"]
+    worker = sent.of_node(1)
     assert (worker.ranks, worker.world_size, worker.nodes) == (range(2, 3), 3, plan.nodes[1:])
-    assert worker.log_file(2) == spec.log_file(2)
-    assert WorkerSpec.from_json(worker.to_json()) == worker
-    assert NodeSpec.from_plain(json.loads(worker.to_json())).ranks == worker.ranks
+    assert worker.log_file(2) == sent.log_file(2)
+    assert from_json(to_json(worker)) == replace(worker, notes=())
+    assert read_workers(json.loads(to_json(worker))).ranks == worker.ranks
 
 
 def test_one_worker_on_another_machine_is_not_in_process() -> None:
@@ -185,3 +185,11 @@ def test_under_torchrun_the_flag_is_refused() -> None:
     config = parse_train(["Cartpole-Swingup", "--hosts", "a", "b"])
     with pytest.raises(UsageError, match="--hosts was passed, but torchrun started this process"):
         plan_training(config, environ, seen(0), lambda: TWO)
+
+
+def test_a_plan_names_no_other_code_beside_what_another_kind_of_plan_would_hold() -> None:
+    own = plan_training(parse_train(["Cartpole-Swingup"]), {}, seen(0))
+    sent = json.loads(to_json(own)) | {"jobs": [], "sweep": {"fixed": {}, "parameters": {}}}
+    sent["config"]["task"] = "evil.py:Task"
+    with pytest.raises(UsageError, match=r"^Rank 0 would import 'evil\.py:Task' \(task\)"):
+        from_json(json.dumps(sent), own)

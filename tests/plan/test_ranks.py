@@ -34,7 +34,7 @@ STEP = {
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "0",
 }
-"""What the third of four tasks is told, when they are dealt out to two machines in turn."""
+"""What the third of four tasks is told, when they are dealt out to two nodes in turn."""
 NO_LAUNCHER = "are set, but no launcher started this process: ignoring them."
 
 

@@ -10,15 +10,15 @@ import yaml
 from support.saved import write_checkpoint
 from support.stories import plan_of
 
-from shoal.cli.parse import parse_play
+from shoal.cli.parse import parse
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import to_plain
 from shoal.errors import UsageError
-from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.mdp.robots import SHIPPED
 from shoal.plan.changes import flatten
 from shoal.plan.resume import _OF_NETWORKS
 from shoal.plan.rundir import RunDir
+from shoal.run_record import make_run_dir, record_launch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,9 +68,9 @@ def test_networks_are_compared_with_those_of_the_run(
 def test_a_policy_is_played_with_the_networks_of_its_run(log_root: Path) -> None:
     run = run_of(log_root, CARTPOLE)
     words = [CARTPOLE, "--checkpoint", str(run.checkpoint_dir(5)), "--log-root", str(log_root)]
-    parse_play(words, program="play")
+    parse("play", words)[0]
     with pytest.raises(UsageError, match="hidden-dims 9 was asked for, but the networks of the run"):
-        parse_play([*words, "--agent.actor.hidden-dims", "9"], program="play")
+        parse("play", [*words, "--agent.actor.hidden-dims", "9"])[0]
 
 
 def test_what_a_run_says_of_its_networks_may_be_anything(log_root: Path) -> None:

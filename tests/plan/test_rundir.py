@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrunx.utils.log_handling import file_handlers
 
+from shoal.config import LaunchConfig
 from shoal.errors import UsageError
+from shoal.plan.launch import Plan
 from shoal.plan.nodes import NodePlan
 from shoal.plan.rundir import (
     RunDir,
@@ -22,7 +24,6 @@ from shoal.plan.rundir import (
     refuse_bad_name,
     run_names,
 )
-from shoal.plan.spec import NodeSpec
 
 NOW = datetime(2026, 3, 9, 7, 5, 1, 999_999, tzinfo=UTC)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=220)
@@ -304,8 +305,9 @@ def test_rank_files_are_named_as_torchrunx_names_them(tmp_path: Path) -> None:
     for handler in handlers:
         handler.close()
     (launch,) = tmp_path.iterdir()
-    spec = NodeSpec(run_dir="", nodes=(NodePlan(devices=("cpu", "cpu")),), world_size=2)
+    nodes = (NodePlan(devices=("cpu", "cpu")),)
+    plan = Plan(config=LaunchConfig(task=None), launch_mode="spawned", nodes=nodes, world_size=2)
     assert {path.name for path in launch.iterdir()} == {
         "localhost.log",  # torchrunx's agent, which has no rank
-        *(spec.log_file(rank).name for rank in range(2)),
+        *(plan.log_file(rank).name for rank in range(2)),
     }

@@ -14,15 +14,14 @@ from support.bombs import YAML
 from support.fake_devices import seen
 
 from shoal.cli.parse import parse_train
-from shoal.config import TrainConfig
+from shoal.config import MujocoConfig, TrainConfig
 from shoal.config.checks import Source, foreign_code, sources_of
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import to_plain
 from shoal.errors import UsageError
-from shoal.plan.changes import nested
+from shoal.plan.changes import config_of_run, nested
 from shoal.plan.checkpoints import sha256
 from shoal.plan.rundir import RunDir
-from shoal.plan.saved_config import config_of_run
 from shoal.plan.training import plan_training
 from shoal.tasks import registry
 
@@ -49,11 +48,31 @@ def test_a_learner_of_another_s_run_is_not_imported_before_it_is_trusted(tmp_pat
     file = tmp_path / "evil.py"
     file.write_text(LEARNER, encoding="utf-8")
     run.train_yaml.write_text(f"task: Cartpole-Swingup\nlearner: {file}:Learner\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"would import '.*evil.py:Learner' \(learner\).* pass --trust-run"):
-        config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust="--trust-run")
+    with pytest.raises(UsageError, match=r"would import '.*evil.py:Learner' \(learner\).* pass --trust"):
+        config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust="--trust")
     assert not file.with_suffix(".imported").exists()
     config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust=None)
     assert file.with_suffix(".imported").exists()
+
+
+def test_a_run_of_before_keeps_the_limit_of_diverged_environments(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "2026-01-01_00-00-00")
+    run.params_dir.mkdir(parents=True)
+    run.train_yaml.write_text("task: Cartpole-Swingup-Mujoco\nenv: {lost_limit: 0.25}\n", encoding="utf-8")
+    env = config_of_run("Cartpole-Swingup-Mujoco", None, run, str(tmp_path), trust="--trust").env
+    assert isinstance(env, MujocoConfig)
+    assert env.diverged_limit == 0.25
+
+
+def test_a_run_of_before_is_read_without_the_fields_that_have_gone(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "2026-01-01_00-00-00")
+    run.params_dir.mkdir(parents=True)
+    run.train_yaml.write_text(
+        "task: Cartpole-Swingup\nkeep_every: null\nvideo_size: [1280, 720]\nseed: 7\n", encoding="utf-8"
+    )
+    assert config_of_run("Cartpole-Swingup", None, run, str(tmp_path), trust="--trust").seed == 7
+    with pytest.raises(UsageError, match=r"keep_every is given, but TrainConfig has no such field"):
+        parse_train(["Cartpole-Swingup", "--config", str(run.train_yaml)])
 
 
 @pytest.mark.timeout(30)
@@ -62,7 +81,7 @@ def test_a_configuration_that_multiplies_or_nests_is_refused(kind: str, tmp_path
     run = RunDir(tmp_path / "2026-01-01_00-00-00")
     run.params_dir.mkdir(parents=True)
     run.train_yaml.write_text(YAML[kind], encoding="utf-8")
-    for trust in (None, "--trust-run"):
+    for trust in (None, "--trust"):
         with pytest.raises(UsageError, match=r"^--config .*train\.yaml (cannot be read \(|holds no named values)"):
             config_of_run("Cartpole-Swingup", None, run, str(tmp_path / "mine"), trust=trust)
 
@@ -105,7 +124,7 @@ def test_a_name_of_code_is_noticed_in_each_string_of_a_configuration(task: str, 
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Path:
-    """A run in a folder of another user, whose files ask for other machines, and start a program to reach them."""
+    """A run in a folder of another user, whose files ask for other nodes, and start a program to reach them."""
     run = tmp_path / "theirs" / "logs" / "Cartpole-Swingup" / "2026-01-01_00-00-00"
     checkpoint = run / "checkpoints" / "000100"
     checkpoint.mkdir(parents=True)
@@ -156,7 +175,7 @@ def test_no_program_that_a_run_or_its_files_name_is_started(unpacked: Path, word
 
 
 def test_a_dry_run_with_other_machines_names_the_command_that_asks_them() -> None:
-    with pytest.raises(UsageError, match=r"--dry-run connects to no machine.* run `shoal doctor --hosts a b`"):
+    with pytest.raises(UsageError, match=r"--dry-run connects to no node.* run `shoal doctor --hosts a b`"):
         parse_train(["Cartpole-Swingup", "--hosts", "a", "b", "--dry-run"])
 
 

@@ -53,15 +53,24 @@ def test_experience_grows_with_environments_and_steps() -> None:
     assert experience_bytes_per_env(plan) == 10 * (5 + 7) * 4  # An observation of the cart-pole has 5 numbers.
 
 
+def test_a_replay_buffer_is_experience_of_all_its_steps() -> None:
+    config = parse_train(["Quadruped-Velocity-Flat", "--gpu-ids", "0", "--learner", "fast_sac"])
+    plan = plan_training(config, {}, seen(1))
+    assert experience_bytes_per_env(plan) == 1024 * (96 + 4) * 4
+    others = replace(config.agent, obs_groups={"actor": ("policy",), "critic": ("policy",)})
+    plan = plan_training(replace(config, agent=others), {}, seen(1))
+    assert experience_bytes_per_env(plan) == 1024 * (1 + 4) * 4, "Which part of all columns a group has is not known."
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ((), 834_000 + 24 * (330 + 7) * 4),
-        (("--agent.num-steps-per-env", "10"), 834_000 + 10 * (330 + 7) * 4),
+        ((), 203_000 + 24 * (330 + 7) * 4),
+        (("--agent.num-steps-per-env", "10"), 203_000 + 10 * (330 + 7) * 4),
         # Rewards, commands and the terrain's size change no array of an environment; what is kept only adds to them.
         (
             ("--env.rewards.feet-slip.weight", "0", "--env.terrain-levels", "3", "--env.on-nan", "stop"),
-            834_000 + 24 * (330 + 7) * 4,
+            203_000 + 24 * (330 + 7) * 4,
         ),
         # With other settings that matter, nothing is known of the environment.
         (("--env.nconmax", "16"), 24 * (1 + 7) * 4),

@@ -1,4 +1,4 @@
-"""What srun says about a task, every way in which it can be wrong, whose GPUs a task sees, and lists of machines."""
+"""What srun says about a task, every way in which it can be wrong, whose GPUs a task sees, and lists of nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from support.fake_devices import machine, mig_gpu, seen, whole_gpu
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
 from shoal.machine.gpus import resolve
-from shoal.plan.launchers import launcher_of
-from shoal.plan.ranks import Rank, joined_rank
-from shoal.plan.slurm import Task, allocated_hosts, expand_hosts, has_own_gpus, read_task
+from shoal.plan.ranks import (
+    Rank,
+    Task,
+    allocated_hosts,
+    expand_hosts,
+    has_own_gpus,
+    joined_rank,
+    launcher_of,
+    read_task,
+)
 from shoal.plan.training import plan_training
 
 if TYPE_CHECKING:
@@ -131,12 +138,12 @@ def test_each_missing_variable_is_named(name: str) -> None:
         (
             "SLURM_STEP_NODELIST",
             "gpu[08-",
-            "SLURM_STEP_NODELIST is 'gpu[08-', which is no list of machines such as a[01-03,7],b",
+            "SLURM_STEP_NODELIST is 'gpu[08-', which is no list of nodes such as a[01-03,7],b",
         ),
         (
             "SLURM_STEP_NODELIST",
             "gpu[08-10]",
-            "SLURM_STEP_NODELIST names 3 machines, but SLURM_STEP_TASKS_PER_NODE counts the tasks of 4",
+            "SLURM_STEP_NODELIST names 3 nodes, but SLURM_STEP_TASKS_PER_NODE counts the tasks of 4",
         ),
         *(
             (
@@ -149,12 +156,12 @@ def test_each_missing_variable_is_named(name: str) -> None:
         (
             "SLURM_NODEID",
             "4",
-            "is '4', but must be a whole number from 0 to 3, since SLURM_STEP_TASKS_PER_NODE counts 4 machines",
+            "is '4', but must be a whole number from 0 to 3, since SLURM_STEP_TASKS_PER_NODE counts 4 nodes",
         ),
         (
             "SLURM_NODEID",
             "-1",
-            "is '-1', but must be a whole number from 0 to 3, since SLURM_STEP_TASKS_PER_NODE counts 4 machines",
+            "is '-1', but must be a whole number from 0 to 3, since SLURM_STEP_TASKS_PER_NODE counts 4 nodes",
         ),
         ("SLURM_LOCALID", "2", "is '2', but must be a whole number from 0 to 1, since this machine has 2 tasks"),
         ("SLURM_LOCALID", "1.5", "is '1.5', but must be a whole number from 0 to 1, since this machine has 2 tasks"),
@@ -261,7 +268,7 @@ def test_a_gpu_of_another_task_is_refused() -> None:
         plan_training(parse_train([TASK, "--gpu-ids", "1"]), environ, seen(1))
 
 
-# Lists of machines
+# Lists of nodes
 
 
 @pytest.mark.parametrize(
@@ -288,7 +295,7 @@ def test_a_list_is_expanded_in_its_order(word: str, hosts: str) -> None:
 )
 def test_what_is_no_list_is_refused_with_an_example(word: str) -> None:
     assert expand_hosts(word) == ()
-    with pytest.raises(UsageError, match=r"which is no list of machines such as a\[01-03,7\],b: name them in --hosts"):
+    with pytest.raises(UsageError, match=r"which is no list of nodes such as a\[01-03,7\],b: name them in --hosts"):
         allocated_hosts({"SLURM_JOB_NODELIST": word})
 
 

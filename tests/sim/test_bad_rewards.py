@@ -21,7 +21,7 @@ from support.learners import ALONE, loop_on, tiny_agent, tiny_config
 from shoal.envs.capabilities import BAD_REWARD
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
-from shoal.worker import _keep_lost
+from shoal.worker import _keep_diverged
 
 
 @wp.kernel(enable_backward=False)
@@ -91,16 +91,16 @@ def test_a_training_ends_with_the_name_of_the_term(on_nan: Any, tmp_path: Path) 
     env = environments(on_nan=on_nan)
     term = env.task.reward_terms[-1]
     config = tiny_config(
-        agent=tiny_agent(num_steps_per_env=24, obs_groups=GROUPS), env=replace(env.task.config, lost_limit=0.0)
+        agent=tiny_agent(num_steps_per_env=24, obs_groups=GROUPS), env=replace(env.task.config, diverged_limit=0.0)
     )
     loop = loop_on(env, config)
-    job: Any = SimpleNamespace(config=config, run=SimpleNamespace(lost_npz=lambda _: tmp_path / "lost.npz"))
+    job: Any = SimpleNamespace(config=config, run=SimpleNamespace(diverged_npz=lambda _: tmp_path / "diverged.npz"))
     with pytest.raises(TrainingFailedError) as failure:
         loop.train(
             on_row=lambda _: None,
             save=lambda _: None,
             stop_requests=dict,
-            dump_diverged=partial(_keep_lost, job, ALONE, env),
+            dump_diverged=partial(_keep_diverged, job, ALONE, env),
         )
     message = str(failure.value)
     assert f"On rank 0, the state was finite, but the reward term '{term}' of environments 1, 3 was NaN" in message

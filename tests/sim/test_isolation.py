@@ -34,6 +34,14 @@ def test_without_a_share_torch_keeps_its_threads() -> None:
         assert torch.get_num_threads() == before
 
 
+def test_the_precision_of_matrix_products_is_given_back_outside() -> None:
+    before = torch.get_float32_matmul_precision()
+    assert before == "highest"
+    with isolated("cpu", matmul_precision="high"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_warp_arrays_go_to_the_rank_s_device() -> None:
     before = wp.get_device()
     with isolated("cpu"):

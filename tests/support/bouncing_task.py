@@ -157,3 +157,9 @@ class BouncingTask(MujocoTask[BouncingConfig]):
     def observe(self) -> None:
         """Show positions and the cart's speed."""
         self.launch(show, inputs=[self.qpos, self.qvel, self.xpos, self.cart], outputs=[self.obs["policy"]])
+
+
+class CrampedTask(BouncingTask):
+    """The same with less room in MuJoCo Warp than it needs."""
+
+    capacities = (1, 1)

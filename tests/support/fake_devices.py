@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
-from shoal.machine.gpus import Inventory, MigDevice, PhysicalGpu, VisibleGpus, resolve
+from shoal.machine.gpus import Device, Inventory, VisibleGpus, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,28 +20,28 @@ def gpu_uuid(number: int) -> str:
     return f"GPU-{number}0000000-1111-2222-3333-444444444444"
 
 
-def whole_gpu(number: int, name: str = "NVIDIA H200") -> PhysicalGpu:
+def whole_gpu(number: int, name: str = "NVIDIA H200") -> Device:
     """A GPU that is not in MIG mode."""
-    return PhysicalGpu(name=name, uuid=gpu_uuid(number))
+    return Device(name=name, uuid=gpu_uuid(number))
 
 
-def mig_gpu(number: int, *instances: tuple[int, int]) -> PhysicalGpu:
+def mig_gpu(number: int, *instances: tuple[int, int]) -> Device:
     """A GPU in MIG mode, with a MIG device for each pair of GPU instance and compute instance.
 
     The UUIDs of the devices begin with the number of the GPU, then that of the GPU instance, then the other.
     """
     devices = tuple(
-        MigDevice(
+        Device(
             name="NVIDIA H100 MIG 1g.10gb",
             uuid=f"MIG-{number}{gi}{ci}00000-5555-6666-7777-888888888888",
-            gpu_instance=gi,
+            gpu_instance=(gpu_uuid(number), gi),
         )
         for gi, ci in instances
     )
-    return PhysicalGpu(name="NVIDIA H100", uuid=gpu_uuid(number), mig_devices=devices)
+    return Device(name="NVIDIA H100", uuid=gpu_uuid(number), mig_devices=devices)
 
 
-def machine(*gpus: PhysicalGpu, driver: int | None = 580, problem: str | None = None) -> Inventory:
+def machine(*gpus: Device, driver: int | None = 580, problem: str | None = None) -> Inventory:
     """A machine with these GPUs."""
     return Inventory(gpus=gpus, driver_release=driver, problem=problem)
 
@@ -118,10 +118,10 @@ class FakeNvml(ModuleType):
             "nvmlDeviceGetMigMode": _mig_mode,
             "nvmlDeviceGetMaxMigDeviceCount": lambda _gpu: 7,
             "nvmlDeviceGetMigDeviceHandleByIndex": _mig_device,
-            "nvmlDeviceGetGpuInstanceId": lambda mig: mig.gpu_instance,
+            "nvmlDeviceGetGpuInstanceId": lambda mig: mig.gpu_instance[1],
         }
 
-    def _handle_by_uuid(self, uuid: str) -> PhysicalGpu | MigDevice:
+    def _handle_by_uuid(self, uuid: str) -> Device:
         for gpu in self._inventory.gpus:
             for device in (gpu, *(gpu.mig_devices or ())):
                 if device.uuid == uuid:
@@ -129,19 +129,19 @@ class FakeNvml(ModuleType):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
 
-def _memory_info(handle: PhysicalGpu | MigDevice) -> SimpleNamespace:
-    size = (10 if isinstance(handle, MigDevice) else 141) * GIB
+def _memory_info(handle: Device) -> SimpleNamespace:
+    size = (10 if handle.gpu_instance else 141) * GIB
     return SimpleNamespace(total=size, free=size)
 
 
-def _mig_mode(gpu: PhysicalGpu) -> list[int]:
+def _mig_mode(gpu: Device) -> list[int]:
     if "GeForce" in gpu.name:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     mode = int(gpu.mig_devices is not None)
     return [mode, mode]
 
 
-def _mig_device(gpu: PhysicalGpu, slot: int) -> MigDevice:
+def _mig_device(gpu: Device, slot: int) -> Device:
     # The first slot is empty, as after an instance was destroyed.
     if not 0 < slot <= len(gpu.mig_devices or ()):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)

@@ -63,7 +63,7 @@ def batch_environment(where: Path) -> dict[str, str]:
 def task_environment(
     rank: int, local_rank: int, node: int, *, hosts: str, tasks_per_node: str, tasks: int
 ) -> dict[str, str]:
-    """Return what srun tells one task of a step over several machines."""
+    """Return what srun tells one task of a step over several nodes."""
     return {
         **JOB,
         "SLURM_JOB_NODELIST": hosts,

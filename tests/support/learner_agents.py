@@ -21,10 +21,10 @@ from shoal.config import (
     SkrlJaxConfig,
     TrainConfig,
 )
-from shoal.config.distillation import DistillationAlgorithmConfig
+from shoal.config.rsl_rl import DistillationAlgorithmConfig
 from shoal.config.skrl import SkrlSacConfig, SkrlTd3Config
 from shoal.envs.vec_env import WarpVecEnv
-from shoal.learn.learners import build_learner
+from shoal.learn.learner import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.tasks import registry
 

@@ -32,7 +32,7 @@ from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import TrainSpec
+from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.worker import run_worker
@@ -147,11 +147,11 @@ def statistics(world: World) -> dict[str, Any]:
 
 def gradients(world: World) -> list[float]:
     """Gradients of 1 on rank 0 and of 2 on rank 1, averaged by the library's own code."""
-    loop = tiny_loop(world=world)
-    for parameter in loop.learner.alg.actor.parameters():
-        parameter.grad = torch.full_like(parameter, world.rank + 1.0)
-    loop.learner.alg.reduce_parameters()
-    averaged = [parameter.grad for parameter in loop.learner.alg.actor.parameters() if parameter.grad is not None]
+    learner: Any = tiny_loop(world=world).learner.alg
+    total = torch.stack([weights.sum() for weights in learner.actor.parameters()]).sum()
+    learner._gradients.compute((world.rank + 1.0) * total)
+    learner.reduce_parameters()
+    averaged = [weights.grad for weights in learner.actor.parameters() if weights.grad is not None]
     return torch.cat([gradient.flatten() for gradient in averaged]).unique().tolist()
 
 
@@ -462,14 +462,14 @@ def working(rank: int, scratch: str) -> dict[str, Any]:
     spec = registry.resolve(task)
     run = Path(scratch) / "run"
     run.mkdir(exist_ok=True)
-    job = TrainSpec(
+    plan = TrainPlan(
         config=replace(spec.defaults(task), seed=SEED, logger="none"),
-        run_dir=str(run),
+        launch_mode="spawned",
         nodes=(NodePlan(devices=("cpu", "cpu")),),
         world_size=2,
         backend="gloo",
-        num_envs=spec.num_envs,
+        run_dir=str(run),
     )
     place = Rank(rank=rank, local_rank=rank, world_size=2, local_world_size=2)
-    report, _ = run_worker(job, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
+    report, _ = run_worker(plan, place, stop=StopRequests(), store=lambda: FileStore(f"{scratch}/working", 2))
     return asdict(report)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shoal.config import DistributionConfig, ModelConfig, PpoConfig, RslRlConfig, TrainConfig
 from shoal.learn.groups import World
-from shoal.learn.learners import build_learner
+from shoal.learn.learner import build_learner
 from shoal.learn.loop import TrainingLoop
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def write_host_key(etc_ssh: Path) -> str:
 
 
 def write_client_files(home: Path, host_keys: Mapping[tuple[str, ...], str]) -> None:
-    """Let a user know the keys of machines, by their names and addresses, and have a configuration of SSH."""
+    """Let a user know the keys of nodes, by their names and addresses, and have a configuration of SSH."""
     lines = [f"{','.join(names)} {key}\n" for names, key in host_keys.items()]
     (home / ".ssh/known_hosts").write_text("".join(lines), encoding="utf-8")
     names = " ".join(name for name, *_ in host_keys)

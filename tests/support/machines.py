@@ -1,4 +1,4 @@
-"""Several machines on one, on one switch.
+"""Several nodes on one, on one switch.
 
 Each has its own network card, addresses, name, processes, `/tmp`, home, clock since boot and SSH server. They are made
 of namespaces (`namespaces.py`, `network.py`), so what runs on them is real, and so are cables that are pulled and power
@@ -44,7 +44,7 @@ _FILES = {Path("/etc/hosts"): "hosts", Path("/etc/resolv.conf"): "resolv.conf"}
 _MODES = {"tmp": 0o1777, "home": 0o700, "ssh": 0o755}
 _NOT_HANDED_ON = ("TMPDIR", "TEMP", "TMP", "SSH_AUTH_SOCK")
 _UP_FOR_S = 100_000
-"""How much longer each machine seems to have been up than the one before [s]."""
+"""How much longer each node seems to have been up than the one before [s]."""
 
 
 @dataclass
@@ -237,7 +237,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Machines:
-    """All machines of a test."""
+    """All nodes of a test."""
 
     launcher: Machine
     workers: tuple[Machine, ...]
@@ -284,7 +284,7 @@ def machines(
         versions: Versions of the internet protocol that they have addresses of.
         debian: Whether each takes its own name for 127.0.1.1.
         logins: Whether the launcher may log in to each by SSH and knows its host key.
-        kept: More paths that are the same on each machine as outside. The repository, Python and `~/.cache` always are.
+        kept: More paths that are the same on each node as outside. The repository, Python and `~/.cache` always are.
     """
     book = AddressBook((LAUNCHER, *names), versions, debian)
     shared = where / "shared"

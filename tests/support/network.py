@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTERFACE = "eth0"
-"""The network card of each machine."""
+"""The network card of each node."""
 _SLOW_CABLE = Path(__file__).with_name("slow_cable.py")
 
 
 @dataclass(frozen=True)
 class AddressBook:
-    """Who has which address, and what each machine's `/etc/hosts` says of it."""
+    """Who has which address, and what each node's `/etc/hosts` says of it."""
 
     names: Sequence[str]
     versions: Sequence[Literal[4, 6]] = (4, 6)
     """Versions of the internet protocol that the network cards have an address of."""
     debian: bool = False
-    """Whether each machine takes its own name for 127.0.1.1, as Debian's installer leaves it."""
+    """Whether each node takes its own name for 127.0.1.1, as Debian's installer leaves it."""
 
     def address(self, name: str, version: Literal[4, 6]) -> str:
         """Return the address of a machine."""
@@ -57,7 +57,7 @@ class AddressBook:
 
 
 class Switch:
-    """A switch with a port for each machine. It goes when its owner does."""
+    """A switch with a port for each node. It goes when its owner does."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -25,7 +25,7 @@ from shoal.config import (
 )
 from shoal.config.learners import resolve_learner
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
-from shoal.learn.learners import build_learner
+from shoal.learn.learner import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.user_code import load
 

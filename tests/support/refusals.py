@@ -119,7 +119,7 @@ WISHES = {
     "a GPU that is no number": Wish("train Cartpole-Swingup --gpu-ids first", gpus=2),
     "more GPUs than workers": Wish("train Cartpole-Swingup --gpu-ids 0 1 --nproc-per-node 1", gpus=2),
     "an engine that needs the CPU": Wish("train Cartpole-Swingup-Mujoco --gpu-ids 0 --env.engine native", gpus=1),
-    "more environments lost than there are": Wish("train Cartpole-Swingup-Mujoco --env.lost-limit 2"),
+    "more environments lost than there are": Wish("train Cartpole-Swingup-Mujoco --env.diverged-limit 2"),
     # Machines.
     "a machine twice": Wish("train Cartpole-Swingup --hosts a b a"),
     "a machine that is a flag of ssh": Wish("train Cartpole-Swingup --hosts=-oProxyCommand=true"),
@@ -152,16 +152,16 @@ WISHES = {
     # Packages.
     "a logger that is not installed": Wish("train Cartpole-Swingup --logger wandb", hidden=("wandb",)),
     "a logger that wants a login": Wish("train Cartpole-Swingup --logger wandb", environ=NO_LOGIN),
-    # Films.
+    # Videos.
     "a negative interval of evaluations": Wish("train Cartpole-Swingup --eval-interval -1"),
     "checkpoints without an evaluation": Wish("train Cartpole-Swingup --eval-interval 20 --save-interval 50"),
-    "a film of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
-    "a film longer than the time between films": Wish("train Cartpole-Swingup --video --video-interval 100"),
-    "a film of an odd width": Wish("play Cartpole-Swingup --video-size 1279 720"),
-    "a film that is no mp4": Wish("play Cartpole-Swingup --agent zero --video-path film.gif"),
-    "a film below a file": Wish("play Cartpole-Swingup --agent zero --gpu-ids None --video-path broken.yaml/film.mp4"),
-    "a film of no steps of a policy": Wish("play Cartpole-Swingup --video-path film.mp4 --video-length 0"),
-    "a film by an unknown renderer": Wish("train Cartpole-Swingup --video", environ={"MUJOCO_GL": "bogus"}),
+    "a video of no steps": Wish("train Cartpole-Swingup --video --video-length 0"),
+    "a video longer than the time between videos": Wish("train Cartpole-Swingup --video --video-interval 100"),
+    "a video of an odd width": Wish("play Cartpole-Swingup --video-size 1279 720"),
+    "a video that is no mp4": Wish("play Cartpole-Swingup --policy zero --video-path video.gif"),
+    "a video below a file": Wish("play Cartpole-Swingup --policy zero --gpu-ids None --video-path broken.yaml/x.mp4"),
+    "a video of no steps of a policy": Wish("play Cartpole-Swingup --video-path video.mp4 --video-length 0"),
+    "a video by an unknown renderer": Wish("train Cartpole-Swingup --video", environ={"MUJOCO_GL": "bogus"}),
     # torchrun.
     "restarts under torchrun": Wish("train Cartpole-Swingup --max-restarts 3", environ=TORCHRUN),
     "another number of workers than torchrun's": Wish("train Cartpole-Swingup --nproc-per-node 4", environ=TORCHRUN),
@@ -178,13 +178,13 @@ WISHES = {
     # Playing.
     "play without a task": Wish("play --episodes 3"),
     "play without any run": Wish("play Cartpole-Swingup"),
-    "no policy and a checkpoint": Wish("play Cartpole-Swingup --agent zero --checkpoint 000100"),
+    "a viewer and its contrary": Wish("play Cartpole-Swingup --policy zero --viewer web --headless"),
     "a window without a display": Wish(
-        "play Cartpole-Swingup --agent zero --viewer native", environ={"DISPLAY": "", "WAYLAND_DISPLAY": ""}
+        "play Cartpole-Swingup --policy zero --viewer native", environ={"DISPLAY": "", "WAYLAND_DISPLAY": ""}
     ),
     "a viewer of nothing": Wish("play Cartpole-Swingup --viewer web --num-envs 0"),
     "a viewer at no port": Wish("play Cartpole-Swingup --viewer web --viewer-port 0"),
-    "a viewer somewhere else": Wish("play Cartpole-Swingup --agent zero --viewer web --viewer-host 192.0.2.1"),
+    "a viewer somewhere else": Wish("play Cartpole-Swingup --policy zero --viewer web --viewer-host 192.0.2.1"),
     "play a misspelt task": Wish("play Cartpole-Balence"),
     "a directory that is no checkpoint": Wish("play Cartpole-Swingup --checkpoint ."),
     "evaluate no episodes": Wish("evaluate Cartpole-Swingup --num-episodes 0"),
@@ -192,7 +192,7 @@ WISHES = {
     "evaluate episodes and steps": Wish("evaluate Cartpole-Swingup --num-episodes 2 --num-steps 3"),
     "evaluate a task and a file of jobs": Wish("evaluate Cartpole-Swingup --jobs broken.yaml"),
     "evaluate jobs of a broken file": Wish("evaluate --jobs broken.yaml"),
-    "watch what is no run": Wish("evaluate Cartpole-Swingup --agent zero --watch ."),
+    "watch what is no run": Wish("evaluate Cartpole-Swingup --policy zero --watch ."),
     "compare one directory": Wish("compare folder.onnx"),
     "compare directories without results": Wish("compare folder.onnx ."),
     "compare policies that do not exist": Wish("compare Cartpole-Swingup zero nowhere/model.pt"),
@@ -205,10 +205,10 @@ WISHES = {
     "export onto a directory": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out folder.onnx"),
     "export below a file": Wish("export Cartpole-Swingup --checkpoint broken.yaml --out broken.yaml/policy.onnx"),
     # Replaying.
-    "replay what is not there": Wish("replay nowhere.lost.npz"),
+    "replay what is not there": Wish("replay nowhere.diverged.npz"),
     "replay something else": Wish("replay broken.yaml"),
-    "replay into no film": Wish("replay broken.yaml --video-path film.gif"),
-    "replay into a film below a file": Wish("replay broken.yaml --video-path broken.yaml/film.mp4"),
+    "replay into no video": Wish("replay broken.yaml --video-path video.gif"),
+    "replay into a video below a file": Wish("replay broken.yaml --video-path broken.yaml/x.mp4"),
     # Checkpoints.
     "runs where there are none": Wish("runs --log-root nowhere"),
     "runs of a task that does not exist": Wish("runs Cartpole-Swingupp"),
@@ -278,7 +278,7 @@ def _grant(wish: Wish) -> None:
         plan = plan_training(parse_train(words), os.environ, seen(wish.gpus))
         preflight(plan, os.environ, seen(wish.gpus))
     else:
-        main._shoal([command, *words])  # pyright: ignore[reportPrivateUsage]
+        main.shoal([command, *words])
 
 
 def _answer(wish: Wish) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """A launch over simulated machines in virtual time: real supervisor, node status and messages; no process, no socket.
 
-`SimulatedLaunch` replaces the ssh connection by a queue with a delay for each machine. Ranks follow a script: they
+`SimulatedLaunch` replaces the ssh connection by a queue with a delay for each node. Ranks follow a script: they
 train, end, get stuck or stop. Each machine has its own clock. Virtual time passes only where the supervisor waits.
 """
 
@@ -10,6 +10,7 @@ import heapq
 import itertools
 import json
 import math
+import queue
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,15 +20,14 @@ from support.stories import Listener
 
 from shoal.errors import ShoalError
 from shoal.heartbeat import Beat
-from shoal.launch import hang_detector, supervisor
+from shoal.launch import hang_detector, node, supervisor
 from shoal.launch.exit_records import ExitRecord
 from shoal.launch.hang_detector import stall_error
 from shoal.launch.node import NodeStatus
-from shoal.launch.remote import node as remote_node
 from shoal.launch.remote import node_agent
 from shoal.plan.nodes import NodePlan
 from shoal.plan.ranks import Rank
-from shoal.plan.spec import TrainSpec
+from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests
 from shoal.tasks import registry
 from shoal.timing import CHANNEL_BEAT_S
@@ -71,34 +71,13 @@ class Clock:
         return SimpleNamespace(monotonic=lambda: self.now, time=lambda: EPOCH + self.now, sleep=self.advance)
 
 
-class Event:
-    """A `threading.Event` in virtual time."""
-
-    def __init__(self, clock: Clock) -> None:
-        """Begin cleared."""
-        self._clock, self._is_set = clock, False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def wait(self, seconds: float) -> bool:
-        self._clock.advance(seconds, self.is_set)
-        return self._is_set
-
-
 class Machine:
     """One machine: a node agent that sends its status, and scripted ranks. It is also its connection and channel."""
 
-    def __init__(self, launch: SimulatedLaunch, spec: TrainSpec, delay: float, clock_offset: float) -> None:
+    def __init__(self, launch: SimulatedLaunch, plan: TrainPlan, delay: float, clock_offset: float) -> None:
         """Start nothing yet. Messages take `delay` [s]; its clock is ahead of the head's by `clock_offset` [s]."""
         self.launch, self.clock = launch, launch.clock
-        self.name, self.ranks = spec.nodes[0].host, spec.ranks
+        self.name, self.ranks = plan.nodes[0].host, plan.ranks
         self.delay, self.clock_offset = delay, clock_offset
         self.is_cut = False
         self.ended: dict[int, str] = {}
@@ -106,23 +85,20 @@ class Machine:
         self.phases = dict.fromkeys(self.ranks, "rollout")
         self.since: dict[int, float] = {}  # Of ranks that make no progress.
         self.silent_since: dict[int, float] = {}  # Of ranks whose process does not run.
-        self.limit = spec.config.stall_timeout
+        self.limit = plan.config.stall_timeout
         self.launcher: str | None = None
         self.received_at = 0.0
         self.channel = self
+        self.inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.sent, self.sent_at = NodeStatus(), -math.inf
 
     # The head's end of the connection
 
-    has_greeted, has_ended = True, False
+    has_greeted = True
 
     @property
     def silence(self) -> float:
         return self.clock.now - self.received_at
-
-    def connect(self, receive: Callable[[dict[str, Any]], None]) -> Machine:
-        self.receive = receive
-        return self
 
     def send(self, kind: str, data: dict[str, Any] | None = None) -> None:
         """Send a message of the head to the node agent."""
@@ -161,7 +137,7 @@ class Machine:
     def arrive(self, text: str) -> None:
         if not self.is_cut:
             self.received_at = self.clock.now
-            self.receive(json.loads(text))
+            self.inbox.put(json.loads(text))
 
     def report(self) -> None:
         """Look now, and again each second."""
@@ -269,23 +245,24 @@ class SimulatedLaunch:
         """CPU time of the head's own work [s]."""
         plans = tuple(NodePlan(host=f"n{number}", devices=("cpu",) * workers) for number in range(num_nodes))
         config = replace(registry.resolve("Cartpole-Swingup").defaults(), stall_timeout=stall_timeout)
-        self.spec = TrainSpec(
-            config=config, run_dir=str(run.path), nodes=plans, world_size=self.world_size, backend="gloo", num_envs=8
+        self.plan = TrainPlan(
+            config=config,
+            launch_mode="spawned",
+            nodes=plans,
+            world_size=self.world_size,
+            backend="gloo",
+            run_dir=str(run.path),
         )
-        for module in (supervisor, remote_node, hang_detector):
+        for module in (supervisor, node, hang_detector):
             monkeypatch.setattr(module, "time", self.clock.module())
         monkeypatch.setattr(node_agent, "time", self.clock.module())
-        events = SimpleNamespace(Event=lambda: Event(self.clock), Lock=remote_node.threading.Lock)
-        monkeypatch.setattr(remote_node, "threading", events)
         self.machines = [
-            Machine(self, self.spec.of_node(number), delay(number), clock_offset(number)) for number in range(num_nodes)
+            Machine(self, self.plan.of_node(number), delay(number), clock_offset(number)) for number in range(num_nodes)
         ]
         self.slow_rank = self.machines[3].ranks[-1]
         """A rank whose machine is behind a slow link."""
         by_name = {machine.name: machine for machine in self.machines}
-        monkeypatch.setattr(
-            remote_node, "SshConnection", lambda host, _config, receive, **_: by_name[host].connect(receive)
-        )
+        monkeypatch.setattr(node, "SshConnection", lambda host, _config, **_: by_name[host])
 
     def machine_of(self, rank: int) -> Machine:
         return next(machine for machine in self.machines if rank in machine.ranks)
@@ -316,8 +293,8 @@ class SimulatedLaunch:
         self.clock.at(at, lambda: fault(self))
         if end is not None:
             self.clock.at(end, lambda: stop.counts.update(SIGINT=2))
-        nodes = remote_node.remote_nodes(self.spec)
-        launch = supervisor.Supervisor(self.spec, nodes, Listener(), stop)
+        nodes = node.remote_nodes(self.plan)
+        launch = supervisor.Supervisor(self.plan, nodes, Listener(), stop)
         begun = time.process_time()
         try:
             launch.run()

@@ -8,6 +8,7 @@ from support.commands import SMALL
 
 from shoal.cli.parse import parse_train
 from shoal.commands.train import Outcome, make_plan, train
+from shoal.launch.rank import ProgressReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,16 +18,13 @@ if TYPE_CHECKING:
     from shoal.plan.training import TrainPlan
 
 
-class Listener:
+class Listener(ProgressReporter):
     """A view that remembers."""
 
     def __init__(self) -> None:
         """Begin with nothing heard."""
         self.rows: list[dict[str, float]] = []
         self.lines: list[str] = []
-
-    def on_phase(self, phase: str) -> None:
-        del phase
 
     def on_row(self, row: Mapping[str, float]) -> None:
         """Take the metrics of one more iteration."""
@@ -35,9 +33,6 @@ class Listener:
     def on_line(self, line: str) -> None:
         """Take one line of output."""
         self.lines.append(line)
-
-    def close(self) -> None:
-        """Release nothing."""
 
 
 def never_abort(error: ShoalError) -> None:

@@ -37,7 +37,7 @@ class TinyEnv(VecEnv):
         self.cfg = {}
         self.step_dt = 0.02
         self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long, device=device)
-        self._random = torch.Generator(device=device).manual_seed(seed)
+        self._random = torch.Generator().manual_seed(seed)
         self._position = self._draw(num_envs)
         self._action = torch.zeros(num_envs, self.num_actions, device=device)
 
@@ -68,7 +68,7 @@ class TinyEnv(VecEnv):
         return self.get_observations(), reward, done, extras
 
     def _draw(self, count: int) -> torch.Tensor:
-        return torch.rand(count, generator=self._random, device=self.device) - 0.5
+        return torch.rand(count, generator=self._random).to(self.device) - 0.5
 
 
 def mirror(

@@ -12,11 +12,10 @@ import yaml
 from support.commands import SURROUNDINGS
 from support.stories import Listener, never_abort
 
-from shoal.cli.flags import SweepFlags
-from shoal.cli.parse import parse_flags, parse_train
-from shoal.cli.sweep import print_sweep
+from shoal.cli.launched import lines_of_sweep
+from shoal.cli.parse import parse, parse_train
 from shoal.commands import train
-from shoal.commands.sweep import SweepPlan, make_plan, refuse_failed, sweep
+from shoal.commands.sweep import SweepPlan, make_plan, sweep
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.rundir import RunDir
@@ -43,7 +42,7 @@ def plan_of(where: Path, *, fixed: dict[str, Any] | None = None, **keys: Any) ->
     file = where / "sweep.yaml"
     file.write_text(yaml.safe_dump(whole | {"fixed": SMALL | (fixed or {})}, sort_keys=False), encoding="utf-8")
     words = [str(file), "--gpu-ids", "None", "--log-root", str(where / "logs")]
-    return make_plan(parse_flags(SweepFlags, words, program="shoal sweep", about="sweep"))
+    return make_plan(parse("sweep", words)[0])
 
 
 def train_all(plan: SweepPlan, listener: Listener | None = None) -> list[dict[str, Any]]:
@@ -100,10 +99,9 @@ def test_a_trial_is_a_run_that_can_be_resumed(first: First) -> None:
     assert (launch["ended"]["exit_code"], launch["ended"]["last_line"]) == (0, "finished")
 
 
-def test_the_last_line_names_the_best_trial(first: First, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_names_the_best_trial(first: First) -> None:
     where, rows, _ = first
-    print_sweep(plan_of(where), rows)
-    *table, _report, last = capsys.readouterr().out.splitlines()
+    *table, _report, last = lines_of_sweep(plan_of(where), rows)
     assert [line.split()[0] for line in table] == ["trial", *(str(row["trial"]) for row in rows)]
     checkpoint = list_checkpoints(RunDir(Path(rows[0]["run"])))[0].path.parent
     assert last.startswith(f"Best: trial {rows[0]['trial']}, Eval/return ")
@@ -151,7 +149,7 @@ def test_a_trial_that_raises_fails_alone(tmp_path: Path) -> None:
     rows = train_all(plan)
     assert [(row["trial"], row["state"]) for row in rows] == [(1, "finished"), (0, "failed")]
     with pytest.raises(TrainingFailedError, match=r"1 of 2 trials failed; .*nowhere\.pt does not exist"):
-        refuse_failed(plan, rows)
+        list(lines_of_sweep(plan, rows))
     assert "UsageError" in (Path(rows[1]["run"]) / "traceback.txt").read_text(encoding="utf-8")
     assert [row["trial"] for row in train_all(plan)] == [1, 0], "a failed trial is not tried again"
 

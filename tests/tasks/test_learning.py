@@ -35,5 +35,5 @@ def test_two_workers_learn_what_the_page_of_a_task_shows(
     assert len(digests) == 2
     assert len(set(digests.values())) == 1
     assert fmean(row["Train/mean_reward"] for row in ended.rows[-10:]) > least
-    assert sum(row["Env/lost"] for row in ended.rows) == 0
+    assert sum(row["Env/diverged"] for row in ended.rows) == 0
     assert (ended.left_processes, ended.left_files) == ([], [])

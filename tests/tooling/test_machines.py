@@ -63,14 +63,14 @@ for number in range(100000):
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """Two machines and the launcher, which no test changes."""
+    """Two nodes and the launcher, which no test changes."""
     with machines(tmp_path_factory.mktemp("three"), "north", "south") as made:
         yield made
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Machines]:
-    """Two machines and the launcher, to be changed."""
+    """Two nodes and the launcher, to be changed."""
     with machines(tmp_path, "north", "south") as made:
         yield made
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 PLAY = (sys.executable, "-m", "shoal", "play", f"{commanded_task.__file__}:Sliding", "--viewer", "web")
-PLAY += ("--agent", "zero", "--num-envs", "1", "--gpu-ids", "None")
+PLAY += ("--policy", "zero", "--num-envs", "1", "--gpu-ids", "None")
 
 
 def ball(page: Page) -> float:

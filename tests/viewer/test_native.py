@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAY = (sys.executable, "-m", "shoal", "play", f"{commanded_task.__file__}:Sliding", "--viewer", "native")
-PLAY += ("--agent", "zero", "--gpu-ids", "None")
+PLAY += ("--policy", "zero", "--gpu-ids", "None")
 WIDTH, HEIGHT = 640, 480
 
 pytestmark = [

@@ -78,12 +78,12 @@ def test_weights_are_exchanged_while_a_policy_plays(run_dir: RunDir) -> None:
         return write_checkpoint(run_dir, iteration, loop.state(), 1)
 
     one, other = new_model(1) / "model.pt", new_model(2) / "model.pt"
-    with open_policy(config, spec, one, "cpu") as (env, policy):
+    with open_policy(config, spec, one, "cpu", num_envs=1) as (env, policy):
         first = policy(env.get_observations()).tolist()
         assert isinstance(policy, TrainedPolicy)
         policy.load(other)
         second = policy(env.get_observations()).tolist()
-    with open_policy(config, spec, other, "cpu") as (env, policy):
+    with open_policy(config, spec, other, "cpu", num_envs=1) as (env, policy):
         assert policy(env.get_observations()).tolist() == second
     assert first != second
 

@@ -16,8 +16,10 @@ import pytest
 import viser
 from support.browser import drawn, needs_chromium, read, viewing
 from support.commands import Running, marked, start, wait_until
+from support.documented import ROOT
 from support.ports import listeners
 from support.stories import carry_out
+from support.terminal import Terminal
 from support.tunnel import tunnel_to
 from websockets.frames import Frame, Opcode
 
@@ -263,10 +265,26 @@ def test_a_signal_ends_it_and_nothing_is_left(where: Path, number: signal.Signal
 def test_a_taken_port_is_passed_over(where: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        running = start([*PLAY, "--viewer-port", str(port), "--agent", "zero"], where)
+        running = start([*PLAY, "--viewer-port", str(port), "--policy", "zero"], where)
         url = served(running)
         line = running.read_until("ssh")
         running.signal_itself(signal.SIGINT)
         assert running.end().code == 0
     assert port_of(url) > port
     assert line.endswith(f"ssh -L {port_of(url)}:127.0.0.1:{port_of(url)} {socket.gethostname()}\n")
+
+
+def test_play_in_a_terminal_serves_the_page(tmp_path: Path) -> None:
+    terminal = Terminal((*PLAY[:5], "--policy", "zero", "--gpu-ids", "None"), tmp_path)
+    terminal.read_until("Viewer: http")
+    terminal.press_ctrl_c()
+    assert terminal.end() == 0
+    assert "Viewer closed." in terminal.text
+
+
+def test_play_in_a_terminal_counts_the_episodes_of_a_task_that_cannot_be_shown(tmp_path: Path) -> None:
+    words = (*PLAY[:4], f"{ROOT}/docs/examples/pendulum.py:Pendulum", "--policy", "zero", "--gpu-ids", "None")
+    terminal = Terminal(words, tmp_path)
+    assert terminal.end() == 0, terminal.text
+    assert "Pendulum cannot be shown" in terminal.text
+    assert "10 episodes, with 95% intervals: return " in terminal.text

@@ -5,16 +5,15 @@ few steps each, so that a busy machine slows both. The task gets new random acti
 simulates its states with its controls. A task with a reference simulation in another engine is compared with that.
 """
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import cycle
+from typing import Any
 
-from shoal import PYTHON
 from shoal.bench.training import bench_environment
+from shoal.checks.probe import Probe
 from shoal.config import BenchConfig
 from shoal.errors import ShoalError
 from shoal.tasks import registry
@@ -31,33 +30,26 @@ def measure_environments(config: BenchConfig, device: str) -> dict[str, float]:
     Raises:
         ShoalError: The task could not be stepped.
     """
-    arguments = {
-        "task": config.task,
-        "num_envs": config.num_envs,
-        "device": device,
-        "seconds": config.seconds,
-        "threads": config.threads,
-    }
-    command = [*PYTHON, "-c", f"from {__name__} import main; main()", json.dumps(arguments)]
-    done = subprocess.run(command, env=bench_environment(config), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ShoalError(f"The environments of {config.task} could not be measured: {done.stderr.strip()[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    probe = Probe(f"{__name__}:measure_here", {**asdict(config), "device": device}, bench_environment(config))
+    rates = probe.result(timeout_s=None)
+    if isinstance(rates, str):
+        raise ShoalError(f"The environments of {config.task} could not be measured ({rates}).")
+    return rates
 
 
-def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads: int) -> dict[str, float]:
+def measure_here(arguments: Mapping[str, Any]) -> dict[str, float]:
     """Step the task and its references in this process."""
+    num_envs, device, threads = arguments["num_envs"], arguments["device"], arguments["threads"]
     import torch
 
-    from shoal.envs.building import build_vec_env
-    from shoal.heartbeat import Heartbeat
+    from shoal.envs.vec_env import build_vec_env
     from shoal.sim.isolation import isolated
 
     # Always the same cores, so that the scheduler does not affect the comparison.
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:threads]))
-    spec = registry.resolve(task)
+    spec = registry.resolve(arguments["task"])
     with isolated(device, threads=threads):
-        env = build_vec_env(spec, spec.env, num_envs=num_envs, device=device, seed=0, beat=Heartbeat())
+        env = build_vec_env(spec, spec.env, num_envs=num_envs, device=device, seed=0)
         # With one constant action, robots soon lie still.
         actions = cycle(torch.rand(_WARM_UP, num_envs, env.num_actions, device=device) * 2 - 1)
         steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(next(actions))}
@@ -67,10 +59,10 @@ def _measure_here(task: str, num_envs: int, device: str, seconds: float, threads
         if engine is not None:
             steppers[f"bare {engine.title}"] = engine.bare()
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None
-        rates = {name: rate * num_envs for name, rate in _call_rates(steppers, wait, seconds).items()}
+        rates = {name: rate * num_envs for name, rate in _call_rates(steppers, wait, arguments["seconds"]).items()}
         reference = spec.load_reference()
         if reference is not None:
-            rates["MuJoCo C, one core"] = reference(spec.env, num_envs, seconds)
+            rates["MuJoCo C, one core"] = reference(spec.env, num_envs, arguments["seconds"])
     return rates
 
 
@@ -89,8 +81,3 @@ def _call_rates(
             spent[name] += time.perf_counter() - started
         turns += 1
     return {name: turns * _STEPS_PER_READING / time_s for name, time_s in spent.items()}
-
-
-def main() -> None:
-    """Entry point of the child process: read arguments as JSON from the command line, and print the rates as JSON."""
-    sys.stdout.write(json.dumps(_measure_here(**json.loads(sys.argv[1]))) + "\n")

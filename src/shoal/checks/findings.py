@@ -1,7 +1,10 @@
 """Findings of checks: one fact each, with its level and remedy."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from shoal.errors import MachineBusyError, ShoalError, UsageError, WorkerLostError
 
 Level = Literal["ok", "note", "problem"]
 """With a `note` training may work differently than expected; with a `problem` it would not work as asked."""
@@ -23,6 +26,10 @@ class Finding:
         """What is true and what to do."""
         return f"{self.truth}: {self.remedy}." if self.remedy else f"{self.truth}."
 
+    def as_note(self) -> "Finding":
+        """Return a problem as a note, where training does not depend on it."""
+        return replace(self, level="note", transient=False) if self.level == "problem" else self
+
 
 def ok(topic: str, truth: str) -> Finding:
     """Return a finding without consequences."""
@@ -39,10 +46,17 @@ def problem(topic: str, truth: str, remedy: str, *, transient: bool = False) -> 
     return Finding(topic=topic, level="problem", truth=truth, remedy=remedy, transient=transient)
 
 
-def size(count: float) -> str:
-    """Return a number of bytes in words, such as ``1.5 GiB``."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:  # noqa: PLR2004  the base of all these units
-            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"  # noqa: PLR2004
-        count /= 1024
-    return f"{count:.1f} TiB"
+def problem_of(topic: str, error: ShoalError) -> Finding:
+    """Return an error as a problem; its remedy stands behind the last colon."""
+    truth, _, remedy = str(error).rstrip(".").rpartition(": ")
+    truth, remedy = (truth, remedy) if truth else (remedy, "")
+    lines = "\n".join(filter(None, (error.details.strip(), truth)))
+    return problem(topic, lines, remedy, transient=isinstance(error, WorkerLostError))
+
+
+def refusal_of(findings: Iterable[Finding]) -> UsageError | MachineBusyError | None:
+    """Return the error of the first problem that stays, or else of the first that may pass by; None without any."""
+    problems = sorted((finding for finding in findings if finding.level == "problem"), key=lambda each: each.transient)
+    if not problems:
+        return None
+    return (MachineBusyError if problems[0].transient else UsageError)(problems[0].sentence)

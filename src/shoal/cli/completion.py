@@ -6,22 +6,18 @@ imported, and no file of a user's own task.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+import sys
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from shoal import config as configs
-from shoal.cli.help import HELP_FLAGS, group_names
-from shoal.config.evaluate import ComparePoliciesConfig, EvaluateConfig
+from shoal.cli.help import HELP_FLAGS, flags_of_command, group_names
+from shoal.cli.registry import COMMANDS
+from shoal.config.checks import listed
+from shoal.config.commands import UNTRAINED
 from shoal.config.learners import LEARNERS
-from shoal.config.sweep import SweepConfig
+from shoal.errors import UsageError
 from shoal.tasks import registry
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 _BASH = """\
 _shoal_complete() {
@@ -60,92 +56,50 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _VALUES = {
     "--gpu-ids": ("all", "None"),
     "--checkpoint": ("latest", "best", "best-of-runs"),
+    "--policy": ("latest", "best", "best-of-runs", *UNTRAINED),
     "--hosts": ("slurm",),
     "--learner": tuple(LEARNERS),
+    "--resume": ("latest",),
 }
 """Values of flags that take others too."""
-_CONFIGS: dict[str, type[DataclassInstance]] = {
-    "train": configs.TrainConfig,
-    "play": configs.PlayConfig,
-    "evaluate": EvaluateConfig,
-    "compare": ComparePoliciesConfig,
-    "export": configs.ExportConfig,
-    "bench": configs.BenchConfig,
-    "check-env": configs.CheckEnvConfig,
-    "doctor": configs.DoctorConfig,
-    "sweep": SweepConfig,
-    "replay": configs.ReplayConfig,
-    "motion": configs.MotionConfig,
-    "runs": configs.RunsConfig,
-    "convert": configs.ConvertConfig,
-}
-_WITHOUT_A_TASK = {"sweep", "replay", "motion", "convert", "tasks", "completion"}
-_POSITIONAL = {"--file", "--a", "--b"}
 
 
-def candidates(words: Sequence[str], commands: Collection[str]) -> list[str]:
+def complete(words: Sequence[str]) -> None:
+    """Print the completion script of a shell."""
+    if words[:1] == ["candidates"]:  # What the scripts ask for.
+        sys.stdout.write("".join(f"{word}\n" for word in candidates(words[1:])))
+    elif len(words) == 1 and words[0] in SCRIPTS:
+        sys.stdout.write(SCRIPTS[words[0]])
+    else:
+        raise UsageError(f"`shoal completion` has no script for '{' '.join(words)}': pass {listed(SCRIPTS)}.")
+
+
+def candidates(words: Sequence[str]) -> list[str]:
     """Return what can replace the last of `words`, the command line up to the cursor; it may be empty."""
     words = [word for word in words if word != "="]  # bash splits --flag=value.
-    command, before, current = Path(words[0]).name, words[1:-1], words[-1]
-    if command == "shoal":
+    name, before, current = Path(words[0]).name, words[1:-1], words[-1]
+    if name == "shoal":
         if not before:
-            return _starting(current, commands)
-        command, before = before[0], before[1:]
-    if command == "completion":
-        return _starting(current, SCRIPTS)
+            return _starting(current, COMMANDS)
+        name, before = before[0], before[1:]
+    command = COMMANDS.get(name)
+    if command is None or command.config is None:
+        return _starting(current, SCRIPTS if name == "completion" else ())
     tasks = registry.registered()
     task = next((word for word in before if word in tasks), None)
     learner = next((word for flag, word in pairwise(before) if flag == "--learner" and word in LEARNERS), None)
-    flags = _flags_of_command(command, task, learner)
+    flags = flags_of_command(command, task, learner)
     last = before[-1] if before else ""
     if last in HELP_FLAGS:
-        return _starting(current, group_names(list(flags)))
-    if last == "--task" or (not before and not current.startswith("-") and command not in _WITHOUT_A_TASK):
+        return _starting(current, group_names(flags))
+    if last == "--task" or (not before and not current.startswith("-") and "TASK" in command.operands):
         return _starting(current, tasks)
-    return _starting(current, [*flags, "--help"] if current.startswith("-") else flags.get(last, ()))
+    if current.startswith("-"):
+        switches = [flag.negated for flag in flags if flag.kind is bool]
+        return _starting(current, [*(flag.name for flag in flags), *switches, "--help"])
+    values = next((_VALUES.get(flag.name, flag.choices) for flag in flags if flag.name == last), ())
+    return _starting(current, values)
 
 
 def _starting(start: str, words: Collection[str]) -> list[str]:
     return [word for word in words if word.startswith(start)]
-
-
-def _flags_of_command(command: str, task: str | None, learner: str | None) -> dict[str, tuple[str, ...]]:
-    """Return the flags of a command, each with the values that are known."""
-    kind = _CONFIGS.get(command)
-    if kind is None:
-        return {}
-    names = [item.name for item in fields(kind)]
-    given: dict[str, Any] = {name: "" for name in ("task", "file") if name in names}
-    if task is not None and "env" in names:
-        spec = registry.resolve(task)
-        given |= {"env": spec.env, "agent": spec.agent_of(learner or spec.learner)}
-    flags = dict(_flags_of(kind(**given), "--"))
-    if "--agent-kind" in flags:
-        flags["--agent"] = flags.pop("--agent-kind")
-    if kind is configs.TrainConfig:
-        flags |= {"--config": (), "--save-interval": ()}
-    return {flag: values for flag, values in flags.items() if flag not in _POSITIONAL}
-
-
-def _flags_of(config: DataclassInstance, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the flags of a configuration, as tyro names them, and their values."""
-    hints = get_type_hints(type(config))
-    for item in fields(config):
-        name, value = item.name.replace("_", "-"), getattr(config, item.name)
-        if is_dataclass(value) and not isinstance(value, type):
-            yield from _flags_of(value, f"{prefix}{name}.")
-        elif isinstance(value, dict) and hints[item.name] != dict[str, float]:
-            yield from ((f"{prefix}{name}.{key}", ()) for key in cast("dict[str, Any]", value))
-        else:
-            yield prefix + name, _VALUES.get(prefix + name, _choices(hints[item.name]))
-            if hints[item.name] is bool:
-                yield f"{prefix}no-{name}", ()
-
-
-def _choices(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
-    """Return the values of a Literal, or of the Literals of a union."""
-    if get_origin(kind) is Literal:
-        return tuple(map(str, get_args(kind)))
-    if get_origin(kind) in (Union, types.UnionType):
-        return tuple(choice for member in get_args(kind) for choice in _choices(member))
-    return ()

@@ -1,28 +1,26 @@
-"""Help of a command: a summary of at most 80 lines, one group of flags, or everything.
+"""Help of a command: a summary of at most 80 lines, one group of flags, or everything."""
 
-tyro renders every flag with its type, description and default. This module selects from that text, so that a flag is
-described in one place: the docstring of its field.
-"""
-
-import contextlib
-import io
-import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from itertools import takewhile
+from typing import Any
 
+from shoal.cli.flags import Flag, docstring_of, docstring_of_function, flags_of
+from shoal.cli.registry import COMMANDS, Command, load
 from shoal.errors import UsageError, did_you_mean
+from shoal.tasks import registry
+from shoal.text import pairs
 
 HELP_FLAGS = ("-h", "--help")
 ALL = "all"
 """The value of `--help` that prints everything."""
 _MOST_LINES = 80
 _WIDEST = 100
-"""tyro sets groups side by side in wider terminals."""
+_INDENT = " " * 6
 
 _MOST_FLAT = 16
 """Commands with fewer flags have no groups."""
@@ -32,15 +30,11 @@ _FEWEST = 7
 _SHOWN_FIRST = re.compile("--(logger|checkpoint|video|video-path|viewer)")
 """Flags that the summary shows although they belong to a group."""
 _GROUPS = (
-    (
-        "machines",
-        "Several machines, over ssh.",
-        "--(hosts|ssh-config|interface)",
-    ),
+    ("nodes", "Several nodes, over ssh.", "--(hosts|ssh-config|interface)"),
     ("logging", "Metrics writers, and log files of the ranks.", "--(logger|wandb-project|torchrunx-log-dir)"),
     ("checkpoints", "Checkpoints to keep, and the export at the end.", "--(checkpoint|keep-.*|export)"),
     ("evaluation", "Evaluation during the training.", "--eval-.*"),
-    ("films", "Films: length, interval and size.", "--video(-.*)?"),
+    ("videos", "Videos: length, interval and size.", "--video(-.*)?"),
     (
         "faults",
         "Restarts, time limits, comparisons of the replicas.",
@@ -58,125 +52,162 @@ _GROUPS = (
     (
         "env simulation",
         "Physics engine: time step, sizes, non-finite states.",
-        r"--env\.(engine|physics-dt|decimation|on-nan|replay-steps|lost-limit|nconmax|njmax|deterministic|step-graph)",
+        r"--env\.(engine|physics-dt|decimation|on-nan|replay-steps|(lost|diverged)-limit|nconmax|njmax|deterministic|step-graph)",
     ),
 )
-"""Groups that are taken out of tyro's: name, description, and the flags."""
+"""Groups that are taken out of the sections of the configuration: name, description, and the flags."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """Flags that are shown together."""
-
-    description: str
-    flags: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The lines of each flag, by its name."""
+_Groups = dict[str, list[Flag]]
+"""Flags that are shown together, by the name of the group; those of no group are under the empty name."""
 
 
-def print_help(words: Sequence[str], program: str, render: Callable[[], object]) -> None:
-    """Print the help of a `program` that `words` request, from the text that `render` makes tyro print."""
+def print_help(command: Command, words: Sequence[str], flags: Sequence[Flag]) -> None:
+    """Print the help of a command that `words` request, with the defaults that its flags have."""
     at = next(index for index, word in enumerate(words) if word in HELP_FLAGS)
     name = " ".join(takewhile(lambda word: not word.startswith("-"), words[at + 1 :]))
-    text = _captured(render)
-    groups = _groups_in(text)
+    groups = _groups_of(flags)
+    below = [flag for flag in flags if flag.name.startswith(f"--{name}.")]
+    found = next((each for each in (name, name.replace(".", " ", 1)) if each in groups), None)
     if not name or name == ALL:
-        lines = [
-            f"\n-- {each} --\n{line}" if not at and each else line
-            for each, group in groups.items()
-            for at, line in enumerate(_lines_of(group))
-        ]
-        lines = [*_head(text, program, groups), *lines]
+        lines = [*_head(command), *_described(groups[""])]
+        for each, group in groups.items():
+            lines += [f"\n-- {each} --", *_described(group, each)] if each else []
         if not name and len(lines) > _MOST_LINES:
-            lines = _summary(text, program, groups)
+            lines = [*_head(command), *_described(_first_flags(groups)), "", *_names_of(groups)]
+    elif found is not None or below:
+        lines = [f"{command.program}: {name}", *(_described(groups[found], found) if found else _described(below))]
     else:
-        group = groups.get(name) or groups.get(name.replace(".", " ", 1)) or _section(name, groups)
-        if group is None:
-            known = [each for each in groups if each]
-            hint = did_you_mean(name, known) or f" It has: {', '.join(known)}."
-            raise UsageError(f"The help of `{program}` has no group '{name}'.{hint}")
-        lines = [f"{program}: {name}", *_lines_of(group)]
-    sys.stdout.write("\n".join(lines) + "\n")
+        known = [each for each in groups if each]
+        hint = did_you_mean(name, known) or f" It has: {', '.join(known)}."
+        raise UsageError(f"The help of `{command.program}` has no group '{name}'.{hint}")
+    _print(lines)
 
 
-def group_names(flags: Sequence[str]) -> list[str]:
+def print_usage(command: Command) -> None:
+    """Print what a command is for, the tasks, and the flags that are changed most often, without a task's defaults."""
+    shown = [flag for flag in _first_flags(_groups_of(flags_of_command(command))) if flag.name != "--task"]
+    named = f"{command.program} {command.operands}"
+    more = (
+        f"`{named} --help` shows all flags, with that task's defaults; `shoal tasks` says what the tasks are. A task "
+        f"of your own: `{command.program} path/to/file.py:Class`."
+    )
+    tasks = _wrapped(", ".join(registry.registered()), indent="  ")
+    lines = [*_head(command), "Tasks:", *tasks, "", "Flags that are changed most often:"]
+    for flag in shown:
+        first_sentence = re.split(r"(?<=[.;:])( |$)", flag.description)[0].rstrip(".;:")
+        lines += _columns(flag.invocation, first_sentence, 28)
+    _print([*lines, "", *_wrapped(more)])
+
+
+def print_overview() -> None:
+    """Print the commands of `shoal`."""
+    lines = ["usage: shoal COMMAND ...", ""]
+    for command in COMMANDS.values():
+        lines += _columns(command.name, _about(command), max(map(len, COMMANDS)))
+    end = "`shoal COMMAND --help` shows its flags. `train`, `play` and `evaluate` are commands by themselves."
+    _print([*lines, "", *_wrapped(end)])
+
+
+def print_tasks(words: Sequence[str]) -> None:
+    """List the tasks."""
+    if words:
+        raise UsageError(f"`shoal tasks` lists what can be trained and takes no '{words[0]}': leave it out.")
+    _print(pairs((spec.name, spec.summary) for spec in registry.registered().values()))
+
+
+def flags_of_command(command: Command, task: str | None = None, learner: str | None = None) -> list[Flag]:
+    """Return the flags of a command, with the defaults of a task and a learner if they are known."""
+    kind: Any = load(command.config or "")
+    names = {item.name for item in fields(kind)}
+    given: dict[str, Any] = {name: "" for name in ("task", "file") if name in names}
+    if task is not None and "env" in names:
+        spec = registry.resolve(task)
+        found = {"env": spec.env, "agent": spec.agent_of(learner or spec.learner)}
+        given |= {name: value for name, value in found.items() if name in names}
+    return flags_of(kind(**given))
+
+
+def group_names(flags: Sequence[Flag]) -> list[str]:
     """Return the names of the groups that flags belong to, for completion."""
-    split = [name for name, _, pattern in _GROUPS if any(re.fullmatch(pattern, flag) for flag in flags)]
-    sections = {flag.removeprefix("--").rpartition(".")[0] for flag in flags} - {""}
+    split = [name for name, _, pattern in _GROUPS if any(re.fullmatch(pattern, flag.name) for flag in flags)]
+    sections = {flag.section for flag in flags} - {""}
     return [*(name.replace(" ", ".") for name in split), *sorted(sections), ALL]
 
 
-def _captured(render: Callable[[], object]) -> str:
-    """Return what tyro prints, in one column and with the borders that it draws for UTF-8."""
-    os.environ["COLUMNS"] = str(_columns())
-    output = io.BytesIO()
-    stream = io.TextIOWrapper(output, encoding="utf-8")
-    with contextlib.redirect_stdout(stream), contextlib.suppress(SystemExit):
-        render()
-    stream.flush()
-    return output.getvalue().decode()
-
-
-def _columns() -> int:
-    return min(shutil.get_terminal_size().columns, _WIDEST)
-
-
-def _groups_in(text: str) -> dict[str, _Group]:
-    """Return all groups by name; flags of no group are under the empty name."""
-    split = {name: _Group(description) for name, description, _ in _GROUPS}
-    boxes = {"": _Group("")}
-    for title, body in re.findall(r"^╭─ (.*?) ─+╮\n(.*?)^╰", text, re.DOTALL | re.MULTILINE):
-        lines = [line[2:-2].rstrip() for line in body.splitlines()]
-        head = next((at for at, line in enumerate(lines) if line.startswith("─")), -1)
-        name = "" if title == "positional arguments" else title.removesuffix("options").strip()
-        box = boxes.setdefault(name, _Group(" ".join(lines[: max(head, 0)])))
-        for entry in re.split(r"\n(?=\S)", "\n".join(lines[head + 1 :])):
-            flag = re.sub(r"^-\w, ", "", entry).split()[0].rstrip(",")
-            group = next((split[name] for name, _, flags in _GROUPS if re.fullmatch(flags, flag)), box)
-            if flag != "--help":
-                group.flags[flag] = entry.splitlines()
-    for name in reversed(boxes):
-        parent = boxes.get(name.rpartition(".")[0])
-        if name and parent is not None and len(boxes[name].flags) < _FEWEST and "." in name:
-            parent.flags.update(boxes[name].flags)
-            boxes[name].flags.clear()
-    root = boxes[""]
-    root.flags = dict(sorted(root.flags.items(), key=lambda item: item[0].startswith("-")))
-    groups = {"": root, **split, **boxes}
-    if sum(len(group.flags) for group in groups.values()) < _MOST_FLAT:
-        flags = {flag: lines for group in groups.values() for flag, lines in group.flags.items()}
-        return {"": _Group("", flags)}
-    groups = {name: group for name, group in groups.items() if group.flags}
+def _groups_of(flags: Sequence[Flag]) -> _Groups:
+    """Return all groups."""
+    if len(flags) < _MOST_FLAT:
+        return {"": [*flags]}
+    split: _Groups = {name: [] for name, _, _ in _GROUPS}
+    sections: _Groups = {"": []}
+    for flag in flags:
+        name = next((name for name, _, pattern in _GROUPS if re.fullmatch(pattern, flag.name)), None)
+        (split[name] if name else sections.setdefault(flag.section, [])).append(flag)
+    for name in reversed(sections):
+        parent = sections.get(name.rpartition(".")[0])
+        if "." in name and parent is not None and len(sections[name]) < _FEWEST:
+            parent += sections[name]
+            sections[name] = []
+    groups = {name: group for name, group in {"": sections[""], **split, **sections}.items() if group or not name}
     return dict(sorted(groups.items(), key=lambda item: re.split("[. ]", item[0])[0] in {"env", "agent"}))
 
 
-def _section(prefix: str, groups: Mapping[str, _Group]) -> _Group | None:
-    """Return the flags below a dotted name, if there are any."""
-    flags = {flag: lines for group in groups.values() for flag, lines in group.flags.items()}
-    flags = {flag: lines for flag, lines in flags.items() if flag.startswith(f"--{prefix}.")}
-    return _Group("", flags) if flags else None
+def _about_group(name: str, group: Sequence[Flag]) -> str:
+    """Return the description of a group: its own, or the docstring of the section whose flags it has."""
+    of_section = (docstring_of(*flag.path[-2]) for flag in group if flag.section == name != "")
+    return next((about for each, about, _ in _GROUPS if each == name), None) or next(of_section, "")
 
 
-def _lines_of(group: _Group) -> list[str]:
-    described = [group.description, ""] if group.description else []
-    return [*described, *(line for lines in group.flags.values() for line in lines)]
+def _first_flags(groups: _Groups) -> list[Flag]:
+    """Return the flags that are changed most often."""
+    others = (flag for name, group in groups.items() if name for flag in group)
+    return [*groups[""], *(flag for flag in others if _SHOWN_FIRST.fullmatch(flag.name))]
 
 
-def _head(text: str, program: str, groups: Mapping[str, _Group]) -> list[str]:
-    positional = [word for word in groups[""].flags if not word.startswith("-")]
-    about = text.partition("\n\n")[2].partition("\n\n")[0].strip()
-    return [f"usage: {' '.join([program, *positional])} [flags]", "", *textwrap.wrap(about, _columns()), ""]
+def _names_of(groups: _Groups) -> Iterator[str]:
+    """Yield the groups of which `_first_flags` are not all."""
+    yield f"Groups of flags. `--help GROUP` shows one, `--help {ALL}` everything:"
+    first, width = _first_flags(groups), max(map(len, groups))
+    for name, group in groups.items():
+        if name and any(flag not in first for flag in group):
+            yield f"  {name:<{width}}  {re.split(r'[.;]( |$)', _about_group(name, group))[0]}"
 
 
-def _summary(text: str, program: str, groups: Mapping[str, _Group]) -> list[str]:
-    """Return the lines of the flags that are changed most often, and the names of the groups."""
-    shown = dict(groups[""].flags)
-    for group in groups.values():
-        shown.update({flag: lines for flag, lines in group.flags.items() if _SHOWN_FIRST.fullmatch(flag)})
-    lines = [*_head(text, program, groups), *(line for flag in shown.values() for line in flag), ""]
-    width = max(map(len, groups)) + 2
-    names = [
-        f"  {name:<{width}}{re.split(r'[.;]( |$)', group.description)[0]}"
-        for name, group in groups.items()
-        if name and not shown.keys() >= group.flags.keys()
-    ]
-    return [*lines, f"Groups of flags. `--help GROUP` shows one, `--help {ALL}` everything:", *names]
+def _about(command: Command) -> str:
+    return docstring_of_function(f"shoal.{command.run}")
+
+
+def _head(command: Command) -> list[str]:
+    usage = " ".join(filter(None, ["usage:", command.program, command.operands, "[flags]" if command.config else ""]))
+    return [usage, "", *_wrapped(_about(command)), ""]
+
+
+def _described(flags: Sequence[Flag], group: str = "") -> Iterator[str]:
+    """Yield the description of a group, and its flags, each with its description and default."""
+    about = _about_group(group, flags)
+    if about:
+        yield from (about, "")
+    for flag in flags:
+        yield flag.invocation
+        yield from _wrapped(f"{flag.description} {flag.shown_default}".strip(), indent=_INDENT)
+
+
+def _columns(name: str, text: str, width: int) -> list[str]:
+    """Return a name with a text beside it, or below it where the name is wide."""
+    first, *rest = _wrapped(text, indent=" " * (width + 4))
+    if len(name) > width:
+        return [f"  {name}", first, *rest]
+    return [f"  {name:<{width}}  {first.strip()}", *rest]
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    wrapper = textwrap.TextWrapper(break_long_words=False, break_on_hyphens=False)
+    wrapper.width = min(shutil.get_terminal_size().columns, _WIDEST)
+    wrapper.initial_indent = wrapper.subsequent_indent = indent
+    return wrapper.wrap(text)
+
+
+def _print(lines: Iterable[str]) -> None:
+    sys.stdout.write("\n".join(lines).rstrip("\n") + "\n")
+    sys.stdout.flush()

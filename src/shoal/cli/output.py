@@ -1,6 +1,7 @@
 """Standard output and error that never end or block a command: closed, full, limited to ASCII, or not read."""
 
-import contextlib
+from __future__ import annotations
+
 import errno
 import io
 import json
@@ -8,141 +9,164 @@ import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import threading
-from collections import deque
-from collections.abc import Sequence
-from typing import Any, TextIO, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
 
-from shoal.shell import TYPABLE, typable
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-FLUSH_TIMEOUT_S = 0.5
-"""Longest time that a flush waits, unless an earlier one has timed out [s]."""
-LAST_TIMEOUT_S = 3.0
-"""Longest time that each stream gets at the end of the command [s]."""
-_MOST_TEXTS = 1000
-"""Capacity of the queue; beyond that the oldest text is dropped."""
+from shoal.cli.start import ENDING
+from shoal.errors import ShoalError
+from shoal.text import TYPABLE, printable
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+PATIENCE_S = 0.5
+"""Time that text waits for a reader that does not read, once the output is released [s]."""
+LAST_PATIENCE_S = 3.0
+"""The same for the error that ends a command [s]."""
 _LEAST_COLUMNS = 40
-"""For narrower terminals, tyro takes minutes and gigabytes to lay out its help."""
 _NO_READER = (errno.EPIPE, errno.EIO)
 """Errors of writing to a pipe without a reader, and to a closed terminal."""
-_LEFT_OUT = "(Output is missing here: it was not read in time, or could not be written.)\n"
+_LEFT_OUT = b"(Output is missing here: it was not read in time, or could not be written.)\n"
 
 
-def mend_streams() -> None:
+class _Output(io.RawIOBase):
+    """Standard output or error. Once released, it drops what is not read in time or cannot be written."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._target = _opened_without_blocking(descriptor)
+        self._is_incomplete = False
+        self.is_stalled = False
+        """Whether its reader did not read in time."""
+        self.patience_s: float | None = None
+        """Time that text waits for the reader [s]; None before the release: as long as it takes."""
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        left = _LEFT_OUT * self._is_incomplete + bytes(data)
+        self._is_incomplete = False
+        try:
+            while left:
+                patience = 0.0 if self.is_stalled and self.patience_s == PATIENCE_S else self.patience_s
+                self.is_stalled = not select.select([], [self._target], [], patience)[1]
+                if self.is_stalled:
+                    break
+                left = self._written(left)
+        except OSError as error:
+            if self.patience_s is None:
+                raise
+            if error.errno in _NO_READER:
+                self._hang_up()
+        self._is_incomplete = bool(left)
+        return len(bytes(data))
+
+    def _written(self, data: bytes) -> bytes:
+        """Write some of the data, and return what is left."""
+        try:
+            return data[os.write(self._target, data[: select.PIPE_BUF]) :]
+        except BlockingIOError:
+            return data
+
+    def _hang_up(self) -> None:
+        """Write to nowhere from now on, and raise SIGHUP unless it is ignored, as under `nohup`."""
+        self._target = os.open(os.devnull, os.O_WRONLY)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def _opened_without_blocking(descriptor: int) -> int:
+    """Open a pipe or a terminal again for writes that do not block; other processes share the first opening."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        try:
+            return os.open(f"/dev/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:  # It has no reader, or belongs to another user.
+            pass
+    return descriptor
+
+
+def prepare_streams() -> None:
     """Point closed standard streams at the null device, escape what an encoding lacks, and widen narrow terminals."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004  Standard error.
         os.set_inheritable(descriptor, True)  # noqa: FBT003
     os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=TYPABLE)
-        setattr(sys, name, stream)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        encoding = getattr(getattr(sys, name), "encoding", "utf-8")
+        wrapped = io.TextIOWrapper(_Output(descriptor), encoding=encoding, errors=TYPABLE, write_through=True)  # pyright: ignore[reportArgumentType]
+        setattr(sys, name, wrapped)
     columns = shutil.get_terminal_size().columns
     if columns < _LEAST_COLUMNS or "COLUMNS" in os.environ:  # rich prints nothing where that is 0.
         os.environ["COLUMNS"] = str(max(columns, _LEAST_COLUMNS))
 
 
-def release_output() -> None:
-    """Write in background threads from now on, so that a reader that has stopped does not block this process.
+def release_output(patience_s: float = PATIENCE_S) -> None:
+    """Let no reader hold up this process from now on: what is not read in time is left out.
 
     A closed terminal or pipe raises SIGHUP, and output is discarded. If SIGHUP is ignored, as under `nohup`, work goes
     on. Text that cannot be written to a file is left out.
     """
-    before = sys.stdout, sys.stderr
-    if any(isinstance(stream, _Stream) for stream in before):
-        return
-
-    def restore() -> None:
-        sys.stdout, sys.stderr = before
-
-    os.register_at_fork(after_in_child=restore)  # No thread survives a fork.
-    sys.stdout, sys.stderr = (cast("TextIO", _Stream(stream)) for stream in before)
+    for stream in _outputs():
+        stream.patience_s = patience_s
 
 
-def finish_output() -> bool:
-    """Wait until all output is written, with a timeout; return whether it is."""
-    written = [stream.wait(LAST_TIMEOUT_S) for stream in (sys.stdout, sys.stderr) if isinstance(stream, _Stream)]
-    return all(written)
+def _outputs() -> list[_Output]:
+    buffers = [getattr(stream, "buffer", None) for stream in (sys.stdout, sys.stderr)]
+    return [buffer for buffer in buffers if isinstance(buffer, _Output)]
 
 
-class _Stream:
-    """A text stream that a thread writes."""
+def end(code: int, reason: ShoalError | str = "") -> NoReturn:
+    """Print the reason, and end this process: the one way in which a command ends, from any thread.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._descriptor = stream.fileno()
-        self._texts: deque[str] = deque(maxlen=_MOST_TEXTS)
-        self._changed = threading.Condition()
-        self._is_busy = True
-        self._is_stalled = False
-        self._is_incomplete = False
-        threading.Thread(target=self._write_all, name=f"output {self._descriptor}", daemon=True).start()
-
-    def write(self, text: str) -> int:
-        if len(self._texts) == _MOST_TEXTS:
-            self.flush()
-        with self._changed:
-            self._is_incomplete |= len(self._texts) == _MOST_TEXTS
-            self._texts.append(text)
-            self._changed.notify_all()
-        return len(text)
-
-    def flush(self) -> None:
-        if not self._is_stalled:
-            self.wait(FLUSH_TIMEOUT_S)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until everything is written, at most `seconds`; return whether it is."""
-        with self._changed:
-            written = self._changed.wait_for(lambda: not (self._is_busy or self._texts), seconds)
-            self._is_stalled = not written
-        return written
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  All else is the stream's.
-        return getattr(self._stream, name)
-
-    def _write_all(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
-        while True:
-            with self._changed:
-                self._is_busy = False
-                self._is_stalled &= bool(self._texts)
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._texts)
-                text = "".join([_LEFT_OUT] * self._is_incomplete + [*self._texts])
-                self._texts.clear()
-                self._is_busy, self._is_incomplete = True, False
-            self._write(text.encode(self._stream.encoding, TYPABLE))
-
-    def _write(self, data: bytes) -> None:
-        while data:
-            try:
-                data = data[os.write(self._descriptor, data) :]
-            except BlockingIOError:  # Another process has made the shared pipe non-blocking.
-                select.select([], [self._descriptor], [])
-            except OSError as error:
-                self._is_incomplete = True
-                if error.errno in _NO_READER:
-                    self._hang_up()
-                return
-
-    def _hang_up(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._descriptor)  # What is still in the stream's buffer goes there too.
-        os.close(nowhere)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            os.kill(os.getpid(), signal.SIGHUP)
+    After a failure nothing may delay the end: no library thread that waits for a lost peer, no signal, no full pipe.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING if code else (signal.SIGHUP,):
+            signal.signal(number, signal.SIG_IGN)
+    if code:
+        release_output(LAST_PATIENCE_S)
+    if isinstance(reason, ShoalError):
+        print_error(reason)
+    elif reason:
+        sys.stderr.write(f"{reason}\n")
+    if code == 0 and not any(stream.is_stalled for stream in _outputs()):
+        sys.exit(0)
+    os._exit(code)
 
 
-def printable(text: str) -> str:
-    """Return `text` with control characters escaped, except for line ends and tabs, and with paths as `typable`."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in typable(text)
-    )
+def abort(error: ShoalError) -> NoReturn:
+    """End this process with an error, from any thread."""
+    end(error.exit_code, error)
+
+
+def print_line(line: RenderableType) -> None:
+    """Print one line, or what rich draws."""
+    shown = printable(line) if isinstance(line, str) else line
+    Console(highlight=False, soft_wrap=True).print(shown, markup=False)
+
+
+def print_lines(lines: Iterable[RenderableType]) -> None:
+    """Print lines."""
+    for line in lines:
+        print_line(line)
+
+
+def print_note(text: str) -> None:
+    """Print one plain line on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(printable(text), markup=False)
 
 
 def print_json(value: object) -> None:
@@ -150,10 +174,9 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of plain lines, whose columns are as wide as their widest cells."""
-    printed = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*printed, strict=True)]
-    for row in printed:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write(f"{line.rstrip()}\n")
+def print_error(error: ShoalError) -> None:
+    """Print the details of an error, and its message as the last line."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if error.details:
+        console.print(printable(error.details.rstrip()), markup=False)
+    console.print(Text("Error: ", style="bold red") + Text(printable(str(error))))

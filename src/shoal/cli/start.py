@@ -2,17 +2,27 @@
 
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a command, unless they are ignored when it starts, as SIGHUP is under `nohup`."""
 
 
-def _run(name: str) -> NoReturn:
+def on_ending(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Call `handler` when a signal comes that ends a command; a signal that is ignored stays ignored."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _exit_at_once)
+            signal.signal(number, handler)
+
+
+def _run(name: str) -> NoReturn:
+    on_ending(_exit_at_once)
+    from shoal.fast_imports import speed_up_imports
+
+    speed_up_imports()
     from shoal.cli.main import run
 
     run(name)

@@ -1,6 +1,5 @@
 """`shoal convert`: convert a foreign checkpoint to rsl_rl 5's layout, with plain values only."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.config import ConvertConfig
@@ -8,25 +7,10 @@ from shoal.errors import UsageError
 from shoal.plan.launch import refuse_unwritable
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """Result of a conversion."""
+def convert(config: ConvertConfig) -> list[str]:
+    """Convert a checkpoint of rsl_rl, mjlab or Isaac Lab to a plain `model.pt` that `train` and `play` load.
 
-    file: Path
-    layout: str
-    """Layout of the file."""
-    output: Path
-    notes: tuple[str, ...]
-    """A sentence about each entry that was changed or left out."""
-
-    def lines(self) -> list[str]:
-        """Return the notes, and how to go on."""
-        converted = f"Converted {self.file}, which has {self.layout}, to {self.output}."
-        return [*self.notes, converted, f"To start from it: train TASK --checkpoint {self.output}"]
-
-
-def convert(config: ConvertConfig) -> Converted:
-    """Convert a foreign checkpoint to a plain `model.pt`.
+    Returns a sentence about each entry that was changed or left out, and how to go on.
 
     Raises:
         UsageError: There is no such file, it holds code and is not trusted, or it is no checkpoint.
@@ -45,8 +29,12 @@ def convert(config: ConvertConfig) -> Converted:
 
     renamed = rename_to_current_layout(load_foreign_checkpoint(file, trust=config.trust), file)
     dropped = write_plain_checkpoint(renamed.state, output)
-    notes = (*renamed.notes, *(f"{name} was left out: it is no tensor and no plain value." for name in dropped))
-    return Converted(file, renamed.layout, output, notes)
+    return [
+        *renamed.notes,
+        *(f"{name} was left out: it is no tensor and no plain value." for name in dropped),
+        f"Converted {file}, which has {renamed.layout}, to {output}.",
+        f"To start from it: train TASK --checkpoint {output}",
+    ]
 
 
 def _output(config: ConvertConfig, file: Path) -> Path:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.checks.preflight import launch_findings, notes_of
-from shoal.config.evaluate import EvaluateConfig
-from shoal.config.jobs import JobEntry
+from shoal.config.evaluate import EvaluateConfig, JobEntry
 from shoal.config.plain import to_plain
 from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
 from shoal.files import folder_of, make_first_free
@@ -20,17 +19,15 @@ from shoal.jobs.entries import Overrides, expand, read_entries
 from shoal.jobs.ledger import forget_failures, prepare, record_loss, seconds_of, state_of
 from shoal.jobs.report import report_html
 from shoal.jobs.results import read_jobs, write_results
-from shoal.launch.exit_records import clear_exit_records
 from shoal.launch.modes import launching
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
-from shoal.launch.run_record import is_in_use, lock_run, make_log_dir, write_manifest
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import Checkpoint, list_checkpoints
-from shoal.plan.evaluation import EvaluatePlan, plan_evaluation
-from shoal.plan.job import Job
+from shoal.plan.job import EvaluatePlan, Job, plan_evaluation
 from shoal.plan.ranks import joined_rank
 from shoal.plan.rundir import RunDir, run_names
+from shoal.run_record import clear_exit_records, lock_run, trains, write_manifest
 from shoal.tasks import registry
 
 WATCH_S = 2.0
@@ -43,7 +40,7 @@ _STOPPING = "stopping. Episodes that have ended are kept, and the same command g
 def make_plan(
     config: EvaluateConfig, overrides: Overrides | None = None, jobs: Sequence[Job] | None = None
 ) -> EvaluatePlan:
-    """Find the jobs of a configuration, unless they are given, and plan them on this machine.
+    """Find the jobs of a configuration, unless they are given, and plan them on this node.
 
     Raises:
         UsageError: It cannot be done.
@@ -53,8 +50,8 @@ def make_plan(
         _refuse_changed(Path(config.out), jobs)
     if config.hosts and config.out and not Path(config.out).resolve().is_relative_to(Path(config.log_root).resolve()):
         raise UsageError(
-            f"With --hosts, workers of all machines take their jobs from --out {config.out}, which is not below "
-            f"--log-root {config.log_root}, where machines are asked whether they share it: pass one that is."
+            f"With --hosts, workers of all nodes take their jobs from --out {config.out}, which is not below "
+            f"--log-root {config.log_root}, where nodes are asked whether they share it: pass one that is."
         )
     gpus, tasks = visible_gpus(), sorted({job.task for job in jobs})
     probe = partial(probe_hosts, os.environ, config, tasks) if config.hosts else None
@@ -66,15 +63,15 @@ def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: 
     """Return the jobs of a file, or those that the flags of one task make, named after `name` or the task."""
     if config.jobs is not None:
         file = Path(config.jobs)
-        return expand(read_entries(file), log_root=config.log_root, trust_run=config.trust_run, source=file)
+        return expand(read_entries(file), log_root=config.log_root, trust=config.trust, source=file)
     entry = JobEntry(
         name=name or registry.resolve(config.task or "").experiment,
         task=config.task or "",
-        policy=config.checkpoint if config.agent_kind == "trained" else config.agent_kind,
+        policy=config.checkpoint,
         seed=config.seeds,
         **{name: getattr(config, name) for name in _OF_JOBS},
     )
-    return expand([entry], log_root=config.log_root, trust_run=config.trust_run, overrides=overrides)
+    return expand([entry], log_root=config.log_root, trust=config.trust, overrides=overrides)
 
 
 def evaluate(
@@ -85,17 +82,10 @@ def evaluate(
     Raises:
         ShoalError: Jobs failed, or the launch did.
     """
-
-    def begin(stack: ExitStack) -> Path:
-        run = _open(plan, stack)
-        view.on_line(f"Results: {run.path}")
-        return run.path.absolute()
-
-    with launching(plan, view, abort, begin, _STOPPING) as (run, run_workers, _):
+    with launching(plan, view, abort, partial(_open, plan, view), _STOPPING) as (run, run_workers, _):
         while True:
-            spec = plan.worker_spec(run, make_log_dir(run, plan.log_base(run, os.environ)))
             try:
-                run_workers(spec)
+                run_workers(plan)
                 break
             except WorkerLostError as lost:
                 if not record_loss(run.path, lost.rank, str(lost)) or plan.launch_mode != "spawned":
@@ -135,24 +125,24 @@ def watch(
     config = replace(
         config,
         watch=None,
-        out=config.out or str(Path(config.log_root, "evaluations", f"{run.path.parent.name}_{run.name}")),
+        out=config.out or str(Path(config.log_root, "evaluations", f"{run.experiment}_{run.name}")),
     )
     seen: set[Checkpoint] = set()
     while True:
-        trains = is_in_use(run)  # Before the look at its checkpoints: the last one is written before its end.
+        is_training = trains(run)  # Before the look at its checkpoints: the last one is written before its end.
         new = [each for each in list_checkpoints(run) if each not in seen and each.damage() is None]
         seen |= {*new}
         if new:
             named = [(replace(config, checkpoint=(str(each.path),)), each.path.name) for each in new]
             run_jobs(config, [job for single, name in named for job in find_jobs(single, overrides, name)])
-        elif not trains:
+        elif not is_training:
             return
         else:
             time.sleep(WATCH_S)
 
 
-def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
-    """Make or open the directory of the results, and write the manifest."""
+def _open(plan: EvaluatePlan, view: ProgressReporter, stack: ExitStack) -> Path:
+    """Make or open the directory of the results, write the manifest, and return it."""
     config, jobs = plan.config, plan.jobs
     failure = f"The results cannot be written to {config.out or config.log_root}"
     with refusing_os_errors(failure, "pass --out with a directory that you can write to"):
@@ -176,7 +166,8 @@ def _open(plan: EvaluatePlan, stack: ExitStack) -> RunDir:
         prepare(run.path, jobs)
         if config.rerun_failed:
             forget_failures(run.path, jobs)
-    return run
+    view.on_line(f"Results: {run.path}")
+    return run.path.absolute()
 
 
 _MAY_CHANGE = ("timeout", "retries", "policy_device", "video")

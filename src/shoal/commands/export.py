@@ -1,7 +1,5 @@
 """`shoal export`: write a checkpoint's policy as ONNX and as a program of `torch.export`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.config import ExportConfig
@@ -11,19 +9,13 @@ from shoal.plan.launch import refuse_unwritable
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import refuse_links
 from shoal.tasks import registry
+from shoal.text import pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """Result of an export."""
-
-    files: tuple[Path, ...]
-    metadata: Mapping[str, str]
-    """Metadata in each file."""
-
-
-def export(config: ExportConfig) -> Exported:
+def export(config: ExportConfig) -> list[str]:
     """Write a trained policy as ONNX, and as a program of `torch.export`.
+
+    Returns the metadata in each file, and the files.
 
     Raises:
         UsageError: There is no such policy, it cannot be exported, or its files cannot be written there.
@@ -39,7 +31,8 @@ def export(config: ExportConfig) -> Exported:
     checkpoint = str(model.parent.relative_to(run.path.parent)) if run else model.name
     policy = read_policy(config, spec, model, checkpoint)
     folder = run.folder if run and config.out is None else None
-    return Exported(write_policy(policy, onnx_file, folder), policy.metadata)
+    files = write_policy(policy, onnx_file, folder)
+    return [*pairs(policy.metadata.items()), f"Exported the policy to {' and '.join(map(str, files))}."]
 
 
 def _onnx_file(config: ExportConfig, model: Path) -> Path:

@@ -1,73 +1,92 @@
-"""`play` and `evaluate`: find a policy's checkpoint, run episodes, and return statistics or show a viewer."""
+"""The `play` command: find a policy's checkpoint and show it in a viewer, or count its episodes."""
 
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, stdev
+from typing import Any
 
-from shoal.checks.film import refuse_no_film
-from shoal.checks.viewer import check_display, free_viewer_port
+from shoal.checks.optional import check_display, free_viewer_port, refuse_no_video
 from shoal.config import PlayConfig
+from shoal.config.commands import UNTRAINED
+from shoal.errors import counted
 from shoal.machine.gpus import visible_gpus
-from shoal.plan.devices import one_device
 from shoal.plan.launch import refuse_unwritable
+from shoal.plan.nodes import one_device
 from shoal.plan.resume import find_model
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
+from shoal.text import columns
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Returns and lengths of a policy's episodes."""
+    """Episodes of a policy that were counted."""
 
-    returns: list[float]
-    lengths: list[int]
-    """Length of each episode [environment steps]."""
+    episodes: list[dict[str, Any]]
+    """See `shoal.learn.episodes.Episode`."""
     video: str | None = None
     """Video of the first environment."""
 
-    def summary(self) -> str:
-        """Return means and standard deviations in words."""
-        return f"return {_spread(self.returns, '.2f')}, length {_spread(self.lengths, '.1f')}"
+    def lines(self) -> Iterator[str]:
+        """Yield each episode, and the statistics that `evaluate` would write of them."""
+        from shoal.jobs.statistics import CONFIDENCE, summarize
+
+        rows = [
+            (str(number), f"{each['return']:.2f}", str(each["length"]), each["ended"])
+            for number, each in enumerate(self.episodes, start=1)
+        ]
+        yield from columns(("episode", "return", "length", "ended"), rows)
+        summary = summarize(self.episodes)
+        returns, success = summary["return"], summary["success"]
+        of = f"{counted(len(self.episodes), 'episode')}, with {CONFIDENCE:.0%} intervals"
+        mean = (
+            "no finite return"
+            if returns["mean"] is None
+            else "return {mean:.2f} [{low:.2f}, {high:.2f}]".format(**returns)
+        )
+        rate = "" if success is None else ", success {rate:.0%} [{low:.0%}, {high:.0%}]".format(**success)
+        yield f"{of}: {mean}, length {summary['length']['mean']:.1f}{rate}"
+        if self.video is not None:
+            yield f"Video: {self.video}"
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    """Return mean and standard deviation of what the values are a sample of; NaN for the deviation of one value."""
-    return f"{fmean(values):{form}} ± {stdev(values) if len(values) > 1 else math.nan:{form}}"
+def viewer_of(config: PlayConfig, *, in_terminal: bool) -> str | None:
+    """Return the viewer that shows the policy, or None where its episodes are counted."""
+    if config.viewer is not None or config.counts:
+        return config.viewer
+    return "web" if in_terminal and find_spec("viser") is not None else None
 
 
 def play(config: PlayConfig) -> Episodes:
-    """Run episodes of a policy, without exploration noise.
+    """Count episodes of a policy, without exploration noise.
 
     Raises:
         UsageError: There is no such policy, or it cannot run here.
     """
     spec, model, device = _find(config)
     if config.video_path is not None:
-        refuse_no_film(device, os.environ)
+        refuse_no_video(device, os.environ)
         refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.learn.evaluation import play_episodes
 
-    episodes = play_episodes(config, spec, model, device)
-    returns, lengths = ([each[name] for each in episodes] for name in ("return", "length"))
-    return Episodes(returns, lengths, config.video_path)
+    return Episodes(play_episodes(config, spec, model, device), config.video_path)
 
 
-def show(config: PlayConfig, print_line: Callable[[str], None]) -> None:
+def show(config: PlayConfig, viewer: str, print_line: Callable[[str], None]) -> None:
     """Show a policy in a viewer, until its window is closed or a signal comes.
 
     Raises:
         UsageError: There is no such policy, or it cannot be shown here.
     """
-    if config.viewer == "native":
+    if viewer == "native":
         check_display(os.environ)
     else:
         config = replace(config, viewer_port=free_viewer_port(config))
     spec, model, device = _find(config)
-    if config.viewer == "native":
+    if viewer == "native":
         from shoal.viewer.native import show as show_in_viewer
     else:
         from shoal.viewer.web import show as show_in_viewer
@@ -78,6 +97,6 @@ def _find(config: PlayConfig) -> tuple[TaskSpec, Path | None, str]:
     """Return the task, the checkpoint of a trained policy, and the device."""
     spec = registry.resolve(config.task)
     device = one_device(config.gpu_ids, visible_gpus(os.environ))
-    model = find_model(config.log_root, spec, config.checkpoint) if config.agent_kind == "trained" else None
+    model = find_model(config.log_root, spec, config.checkpoint) if config.checkpoint not in UNTRAINED else None
     spec.check_env(config.env)
     return spec, model, device

@@ -1,79 +1,80 @@
-"""`shoal replay`: step a diverged environment of a training again with MuJoCo C, and film it."""
+"""`shoal replay`: step a diverged environment of a training again with MuJoCo C, and make a video."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal import PYTHON
-from shoal.checks.film import choose_gl, refuse_no_film
+from shoal.checks.optional import choose_gl, refuse_no_video
 from shoal.config import ReplayConfig
 from shoal.errors import UsageError
 from shoal.plan.launch import refuse_unwritable
 from shoal.procfs import how_it_ended
+from shoal.text import columns
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from shoal.sim.nan.dump import DivergedEnv, Dump
-    from shoal.sim.nan.replay import Replay
+    from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
+    from shoal.sim.nan.replay import FirstFault, Replay
 
 _MOST_S = 120.0
 """Time limit of a replay [s]. It usually takes seconds."""
-_FILM_SIZE = (1280, 720)
+_VIDEO_SIZE = (1280, 720)
 _FRAMES_A_SECOND = 30
 """Of the video. Each physics step is a frame, as divergence takes milliseconds."""
+_STEPS_SHOWN = 10
+_ENGINES = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """Result of a replay."""
+def replay(config: ReplayConfig) -> Iterator[str]:
+    """Step an environment that diverged again, in MuJoCo C, and find the first non-finite value.
 
-    dump: Dump
-    lost: DivergedEnv
-    replay: Replay
-    video: str | None
-    """Path of the video."""
-
-
-def replay(config: ReplayConfig) -> Replayed:
-    """Step a diverged environment of a training again, with MuJoCo C.
+    Yields the last steps, that value, the accuracy of the replay, and the video.
 
     Raises:
-        UsageError: There is no such file or environment, or it cannot be filmed here.
+        UsageError: There is no such file or environment, or no video can be made here.
         ShoalError: The video could not be made.
     """
     file = Path(config.file)
     if not file.is_file():
-        message = f"{file} does not exist: pass what a training left when it stopped, <run>/ranks/rank_00000.lost.npz."
+        message = (
+            f"{file} does not exist: pass what a training left when it stopped, <run>/ranks/rank_00000.diverged.npz."
+        )
         raise UsageError(message)
     if config.video_path is not None:
-        refuse_no_film("cpu", os.environ)
+        refuse_no_video("cpu", os.environ)
         refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.sim.nan.dump import read_dump
 
     dump = read_dump(file)
-    lost = dump.find(config.env)
-
-    result = _step_again(file, lost)
+    diverged = dump.find(config.env)
+    result = _step_again(file, diverged)
+    yield from _lines_of(dump, diverged, result)
     if config.video_path is not None:
         if not len(result.positions):
             raise UsageError(
-                f"Environment {lost.env} was lost before anything moved, so there is no film: leave --video-path out."
+                f"Environment {diverged.env} diverged before anything moved, so there is no video: leave --video-path "
+                "out."
             )
-        _film(dump.scene, result.positions, Path(config.video_path))
-    return Replayed(dump=dump, lost=lost, replay=result, video=config.video_path)
+        from shoal.sim.render.trajectory import Trajectory
+        from shoal.sim.render.video import make_video
+
+        trajectory = Trajectory(
+            scene=dump.scene, positions=result.positions, step_dt=1 / _FRAMES_A_SECOND, size=_VIDEO_SIZE
+        )
+        make_video(trajectory, Path(config.video_path), choose_gl("cpu", os.environ))
+        yield f"Video: {config.video_path}"
 
 
-def _step_again(file: Path, lost: DivergedEnv) -> Replay:
+def _step_again(file: Path, diverged: DivergedEnv) -> Replay:
     """Replay in another process with a time limit, as a malicious file may crash or block it."""
     from shoal.sim.nan.replay import Replay
 
-    words = [*PYTHON, "-m", "shoal.sim.nan.replay", str(file), str(lost.env)]
+    words = [*PYTHON, "-m", "shoal.sim.nan.replay", str(file), str(diverged.env)]
     try:
         ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
         if ended.returncode == 0:
@@ -86,10 +87,54 @@ def _step_again(file: Path, lost: DivergedEnv) -> Replay:
     raise UsageError(message)
 
 
-def _film(scene: np.ndarray, positions: np.ndarray, target: Path) -> None:
-    """Film every physics step."""
-    from shoal.sim.render.clip import Clip
-    from shoal.sim.render.film import make_film
+def _lines_of(dump: Dump, diverged: DivergedEnv, replay: Replay) -> Iterator[str]:
+    """Yield the last steps, the first non-finite value, and the accuracy of the replay."""
+    about = dump.info
+    yield (
+        f"{about.task}, simulated by {_ENGINES[about.engine]}: environment {diverged.env} of rank {about.rank}, "
+        f"{about.rank * about.num_envs + diverged.env} of all, diverged in step {diverged.step:,}, iteration "
+        f"{about.iteration}."
+    )
+    if about.diverged > 1:
+        others = ", ".join(str(each.env) for each in dump.envs)
+        yield f"On that rank {about.diverged:,} environments diverged in that iteration; --env takes {others}."
+    rows = [
+        (
+            f"{step.number:,}",
+            *(f"{value:.3g}" for value in (step.qpos, step.qvel, step.qacc, step.ctrl)),
+            str(step.contacts),
+            f"{step.penetration:.3g}" if step.contacts else "-",
+            step.fastest,
+            " ".join(step.warnings),
+        )
+        for step in replay.steps[-_STEPS_SHOWN:]
+    ]
+    titles = ("step", "|qpos|", "|qvel|", "|qacc|", "|ctrl|", "contacts", "deepest [m]", "fastest", "warnings")
+    yield from columns(titles, rows)
+    yield _first_non_finite(about, diverged, replay.fault)
+    yield _accuracy(replay, is_exact=about.engine == "native")
 
-    clip = Clip(scene=scene, positions=positions, step_dt=1 / _FRAMES_A_SECOND, size=_FILM_SIZE)
-    make_film(clip, target, choose_gl("cpu", os.environ))
+
+def _first_non_finite(about: DumpInfo, diverged: DivergedEnv, wrong: FirstFault | None) -> str:
+    """Return a sentence that names the first value that was not finite, and its step."""
+    if wrong is None:
+        return (
+            f"Not diverged here: the numbers that MuJoCo Warp made of step {diverged.step:,} are not those of MuJoCo C."
+        )
+    when = f"after {wrong.physics_step} of its {about.decimation} physics steps"
+    if not wrong.physics_step:
+        when = "before its physics, as the task had set it"
+    where = "in that step too" if wrong.step == diverged.step else f"before that step, in step {wrong.step:,}"
+    return f"Diverged {where}: {wrong.what} is {wrong.value:.3g} {when}."
+
+
+def _accuracy(replay: Replay, *, is_exact: bool) -> str:
+    """Return a sentence that compares the replay with the recorded states."""
+    if not replay.compared:
+        return "There is no earlier step to compare with."
+    of_all = f"{replay.compared:,} recorded states"
+    if replay.differs_in is None:
+        return f"All {of_all} come out {'to the last bit' if is_exact else f'within {replay.bound:g}, relatively'}."
+    text = f"Step {replay.differs_in:,} is the first to lead elsewhere than recorded; the largest difference is "
+    text += f"{replay.difference:.2g}, relatively, over {of_all}."
+    return f"{text} Another processor may round otherwise." if is_exact else text

@@ -1,27 +1,29 @@
-"""`shoal runs`: list the runs of a task, or of all tasks.
+"""`shoal runs`: list the runs of a task or of all tasks, or verify the checkpoints of one.
 
-Only files of the listed runs are read, and for `--sort score` all manifests of checkpoints.
+For the list, only files of the listed runs are read, and for `--sort score` all manifests of checkpoints.
 """
 
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from shoal.commands.checkpoints import VerifiedRun, verify
 from shoal.config import RunsConfig
 from shoal.config.learners import LEARNERS
 from shoal.errors import InterruptedRunError, TerminatedRunError, UsageError
-from shoal.launch.run_record import is_in_use
 from shoal.plan.changes import changed_fields, defaults_of, flag_words, flatten
-from shoal.plan.checkpoints import Checkpoint, best_first, best_of_runs, list_checkpoints
+from shoal.plan.checkpoints import Checkpoint, best_first, best_good, list_checkpoints
 from shoal.plan.rundir import RunDir, experiment_dir, list_all_runs, list_runs
 from shoal.reading import opened, parse_json, parse_object, parse_yaml, read_bytes
+from shoal.run_record import is_in_use
 from shoal.tasks import registry
+from shoal.text import columns, or_dash
 from shoal.user_code import absolute
 
 State = Literal["running", "finished", "interrupted", "failed", "lost", "unknown", "unreadable"]
@@ -39,15 +41,15 @@ _TABLE_LENGTH = 20
 """Number of runs that are listed without `--limit`, except as JSON."""
 _TAIL_BYTES = 65536
 """More than a line of metrics has."""
-_NOTHING = object()
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ListedRun:
     """A run, as its files describe it."""
 
     run: RunDir
-    state: State
+    state: State = "unreadable"
     reason: str | None = None
     """Why it cannot be read."""
     exit_code: int | None = None
@@ -60,17 +62,12 @@ class ListedRun:
     steps: int | None = None
     """Environment steps of all workers."""
     best: Checkpoint | None = None
-    """The best checkpoint by the manifests; its other files may be damaged."""
+    """The best checkpoint by the manifests; its other files may be corrupt."""
     score: float | None = None
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
     """Configuration, by dotted names."""
     changed: dict[str, Any] | None = None
     """Fields that differ from the task's defaults, or where those are not known, between the runs of the task."""
-
-    @property
-    def experiment(self) -> str:
-        """Name of the directory that holds the runs of this task."""
-        return self.run.path.parent.name
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -97,16 +94,62 @@ class RunList:
 
     runs: tuple[ListedRun, ...]
     best: Checkpoint | None
-    """The best checkpoint of these runs, which is whole; None without a score, and for the runs of several tasks."""
+    """The best checkpoint of these runs, which is valid; None without a score, and for the runs of several tasks."""
     common: dict[str, dict[str, Any]]
     """For each experiment the changed fields that are the same in all of these runs, if it has several."""
     omitted: int
     """Number of further runs."""
 
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each run, which ends with the flags that not all runs of its task have in common."""
+        now = datetime.now().astimezone()
+        titles = ("run", "state", "iterations", "steps", "score", "age", "flags")
+        yield from columns(titles, [self._row(each, now) for each in self.runs])
+        if self.omitted:
+            number = len(self.runs) + self.omitted
+            yield f"These are {len(self.runs)} of {number:,} runs: pass --limit {number} to list all."
+        for experiment, changed in self.common.items():
+            if changed:
+                yield f"{'These' if self.omitted else 'All'} runs of {experiment}: {flag_words(changed)}"
+        best = self.best
+        if best is not None:
+            which = "Best checkpoint of these runs" if self.omitted else "Best checkpoint"
+            yield f"{which} by {best.metric}, {best.score:.2f}: {best.path}"
+            others = sum(each.best is not None and not each.best.compares_with(best) for each in self.runs)
+            if others:
+                yield (
+                    f"Scores of {others} of these runs are not compared: they are of another metric or of other "
+                    "rewards."
+                )
+
+    def _row(self, each: ListedRun, now: datetime) -> tuple[str, ...]:
+        common = self.common[each.run.experiment]
+        changed = {name: value for name, value in (each.changed or {}).items() if name not in common}
+        return (
+            f"{each.run.experiment}/{each.run.name}" if len(self.common) > 1 else each.run.name,
+            f"failed ({each.exit_code})" if each.state == "failed" else each.state,
+            "-" if each.max_iterations is None else f"{each.iteration}/{each.max_iterations}",
+            or_dash(each.steps, ","),
+            or_dash(each.score, ".2f"),
+            "-" if each.started is None else _age(now - each.started),
+            each.reason or flag_words(changed),
+        )
+
     def to_plain(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         runs = [each.to_plain() for each in self.runs]
         return {"best": str(self.best.path) if self.best else None, "runs": runs, "omitted": self.omitted}
+
+
+def _age(age: timedelta) -> str:
+    """Return a time as a whole number of its largest unit, such as ``3 h``."""
+    name = next((name for name, unit in _UNITS.items() if age >= unit), "s")
+    return f"{max(age // _UNITS[name], 0)} {name}"
+
+
+def list_or_verify(config: RunsConfig) -> RunList | VerifiedRun:
+    """List runs with state, steps, score, age and changed flags; or verify the checkpoints of one."""
+    return collect(config) if config.run is None else verify(config.run, config.log_root)
 
 
 def collect(config: RunsConfig) -> RunList:
@@ -134,29 +177,26 @@ def collect(config: RunsConfig) -> RunList:
     newest_first = runs[::-1]
     limit = config.limit or (None if config.json else _TABLE_LENGTH)
     shown = (_by_score(newest_first) if config.sort == "score" else newest_first)[:limit]
-    groups: dict[str, list[ListedRun]] = {run.path.parent.name: [] for run in newest_first}
-    for run in shown:
-        groups[run.path.parent.name].append(_listed(run, defaults))
-    groups = {name: _with_changes(group) for name, group in groups.items()}
-    remaining = {name: iter(group) for name, group in groups.items()}
-    listed = {*shown}
-    best = best_of_runs([run for run in runs if run in listed]) if len(groups) == 1 else None
+    listed = {run: _listed(run, defaults) for run in shown}
+    experiments = dict.fromkeys(run.experiment for run in newest_first)
+    groups = {name: [each for each in listed.values() if each.run.experiment == name] for name in experiments}
+    best = best_good(*(run for run in runs if run in listed)) if len(groups) == 1 else None
     return RunList(
-        runs=tuple(next(remaining[run.path.parent.name]) for run in shown),
+        runs=tuple(listed.values()),
         best=best if best is not None and best.score is not None else None,
-        common={name: _common(group) for name, group in groups.items()},
-        omitted=len(runs) - len(shown),
+        common={name: _fill_in_changes(group) for name, group in groups.items()},
+        omitted=len(runs) - len(listed),
     )
 
 
 def _listed(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
     try:
         return _read(run, defaults)
-    except Exception as error:  # noqa: BLE001  A damaged file holds anything.
+    except Exception as error:  # noqa: BLE001  A corrupt file holds anything.
         # Python would print the path as a string of Python, which no shell takes.
         what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
         reason = " ".join([f"{type(error).__name__}: {what}".partition("\n")[0], *getattr(error, "__notes__", [])])
-        return ListedRun(run=run, state="unreadable", reason=reason)
+        return ListedRun(run=run, reason=reason)
 
 
 def _read(run: RunDir, defaults: Callable[[str, str], dict[str, Any] | None]) -> ListedRun:
@@ -199,23 +239,19 @@ def _last_row(run: RunDir) -> dict[str, Any]:
     return parse_object(lines[-1], {}) if lines else {}
 
 
-def _with_changes(group: Sequence[ListedRun]) -> list[ListedRun]:
-    """Fill in `changed` of runs whose defaults are not known: the fields in which they differ from each other."""
-    unfilled = [each.fields for each in group if each.changed is None and each.fields]
-    names = {name for fields in unfilled for name in fields}
-    differing = {name for name in names if any(fields.get(name) != unfilled[0].get(name) for fields in unfilled)}
-    return [replace(each, changed=_part(each.fields, differing)) if each.changed is None else each for each in group]
+def _fill_in_changes(group: Sequence[ListedRun]) -> dict[str, Any]:
+    """Return the changed fields that are the same in all runs that can be read, if these are several.
 
-
-def _part(fields: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name in names}
-
-
-def _common(group: Sequence[ListedRun]) -> dict[str, Any]:
-    """Return the changed fields that are the same in all runs that can be read, if these are several."""
+    Those of runs whose defaults are not known are filled in first: the fields in which they differ from each other.
+    """
+    unknown = [each for each in group if each.changed is None and each.fields]
+    names = {name for each in unknown for name in each.fields}
+    differing = {name for name in names if len({repr(each.fields.get(name)) for each in unknown}) > 1}
+    for each in unknown:
+        each.changed = {name: value for name, value in each.fields.items() if name in differing}
     first, *others = [each.changed or {} for each in group if each.fields] or [{}]
-    same = {name for name, value in first.items() if all(each.get(name, _NOTHING) == value for each in others)}
-    return _part(first, same) if others else {}
+    same = {name: value for name, value in first.items() if all((name, value) in each.items() for each in others)}
+    return same if others else {}
 
 
 def _best(run: RunDir) -> Checkpoint | None:
@@ -225,19 +261,16 @@ def _best(run: RunDir) -> Checkpoint | None:
 
 def _by_score(newest_first: Sequence[RunDir]) -> list[RunDir]:
     """Return the best run of each experiment first; last those whose score does not compare with its newest run's."""
-    newest: dict[str, Checkpoint] = {}
-    found: dict[RunDir, Checkpoint | None] = {}
+    found: dict[RunDir, Checkpoint | None] = dict.fromkeys(newest_first)
     for run in newest_first:
-        found[run] = None
         with suppress(OSError):  # Its line gives the reason.
             found[run] = _best(run)
-        if best := found[run]:
-            newest.setdefault(run.path.parent.name, best)
-    experiments = list(dict.fromkeys(run.path.parent.name for run in newest_first))
+    newest = {run.experiment: best for run, best in reversed(found.items()) if best is not None}
+    experiments = list(dict.fromkeys(run.experiment for run in newest_first))
 
     def key(run: RunDir) -> tuple[int, float]:
-        best, experiment = found[run], run.path.parent.name
-        score = best.score if best is not None and best.compares_with(newest[experiment]) else None
-        return experiments.index(experiment), math.inf if score is None else -score
+        best = found[run]
+        score = best.score if best is not None and best.compares_with(newest[run.experiment]) else None
+        return experiments.index(run.experiment), math.inf if score is None else -score
 
     return sorted(newest_first, key=key)

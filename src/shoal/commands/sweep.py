@@ -4,7 +4,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,17 @@ from shoal.checks.preflight import preflight
 from shoal.config import LaunchConfig
 from shoal.config.plain import shared_fields, to_plain
 from shoal.config.sweep import SweepConfig, SweepFile
-from shoal.errors import ShoalError, TrainingFailedError, UsageError, WorkerLostError, counted, refusing_os_errors
+from shoal.errors import ShoalError, UsageError, WorkerLostError, refusing_os_errors
 from shoal.files import folder_of
-from shoal.launch.exit_records import clear_exit_records
 from shoal.launch.modes import launching
 from shoal.launch.rank import ProgressReporter
-from shoal.launch.run_record import lock_run, make_log_dir, write_manifest
 from shoal.machine.gpus import visible_gpus
-from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
+from shoal.plan.job import SweepPlan
+from shoal.plan.launch import plan_launch, refuse_unwritable
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import SweepSpec
 from shoal.plan.training import plan_training
 from shoal.reading import parse_object, read_bytes, refusing
+from shoal.run_record import clear_exit_records, lock_run, write_manifest
 from shoal.sweep.file import config_of, read_sweep, training_of
 from shoal.sweep.results import record_loss, write_results
 
@@ -31,18 +30,8 @@ _STOPPING = "stopping. The same command goes on with trials that have not ended.
 _MAY_CHANGE = ("trials", "pruner")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPlan:
-    """What one `sweep` command will do."""
-
-    sweep: SweepFile
-    file: Path
-    folder: Path
-    launch: LaunchPlan
-
-
 def make_plan(config: SweepConfig) -> SweepPlan:
-    """Read the file of a sweep, and plan its workers on this machine.
+    """Read the file of a sweep, and plan its workers on this node.
 
     Raises:
         UsageError: It cannot be done.
@@ -56,13 +45,13 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     learner = config_of(sweep, {}).learner
     launch = LaunchConfig(task=sweep.task, learner=learner, **shared_fields(LaunchConfig, config))
     gpus = visible_gpus()
-    plan = plan_launch(launch, (sweep.task,), os.environ, gpus)
+    plan = plan_launch(launch, os.environ, gpus)
     # The training that all trials begin with is refused here, and not by each of them.
     base = plan_training(training_of(sweep, {}, launch, plan.devices[0]), {}, gpus)
     notes = (*plan.notes, *base.notes, *preflight(base, os.environ, gpus))
     refuse_unwritable("--log-root", folder)
-    plan = replace(plan, notes=tuple(dict.fromkeys(notes)))
-    return SweepPlan(sweep=sweep, file=file, folder=folder, launch=plan)
+    shared = plan.shared(notes=tuple(dict.fromkeys(notes)), run_dir=str(folder.absolute()), backend=None)
+    return SweepPlan(**shared, sweep=sweep, file=str(file))
 
 
 def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError], None]) -> list[dict[str, Any]]:
@@ -71,61 +60,41 @@ def sweep(plan: SweepPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     Raises:
         ShoalError: The launch failed.
     """
-
-    def begin(stack: ExitStack) -> Path:
-        _open(plan, stack)
-        view.on_line(f"Sweep: {plan.folder}")
-        return plan.folder.absolute()
-
-    launch = plan.launch
-    with launching(launch, view, abort, begin, _STOPPING) as (run, run_workers, _):
+    with launching(plan, view, abort, partial(_open, plan, view), _STOPPING) as (run, run_workers, _):
         while True:
             since = run.metrics_jsonl.stat().st_size if run.metrics_jsonl.exists() else 0
-            nodes = launch.node_fields(run, make_log_dir(run, launch.log_base(run, os.environ)))
             try:
-                run_workers(SweepSpec(**nodes, config=launch.config, sweep=plan.sweep))
+                run_workers(plan)
                 break
             except WorkerLostError as lost:
-                if launch.launch_mode != "spawned" or not record_loss(run.path, lost.rank, str(lost), since):
+                if plan.launch_mode != "spawned" or not record_loss(run.path, lost.rank, str(lost), since):
                     raise
                 view.on_line(f"{lost} Its trial goes on from its newest checkpoint.")
                 clear_exit_records(run)
-        if not launch.leads:
+        if not plan.leads:
             return []
         from shoal.sweep.study import SweepStudy
 
-        rows = SweepStudy(plan.folder, plan.sweep).rows()
-        write_results(plan.folder, plan.sweep, rows)
+        rows = SweepStudy(plan.run.path, plan.sweep).rows()
+        write_results(plan.run.path, plan.sweep, rows)
     return rows
 
 
-def refuse_failed(plan: SweepPlan, rows: list[dict[str, Any]]) -> None:
-    """Raise if trials have failed.
-
-    Raises:
-        TrainingFailedError: It says how many.
-    """
-    failed = [row for row in rows if row["state"] == "failed"]
-    if failed:
-        raise TrainingFailedError(
-            f"{len(failed)} of {counted(len(rows), 'trial')} failed; the last error: {failed[-1]['error']} Their "
-            f"tracebacks are in {plan.folder}/trials/<number>/traceback.txt."
-        )
-
-
-def _open(plan: SweepPlan, stack: ExitStack) -> None:
-    """Make or open the directory of the sweep, and write its manifest."""
-    run = RunDir(plan.folder)
+def _open(plan: SweepPlan, view: ProgressReporter, stack: ExitStack) -> Path:
+    """Make or open the directory of the sweep, write its manifest, and return it."""
+    run = plan.run
     remedy = "pass --log-root with a directory that you can write to"
-    with refusing_os_errors(f"The sweep cannot be written to {plan.folder}", remedy):
+    with refusing_os_errors(f"The sweep cannot be written to {plan.run.path}", remedy):
         folder_of(run.manifest_json)
-        for directory in (run.ranks_dir, plan.folder / "trials"):
+        for directory in (run.ranks_dir, plan.run.path / "trials"):
             run.folder.make(directory)
         lock_run(run, stack)
         clear_exit_records(run)
-        _refuse_changed(plan.folder, plan.sweep)
+        _refuse_changed(plan.run.path, plan.sweep)
         write_manifest(run, sweep=to_plain(plan.sweep))
-        run.folder.write(plan.folder / f"sweep{plan.file.suffix}", read_bytes(plan.file))
+        run.folder.write(plan.run.path / f"sweep{Path(plan.file).suffix}", read_bytes(Path(plan.file)))
+    view.on_line(f"Sweep: {run.path}")
+    return run.path
 
 
 def _refuse_changed(folder: Path, sweep: SweepFile) -> None:

@@ -4,6 +4,8 @@ Standard library only. Nothing here looks at the machine, and nothing imports a 
 """
 
 from shoal.config.agent import AgentConfig as AgentConfig
+from shoal.config.algorithm import DistributionConfig as DistributionConfig
+from shoal.config.algorithm import ModelConfig as ModelConfig
 from shoal.config.algorithm import PpoConfig as PpoConfig
 from shoal.config.algorithm import RndConfig as RndConfig
 from shoal.config.algorithm import RndWeightScheduleConfig as RndWeightScheduleConfig
@@ -17,18 +19,16 @@ from shoal.config.commands import MotionConfig as MotionConfig
 from shoal.config.commands import PlayConfig as PlayConfig
 from shoal.config.commands import ReplayConfig as ReplayConfig
 from shoal.config.commands import RunsConfig as RunsConfig
-from shoal.config.distillation import DistillationConfig as DistillationConfig
 from shoal.config.env import BaseEnvConfig as BaseEnvConfig
 from shoal.config.env import EnvConfig as EnvConfig
 from shoal.config.env import MujocoConfig as MujocoConfig
 from shoal.config.fast_sac import FastSacConfig as FastSacConfig
+from shoal.config.flags import LaunchConfig as LaunchConfig
 from shoal.config.grpo import GrpoConfig as GrpoConfig
-from shoal.config.machines import LaunchConfig as LaunchConfig
-from shoal.config.models import DistributionConfig as DistributionConfig
-from shoal.config.models import ModelConfig as ModelConfig
 from shoal.config.plain import from_plain as from_plain
 from shoal.config.plain import to_plain as to_plain
 from shoal.config.rl_games import RlGamesConfig as RlGamesConfig
+from shoal.config.rsl_rl import DistillationConfig as DistillationConfig
 from shoal.config.rsl_rl import RslRlConfig as RslRlConfig
 from shoal.config.skrl import SkrlConfig as SkrlConfig
 from shoal.config.skrl import SkrlJaxConfig as SkrlJaxConfig

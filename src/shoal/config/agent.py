@@ -4,9 +4,11 @@ Logging, run names, seeds and the number of iterations belong to `TrainConfig`, 
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal
 
 from shoal.config.checks import Config, Rule, at_least
+from shoal.errors import UsageError, counted
 
 _NOT_EMPTY = Rule("name one or more observation groups for each set", lambda sets: all(sets.values()))
 
@@ -18,6 +20,12 @@ class AgentConfig(Config):
     prefix = "agent."
     needs_final_observations: ClassVar[bool] = False
     """Whether the learner needs the last observation of each episode, before the reset."""
+    experience_floats: ClassVar[int] = 7
+    """Least numbers that are kept of a step of one environment, besides the observation. In rsl_rl's storage: an action
+    with mean and deviation, of one number each; reward, value, return, and advantage."""
+
+    mini_batches_field: ClassVar[str] = ""
+    """Dotted name of the field with the number of mini-batches of an epoch; empty for a learner without."""
 
     num_steps_per_env: Annotated[int, at_least(1)] = 24
     """Steps of each environment in one iteration. rsl_rl has no default; this is Isaac Lab's and mjlab's."""
@@ -26,6 +34,9 @@ class AgentConfig(Config):
     check_for_nan: bool = True
     """End the training when observations, rewards or weights are NaN or infinite.
     Checked once an iteration; rsl_rl's default checks every step, for NaN alone."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """Precision of torch's products of 32-bit matrices in a training on a GPU: `high` is TF32, with 10 bits of mantissa
+    instead of 23. torch's default; mjlab trains with TF32."""
     obs_groups: Annotated[dict[str, tuple[str, ...]], _NOT_EMPTY] = field(
         default_factory=lambda: {"actor": ("policy",), "critic": ("policy",)}
     )
@@ -34,6 +45,30 @@ class AgentConfig(Config):
 
     def check_samples(self, num_envs: int) -> None:
         """Refuse a number of environments on each worker that this learner cannot learn from."""
+        flag, asked, least = self.mini_batches_field.replace("_", "-"), self.mini_batches_asked, self.least_mini_batch
+        samples = num_envs * self.num_steps_per_env
+        if asked * least > samples:
+            why = "" if least == 1 else ", and the advantages of one sample cannot be normalised"
+            raise UsageError(
+                f"--agent.{flag} {asked} was asked for, but a worker collects only "
+                f"{counted(self.num_steps_per_env, 'step')} of {counted(num_envs, 'environment')}{why}: pass "
+                f"--agent.{flag} {samples // least} or fewer, or more environments."
+            )
+
+    @property
+    def mini_batches_asked(self) -> int:
+        """Number of mini-batches of an epoch; 0 of a learner without."""
+        return attrgetter(self.mini_batches_field)(self) if self.mini_batches_field else 0
+
+    @property
+    def least_mini_batch(self) -> int:
+        """Least number of samples of a mini-batch."""
+        return 1
+
+    @property
+    def experience_steps(self) -> int:
+        """Least number of steps of each environment that are kept."""
+        return self.num_steps_per_env
 
     @property
     def checkpoint_floats(self) -> int:
@@ -42,5 +77,5 @@ class AgentConfig(Config):
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return what the printed plan tells about this learner. `num_envs` is the number on each worker."""
-        del num_envs
-        return {}
+        number = self.mini_batches_asked
+        return {"mini_batch_size": num_envs * self.num_steps_per_env // number} if number else {}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -52,7 +53,8 @@ def rules_of(cls: type[DataclassInstance]) -> dict[str, Rule]:
     A subclass that declares a field again, with another default, keeps the rule of its base. Without a rule, numbers
     must be finite, or where the default is infinite no NaN.
     """
-    rules = dict(rules_of(cls.__base__)) if is_dataclass(cls.__base__) else {}
+    bases = [base for base in reversed(cls.__bases__) if is_dataclass(base)]
+    rules = {name: rule for base in bases for name, rule in rules_of(base).items()}
     for name, kind in get_type_hints(cls, include_extras=True).items():
         members = get_args(kind) if get_origin(kind) in (Annotated, Union, types.UnionType) else (kind,)
         for part in members:
@@ -92,7 +94,7 @@ class Source(Enum):
 
     RUN = "a run's own params/train.yaml, and files that --config names"
     CONFIG = "files that --config names: what is written or contacted, and where"
-    FLAG = "none: what programs are started, on which machines, and what they load"
+    FLAG = "none: what programs are started, on which nodes, and what they load"
 
 
 @cache
@@ -117,6 +119,8 @@ def at_least(low: float) -> Rule:
     return Rule(f"be at least {low}", lambda value: value >= low)
 
 
+WIDTH = within(1, 2**16)
+"""Units of a layer. A typing error, or another's file, that asks for more ends here, and not for want of memory."""
 SEED = within(0, 2**31 - 1)
 """A seed that every library takes, and none reduces to another one: Warp's kernels take signed numbers of 32 bits."""
 RANGE = Rule("be finite, the smaller number first", lambda values: -math.inf < values[0] <= values[-1] < math.inf)
@@ -136,16 +140,16 @@ def each(rule: Rule) -> Rule:
     )
 
 
-FILM_SIZE = each(Rule("be even and lie in [16, 4096]", lambda value: value % 2 == 0 and 16 <= value <= 4096))  # noqa: PLR2004
-"""Width and height of a film [pixels]: even, for subsampled colours, and at most what every H.264 decoder takes."""
+def file_like(example: str) -> Rule:
+    """Require a path with the suffix of an example."""
+    suffix = PurePath(example).suffix
+    return Rule(f"end with {suffix}, such as {example}", lambda path: path.endswith(suffix))
+
+
+VIDEO_SIZE = each(Rule("be even and lie in [16, 4096]", lambda value: value % 2 == 0 and 16 <= value <= 4096))  # noqa: PLR2004
+"""Width and height of a video [pixels]: even, for subsampled colours, and at most what every H.264 decoder takes."""
 
 HIGHEST_PORT = 65535
-
-
-def refuse_no_mp4(path: str | None) -> None:
-    """Refuse a film with another suffix than .mp4."""
-    if path is not None and not path.endswith(".mp4"):
-        raise UsageError(f"--video-path is {path}, but a film is an mp4: pass --video-path film.mp4.")
 
 
 def check(config: DataclassInstance, prefix: str, rules: Mapping[str, Rule]) -> None:

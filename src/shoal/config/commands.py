@@ -4,29 +4,24 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, HIGHEST_PORT, SEED, FlagsConfig, above, at_least, each, refuse_no_mp4, within
+from shoal.config.checks import HIGHEST_PORT, SEED, VIDEO_SIZE, FlagsConfig, above, at_least, each, file_like, within
 from shoal.config.env import BaseEnvConfig
+from shoal.config.flags import LogRootFlags, NodeFlags, TaskFlags
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
-AgentKind = Literal["trained", "zero", "random"]
-"""Source of the actions: a trained policy, zeros, or uniform random numbers."""
+EPISODES = 10
+"""Episodes that `play` counts."""
+UNTRAINED = ("zero", "random")
+"""Policies without a checkpoint: zeros, and uniform random numbers in [-1, 1]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyConfig(FlagsConfig):
-    """Flags that name a trained policy."""
+@dataclass(frozen=True, kw_only=True)
+class PolicyFlags(FlagsConfig):
+    """A mix-in: flags of commands that load policies, which have the settings of their trainings by default."""
 
-    task: str
-    """Task of the policy: a registered name, or `path/to/file.py:Class`."""
-    learner: str = "rsl_rl"
-    """Learner that trained it; by default that of the policy's training."""
-    checkpoint: str = "latest"
-    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run, or the best of
-    all its runs, `best-of-runs`."""
-    log_root: str = "logs"
-    """Directory of all experiments, searched for `latest`, `best` and `best-of-runs`."""
-    trust_run: bool = False
+    __slots__ = ()
+    trust: bool = False
     """Import the classes that the policy's run names even if the run is not below `--log-root`."""
     env: BaseEnvConfig = field(default_factory=BaseEnvConfig)
     """The task's environment; by default as in the policy's training."""
@@ -35,15 +30,33 @@ class PolicyConfig(FlagsConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayConfig(PolicyConfig):
-    """Flags of `play` and `evaluate`."""
+class PolicyConfig(PolicyFlags, LogRootFlags, TaskFlags):
+    """Flags that name one trained policy."""
 
-    agent_kind: AgentKind = "trained"
-    """Source of the actions: the policy of the checkpoint, or without a checkpoint `zero` or `random` in [-1, 1]."""
-    episodes: Annotated[int, at_least(1)] = 10
-    """Number of episodes, each in an environment of its own, so that short ones do not count more often."""
+    task: str
+    """Task of the policy: a registered name, or `path/to/file.py:Class`."""
+    learner: str = "rsl_rl"
+    """Learner that trained it; by default that of the policy's training."""
+    checkpoint: str = "latest"
+    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run below
+    `--log-root`, or the best of all its runs, `best-of-runs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayConfig(PolicyConfig):
+    """Flags of `play`."""
+
+    checkpoint: str = "latest"
+    """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run below
+    `--log-root`, the best of all its runs, `best-of-runs`; or `zero` or `random` actions in [-1, 1]."""
     viewer: Literal["web", "native"] | None = None
-    """Show the policy until Ctrl-C instead of counting episodes: `web` on a page, `native` in MuJoCo's window."""
+    """Show the policy until Ctrl-C: `web` on a page, `native` in MuJoCo's window. Default: `web`, in a terminal where
+    viser is installed; elsewhere, and with the next flags, episodes are counted instead."""
+    headless: bool = False
+    """Count episodes: print their returns and statistics."""
+    episodes: Annotated[int | None, at_least(1)] = None
+    """Number of episodes that are counted, each in an environment of its own, so that short ones do not count more
+    often. Default: 10."""
     num_envs: Annotated[int, at_least(1)] = 4
     """Environments side by side on the page. The window shows one."""
     viewer_host: str = "127.0.0.1"
@@ -54,41 +67,37 @@ class PlayConfig(PolicyConfig):
     """Keep the pushes and the observation noise of training."""
     seed: Annotated[int, SEED] = 1
     """Seed of the environments."""
-    video_path: str | None = None
-    """Write a film of the first environment to this mp4 file."""
+    video_path: Annotated[str | None, file_like("video.mp4")] = None
+    """Write a video of the first environment to this mp4 file."""
     video_length: Annotated[int | None, at_least(1)] = None
-    """Steps of the film. Default: the longest episode. Where an episode ends earlier, the next one follows."""
-    video_size: Annotated[tuple[int, int], FILM_SIZE] = (1280, 720)
-    """Width and height of the film [pixels]."""
+    """Steps of the video. Default: the longest episode. Where an episode ends earlier, the next one follows."""
+    video_size: Annotated[tuple[int, int], VIDEO_SIZE] = (1280, 720)
+    """Width and height of the video [pixels]."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """Index of a visible GPU, or `None` for the CPU. `auto` is GPU 0 if there is one, else the CPU."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range."""
+        """Refuse values out of range, and flags that contradict each other."""
         FlagsConfig.__post_init__(self)
-        refuse_no_mp4(self.video_path)
-        if self.agent_kind != "trained" and self.checkpoint != "latest":
+        if self.viewer is not None and self.counts:
             raise UsageError(
-                f"--checkpoint {self.checkpoint} and --agent {self.agent_kind} exclude each other, because "
-                f"{self.agent_kind} actions come from no checkpoint: pass one of them."
+                f"--viewer {self.viewer} shows the policy until Ctrl-C, but --headless, --episodes and --video-path "
+                "count its episodes: pass one or the other."
             )
+
+    @property
+    def counts(self) -> bool:
+        """Whether a flag wants episodes counted."""
+        return self.headless or self.episodes is not None or self.video_path is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportConfig(PolicyConfig):
     """Flags of `shoal export`."""
 
-    out: str | None = None
+    out: Annotated[str | None, file_like("policy.onnx")] = None
     """The ONNX file; the torch.export program goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
     beside a `.pt` file that is in no run."""
-
-    def __post_init__(self) -> None:
-        """Refuse an output file with another suffix."""
-        if self.out is not None and not self.out.endswith(".onnx"):
-            raise UsageError(
-                f"--out is {self.out!r}, but must end with .onnx, since the program of torch.export goes beside it as "
-                ".pt2: pass --out policy.onnx."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +105,11 @@ class ReplayConfig(FlagsConfig):
     """Flags of `shoal replay`."""
 
     file: str
-    """The file that a training with `--env.on-nan stop` wrote: `<run>/ranks/rank_00000.lost.npz`."""
+    """The file that a training with `--env.on-nan stop` wrote: `<run>/ranks/rank_00000.diverged.npz`."""
     env: int | None = None
     """Index of the environment on its rank. Default: the first one that diverged."""
-    video_path: str | None = None
-    """Write a film in slow motion to this mp4 file."""
-
-    def __post_init__(self) -> None:
-        """Refuse a film with another suffix."""
-        refuse_no_mp4(self.video_path)
+    video_path: Annotated[str | None, file_like("video.mp4")] = None
+    """Write a video in slow motion to this mp4 file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,27 +128,18 @@ class MotionConfig(FlagsConfig):
     """Leave out what is before this time [s]."""
     end: Annotated[float | None, above(0)] = None
     """Leave out what is after this time [s]."""
-    out: str | None = None
+    out: Annotated[str | None, file_like("motion.npz")] = None
     """Write the motion to this .npz file, with the velocities of all bodies, as mjlab has them."""
-    video_path: str | None = None
-    """Write a film of the motion, without physics, to this mp4 file."""
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        FlagsConfig.__post_init__(self)
-        refuse_no_mp4(self.video_path)
-        if self.out is not None and not self.out.endswith(".npz"):
-            raise UsageError(f"--out is {self.out}, but a motion is an .npz file: pass --out motion.npz.")
+    video_path: Annotated[str | None, file_like("video.mp4")] = None
+    """Write a video of the motion, without physics, to this mp4 file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsConfig(FlagsConfig):
+class RunsConfig(LogRootFlags):
     """Flags of `shoal runs`."""
 
     task: str | None = None
     """Task whose runs are listed: its name, or `path/to/file.py:Class`. Default: all below `--log-root`."""
-    log_root: str = "logs"
-    """Directory of all experiments."""
     run: str | None = None
     """Verify the checkpoints of this run instead: its directory, its name in any experiment, or `latest`, the newest
     run with a checkpoint. `shoal runs RUN` does the same."""
@@ -181,15 +177,18 @@ class BenchConfig(FlagsConfig):
     """Task to measure: a registered name, or `path/to/file.py:Class`."""
     learner: str = ""
     """Learner, as for `train`. Default: the task's."""
+    gpu_ids: tuple[str, ...] = ("auto",)
+    """Indices of visible GPUs (`0 1`, `0,1` or `[0,1]`), `all`, or `None` for the CPU.
+    `auto` is GPU 0 if there is one, else the CPU."""
+    num_envs: Annotated[int, at_least(1)] = 1024
+    """Environments on each worker."""
     until_return: float | None = None
     """Measure instead how long training takes until the policy earns this mean return without exploration noise, once
     for each seed from 42 on; `--repeats` is their number."""
-    gpu_ids: tuple[str, ...] = ("auto",)
-    """GPUs, as for `train`: indices, `all`, or `None` for the CPU."""
+    startup: bool = False
+    """Measure instead the parts of a start, from the command to the end of the first iteration."""
     nproc_per_node: Annotated[tuple[int, ...], each(at_least(1))] = (1,)
     """Numbers of workers to compare, such as `1 2`. Efficiency is relative to the first one."""
-    num_envs: Annotated[int, at_least(1)] = 1024
-    """Environments on each worker."""
     iterations: Annotated[int, at_least(1)] = 40
     """Timed training iterations, after the warm-up."""
     warmup: Annotated[int, at_least(1)] = 5
@@ -228,22 +227,18 @@ class CheckEnvConfig(FlagsConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorConfig(FlagsConfig):
+class DoctorConfig(NodeFlags):
     """Flags of `shoal doctor`."""
 
     task: str | None = None
     """Check that this task can be trained here, too: its name, or `path/to/file.py:Class`."""
     gpu_ids: tuple[str, ...] = ("auto",)
     """GPUs to check, as for `train`: indices, `all`, or `None` for the CPU. `auto` is every visible GPU, or the CPU
-    if there is none; with `--hosts`, the first GPU of each machine."""
+    if there is none; with `--hosts`, the first GPU of each node."""
     nproc_per_node: Annotated[int | None, at_least(1)] = None
     """Workers of the test launch. Default: one for each GPU, and 2 on the CPU."""
     hosts: tuple[str, ...] = ()
-    """Check these machines instead, as for `train`, and measure the communication between them."""
-    ssh_config: str | None = None
-    """With `--hosts`: the configuration file of `ssh`. Default: `~/.ssh/config`."""
-    interface: str | None = None
-    """With `--hosts`: network interface of the communication. Default: the one that leads to the first machine."""
+    """Check these nodes instead, as for `train`, and measure the communication between them."""
     log_root: str = "logs"
     """Directory of all experiments, whose disk is checked."""
     timeout: Annotated[float, above(0)] = 30.0
@@ -253,9 +248,8 @@ class DoctorConfig(FlagsConfig):
 
     def __post_init__(self) -> None:
         """Refuse values out of range, and flags that need --hosts."""
-        FlagsConfig.__post_init__(self)
-        alone = "--ssh-config" if self.ssh_config is not None else "--interface" if self.interface is not None else None
-        if alone is not None and not self.hosts:
+        NodeFlags.__post_init__(self)
+        if self.interface is not None and not self.hosts:
             raise UsageError(
-                f"{alone} was passed without --hosts, so this machine alone is examined: pass --hosts, or leave it out."
+                "--interface was passed without --hosts, so this node alone is examined: pass --hosts, or leave it out."
             )

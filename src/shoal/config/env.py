@@ -70,13 +70,14 @@ class MujocoConfig(EnvConfig):
     ends the training before the next gradient, and writes a file for `shoal replay`."""
     replay_steps: Annotated[int, at_least(1)] = 50
     """With `stop`: number of last steps in that file. They are kept in memory for all environments."""
-    lost_limit: Annotated[float, within(0, 1)] = 0.01
+    diverged_limit: Annotated[float, within(0, 1)] = 0.01
     """With `reset`: largest part of all environments that may diverge in one iteration before training ends. Up to
     three may diverge however few environments there are, unless this is 0."""
     nconmax: Annotated[int | None, at_least(1)] = None
-    """Capacity of MuJoCo Warp for contacts, per environment on average. None: its own estimate."""
+    """Capacity of MuJoCo Warp for contacts, per environment on average. None: the task's, or else computed from the
+    model, and enlarged where it does not suffice."""
     njmax: Annotated[int | None, at_least(1)] = None
-    """Capacity of MuJoCo Warp for constraints of each environment. None: its own estimate."""
+    """Capacity of MuJoCo Warp for constraints of each environment. None: likewise."""
     deterministic: bool = False
     """Make MuJoCo Warp's steps bit-identical for the same seed and actions on the same kind of GPU: contacts and
     constraints are sorted, and sums are computed in a fixed order, which takes time and memory. MuJoCo's C engine is

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import above, at_least, each, within
+from shoal.config.checks import WIDTH, above, at_least, each, within
 from shoal.errors import UsageError
 
-_WIDTHS = each(at_least(1))
+_WIDTHS = each(WIDTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,10 @@ class FastSacConfig(AgentConfig):
     """
 
     needs_final_observations = True
+    experience_floats = 4  # An action of one number, the reward, and the number of a final observation, of eight bytes.
 
+    cuda_graphs: bool = True
+    """On a GPU, capture step and updates as CUDA graphs."""
     num_steps_per_env: Annotated[int, at_least(1)] = 8
     """Steps of each environment in one iteration, before its updates."""
     updates_per_step: Annotated[int, at_least(1)] = 4
@@ -68,6 +71,11 @@ class FastSacConfig(AgentConfig):
                 f"--agent.warmup-steps {self.warmup_steps} and --agent.num-steps-per-env {self.num_steps_per_env} do "
                 f"not fit into --agent.replay-steps {self.replay_steps}: pass a larger buffer."
             )
+
+    @property
+    def experience_steps(self) -> int:
+        """Steps of each environment in the replay buffer."""
+        return self.replay_steps
 
     @property
     def checkpoint_floats(self) -> int:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from shoal.config.agent import AgentConfig
+from shoal.config.algorithm import ModelConfig
 from shoal.config.checks import above, at_least, within
-from shoal.config.models import ModelConfig
 from shoal.config.rsl_rl import gaussian
 from shoal.errors import UsageError, counted
 
@@ -17,6 +17,8 @@ class GrpoConfig(AgentConfig):
     Algorithm: Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4. Group size, KL coefficient, clipping and epochs
     are EmbodiChain's for robots.
     """
+
+    mini_batches_field = "num_mini_batches"
 
     num_steps_per_env: Annotated[int, at_least(1)] = 500
     """Steps of each episode in one iteration. All environments begin a new episode with each iteration, and what comes
@@ -61,11 +63,7 @@ class GrpoConfig(AgentConfig):
                 f"--agent.group-size {self.group_size} was asked for, but a worker has "
                 f"{counted(num_envs, 'environment')}, which does not divide evenly: pass --num-envs {fitting}."
             )
-        if self.num_mini_batches > num_envs * self.num_steps_per_env:
-            raise UsageError(
-                f"--agent.num-mini-batches {self.num_mini_batches} was asked for, but a worker collects only "
-                f"{num_envs * self.num_steps_per_env} samples: pass fewer."
-            )
+        AgentConfig.check_samples(self, num_envs)
 
     @property
     def checkpoint_floats(self) -> int:
@@ -74,5 +72,4 @@ class GrpoConfig(AgentConfig):
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return the number of groups, and the size of a mini-batch."""
-        samples = num_envs * self.num_steps_per_env
-        return {"groups": num_envs // self.group_size, "mini_batch_size": samples // self.num_mini_batches}
+        return {"groups": num_envs // self.group_size} | AgentConfig.plan_entries(self, num_envs)

@@ -4,11 +4,10 @@ import importlib.util
 from dataclasses import dataclass
 
 from shoal.config.agent import AgentConfig
-from shoal.config.distillation import DistillationConfig
 from shoal.config.fast_sac import FastSacConfig
 from shoal.config.grpo import GrpoConfig
 from shoal.config.rl_games import RlGamesConfig
-from shoal.config.rsl_rl import RslRlConfig
+from shoal.config.rsl_rl import DistillationConfig, RslRlConfig
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.errors import UsageError, did_you_mean
 from shoal.user_code import find_class
@@ -85,6 +84,12 @@ def resolve_learner(name: str) -> LearnerSpec:
     """
     if ".py:" in name or name.endswith(".py"):
         found, path = find_class("learner", name, lambda value: isinstance(getattr(value, "config", None), AgentConfig))
+        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        if missing:
+            raise UsageError(
+                f"The learner {name} has no {' and no '.join(missing)}: define what `shoal.learn.learner.Learner` "
+                "leaves to its subclasses."
+            )
         return LearnerSpec(name=name, config=getattr(found, "config"), builder=f"{path}:{found.__name__}")  # noqa: B009
     if name not in LEARNERS:
         raise UsageError(

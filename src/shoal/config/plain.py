@@ -28,9 +28,28 @@ _SCALARS = (bool, int, float, str)
 _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
 
-def to_plain(config: DataclassInstance) -> dict[str, Any]:
-    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None."""
-    return _plain(config, "")
+def to_plain(value: object, path: str = "") -> Any:  # noqa: ANN401 - plain values have no type of their own.
+    """Return a configuration as nested dicts and lists of numbers, strings, truth values and None.
+
+    Errors name what stands at `path`.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in fields(value) if item.init]
+        return {name: to_plain(getattr(value, name), _join(path, name)) for name in names}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return {to_plain(key, path): to_plain(item, _join(path, str(key))) for key, item in items}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item, path) for item in cast("Sequence[object]", value)]
+    if isinstance(value, (Enum, PurePath)):
+        return value.name if isinstance(value, Enum) else str(value)
+    for kind in _SCALARS:
+        if isinstance(value, kind):
+            return kind(value)  # A subclass, such as NumPy's float64, is not plain.
+    if value is not None:
+        message = f"{path} is {value!r}, which files of plain values cannot hold: use numbers, strings, or tuples."
+        raise UsageError(message)
+    return None
 
 
 def shared_fields(cls: type[DataclassInstance], config: DataclassInstance) -> dict[str, Any]:
@@ -70,27 +89,6 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
         raise UsageError(f"{where}{error}") from error
 
 
-def _plain(value: object, path: str) -> Any:  # noqa: ANN401 - plain values have no type of their own.
-    """Return the plain form of a value."""
-    if is_dataclass(value) and not isinstance(value, type):
-        names = [item.name for item in fields(value) if item.init]
-        return {name: _plain(getattr(value, name), _join(path, name)) for name in names}
-    if isinstance(value, Mapping):
-        items = cast("Mapping[object, object]", value).items()
-        return {_plain(key, path): _plain(item, _join(path, str(key))) for key, item in items}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item, path) for item in cast("Sequence[object]", value)]
-    if isinstance(value, (Enum, PurePath)):
-        return value.name if isinstance(value, Enum) else str(value)
-    for kind in _SCALARS:
-        if isinstance(value, kind):
-            return kind(value)  # A subclass, such as NumPy's float64, is not plain.
-    if value is not None:
-        message = f"{path} is {value!r}, which files of plain values cannot hold: use numbers, strings, or tuples."
-        raise UsageError(message)
-    return None
-
-
 def _read(kind: Any, value: object, path: str, current: object = None, *, strict: bool = False) -> Any:  # noqa: ANN401
     """Return `value` as the type `kind`, or refuse it.
 
@@ -105,15 +103,11 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
     origin: Any = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return _read_union(kind, value, path, current)
-    if _is_config(origin) and isinstance(value, origin):
-        return value
     if _is_config(origin):
         template: Any = current if isinstance(current, origin) else origin
-        return from_plain(template, value, path)
-    if origin in (tuple, list):
-        return _read_sequence(kind, value, path)
-    if origin in (dict, Mapping):
-        return _read_mapping(kind, value, path)
+        return value if isinstance(value, origin) else from_plain(template, value, path)
+    if origin in (tuple, list, dict, Mapping):
+        return _read_entries(kind, origin, value, path)
     return _read_scalar(kind, value, path, strict=strict)
 
 
@@ -131,29 +125,23 @@ def _read_union(kind: Any, value: object, path: str, current: object) -> Any:  #
     raise _mistyped(path, value, kind)
 
 
-def _read_sequence(kind: Any, value: object, path: str) -> tuple[Any, ...] | list[Any]:  # noqa: ANN401
-    """Return a list of plain values as the tuple or list `kind`."""
-    if not isinstance(value, (list, tuple)):
-        raise _mistyped(path, value, kind)
-    entries = cast("Sequence[object]", value)
-    kinds = get_args(kind) or (Any, ...)
-    if get_origin(kind) is not tuple or kinds[1:] == (...,):
-        kinds = (kinds[0],) * len(entries)
-    if len(kinds) != len(entries):
-        raise _mistyped(path, entries, kind)
-    read = [_read(kinds[i], entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
-    return read if (get_origin(kind) or kind) is list else tuple(read)
-
-
-def _read_mapping(kind: Any, value: object, path: str) -> dict[Any, Any]:  # noqa: ANN401
-    """Return a mapping of plain values as the dict `kind`."""
-    if not isinstance(value, Mapping):
-        raise _mistyped(path, value, kind)
-    key_kind, item_kind = get_args(kind) or (Any, Any)
-    items = cast("Mapping[object, object]", value).items()
-    if key_kind is int:  # JSON has strings for keys.
-        items = [(int(key) if isinstance(key, str) and key.isdecimal() else key, item) for key, item in items]
-    return {_read(key_kind, key, path): _read(item_kind, item, _join(path, str(key))) for key, item in items}
+def _read_entries(kind: Any, origin: Any, value: object, path: str) -> Any:  # noqa: ANN401
+    """Return a list or a mapping of plain values as the tuple, list or dict `kind`."""
+    if origin in (tuple, list) and isinstance(value, (list, tuple)):
+        entries = cast("Sequence[object]", value)
+        kinds = get_args(kind) or (Any, ...)
+        if origin is list or kinds[1:] == (...,):
+            kinds = kinds[:1] * len(entries)
+        if len(kinds) == len(entries):
+            read = [_read(kinds[i], entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
+            return read if origin is list else tuple(read)
+    elif origin in (dict, Mapping) and isinstance(value, Mapping):
+        key_kind, item_kind = get_args(kind) or (Any, Any)
+        items = cast("Mapping[object, object]", value).items()
+        if key_kind is int:  # JSON has strings for keys.
+            items = [(int(key) if isinstance(key, str) and key.isdecimal() else key, item) for key, item in items]
+        return {_read(key_kind, key, path): _read(item_kind, item, _join(path, str(key))) for key, item in items}
+    raise _mistyped(path, cast("object", value), kind)
 
 
 def _read_scalar(kind: Any, value: object, path: str, *, strict: bool) -> Any:  # noqa: ANN401

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import above, at_least, each, within
+from shoal.config.checks import WIDTH, above, at_least, each, within
 from shoal.errors import UsageError
 
 _OF_CONFIG = (
@@ -20,6 +20,8 @@ _OF_CONFIG = (
 class RlGamesConfig(AgentConfig):
     """rl_games' `a2c_continuous`. Defaults are those of Isaac Lab's tasks, which most have in common."""
 
+    mini_batches_field = "num_mini_batches"
+
     yaml: str | None = None
     """A configuration file of rl_games, with `params` at its top, which replaces all settings below but
     `num_mini_batches`. The environments, their number, the rollout's length, the number of epochs, the seed and the
@@ -29,7 +31,7 @@ class RlGamesConfig(AgentConfig):
     """Mini-batches, and so optimizer steps, of each epoch; samples must divide evenly."""
     mini_epochs: Annotated[int, at_least(1)] = 5
     """Passes over the experience of an iteration."""
-    hidden_dims: Annotated[tuple[int, ...], each(at_least(1))] = (256, 128, 64)
+    hidden_dims: Annotated[tuple[int, ...], each(WIDTH)] = (256, 128, 64)
     """Units of each hidden layer."""
     activation: Literal["elu", "relu", "selu", "tanh", "swish", "gelu"] = "elu"
     """Activation function of the hidden layers."""
@@ -72,10 +74,6 @@ class RlGamesConfig(AgentConfig):
                 f"--agent.num-mini-batches {self.num_mini_batches} was asked for, but the {samples} samples of a "
                 "worker do not divide evenly by it, which rl_games requires: pass another number."
             )
-
-    def plan_entries(self, num_envs: int) -> dict[str, Any]:
-        """Return the size of a mini-batch."""
-        return {"mini_batch_size": num_envs * self.num_steps_per_env // self.num_mini_batches}
 
     @staticmethod
     def unsupported(params: Mapping[str, Any]) -> str | None:

@@ -1,25 +1,30 @@
-"""Configuration of rsl_rl's PPO: algorithm and networks. `to_rsl_rl` alone makes the nested dicts that rsl_rl reads."""
+"""Configurations of rsl_rl's learners, PPO and the distillation of a teacher, which observes more, into a student.
+
+`to_rsl_rl` alone makes the nested dicts that rsl_rl reads.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from shoal.config.agent import AgentConfig
-from shoal.config.algorithm import PpoConfig
-from shoal.config.checks import Config, is_custom, is_given, listed
-from shoal.config.models import DISTRIBUTION_FIELDS, DistributionConfig, ModelConfig
+from shoal.config.algorithm import DISTRIBUTION_FIELDS, DistributionConfig, ModelConfig, Optimizer, PpoConfig
+from shoal.config.checks import Config, above, at_least, is_custom, is_given, listed
 from shoal.errors import UsageError, counted
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 """Modes of `torch.compile` that rsl_rl allows: those without CUDA graphs."""
 
 RSL_RL_NAMES = {"distribution": "distribution_cfg", "rnd": "rnd_cfg", "symmetry": "symmetry_cfg"}
 """Fields that have another name in rsl_rl."""
+
+_OWN_CLASSES = {
+    name: f"shoal.learn.rsl_rl.gaussian:{name}"
+    for name in ("GaussianDistribution", "HeteroscedasticGaussianDistribution")
+}
+"""Shoal's classes in the place of rsl_rl's of that name."""
 
 MOMENTS = {"adam": 2, "adamw": 2, "rmsprop": 1}
 """Numbers that an optimizer keeps for each weight."""
@@ -34,8 +39,12 @@ def gaussian() -> ModelConfig:
 class RslRlConfig(AgentConfig):
     """An actor and a critic, trained by PPO."""
 
+    mini_batches_field = "algorithm.num_mini_batches"
+
     torch_compile_mode: CompileMode | None = None
     """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
+    cuda_graphs: bool = True
+    """On a GPU, capture step and update of PPO as CUDA graphs; networks with a memory or of one's own never are."""
     algorithm: PpoConfig = field(default_factory=PpoConfig)
     """PPO: learning rate, epochs, clipping, discount, entropy."""
     actor: ModelConfig = field(default_factory=gaussian)
@@ -75,20 +84,17 @@ class RslRlConfig(AgentConfig):
                     "--agent.num-steps-per-env 1 was asked for, but rsl_rl's recurrent networks have no memory "
                     "to learn from after the first step: pass 2 or more."
                 )
-        samples = num_envs * steps
-        least = 2 if self.algorithm.normalize_advantage_per_mini_batch else 1
-        if samples == 1:
+        if num_envs * steps == 1:
             raise UsageError(
                 "--agent.num-steps-per-env 1 was asked for with 1 environment on each worker, but rsl_rl divides "
                 "advantages by their standard deviation, which takes two samples: pass more steps or environments."
             )
-        if requested * least > samples:
-            why = "" if least == 1 else ", and the advantages of one sample cannot be normalised"
-            raise UsageError(
-                f"--agent.algorithm.num-mini-batches {requested} was asked for, but a worker collects only "
-                f"{counted(steps, 'step')} of {counted(num_envs, 'environment')}{why}: pass "
-                f"--agent.algorithm.num-mini-batches {samples // least} or fewer, or more environments."
-            )
+        AgentConfig.check_samples(self, num_envs)
+
+    @property
+    def least_mini_batch(self) -> int:
+        """Least number of samples of a mini-batch: two, if advantages are divided by their deviation in each."""
+        return 2 if self.algorithm.normalize_advantage_per_mini_batch else 1
 
     @property
     def checkpoint_floats(self) -> int:
@@ -98,32 +104,99 @@ class RslRlConfig(AgentConfig):
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return the size of a mini-batch, and the number of samples of a worker that rsl_rl leaves out."""
-        size, rest = divmod(num_envs * self.num_steps_per_env, self.algorithm.num_mini_batches)
-        return {"mini_batch_size": size} | ({"samples_left_out": rest} if rest else {})
+        rest = num_envs * self.num_steps_per_env % self.algorithm.num_mini_batches
+        return AgentConfig.plan_entries(self, num_envs) | ({"samples_left_out": rest} if rest else {})
 
 
-def to_rsl_rl(config: DataclassInstance) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationAlgorithmConfig(Config):
+    """Settings of rsl_rl's `Distillation`."""
+
+    prefix = "agent.algorithm."
+    classes: ClassVar = {"Distillation": ()}
+    """rsl_rl's own, which takes every field."""
+
+    class_name: str = "Distillation"
+    """The algorithm: rsl_rl's Distillation, or "module:Class" of your own."""
+    num_learning_epochs: Annotated[int, at_least(1)] = 1
+    """Passes over the steps of an iteration, in their order."""
+    gradient_length: Annotated[int, at_least(1)] = 12
+    """Steps of an optimizer step, and of the backpropagation through time; divides the steps of all passes.
+    rsl_rl's default of 15 does not divide 24."""
+    learning_rate: Annotated[float, above(0)] = 1e-3
+    """Step size of the optimizer."""
+    max_grad_norm: Annotated[float | None, above(0)] = 1.0
+    """Largest norm of the gradient; longer ones are clipped. rsl_rl's default clips none."""
+    loss_type: Literal["mse", "huber"] = "mse"
+    """Loss between the actions of student and teacher."""
+    optimizer: Optimizer = "adam"
+    """Optimizer of the student."""
+    use_mixed_precision: bool = False
+    """Compute losses in bfloat16."""
+    grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
+    """Largest buffer of the gradient all-reduce [MiB]."""
+
+
+def recurrent() -> ModelConfig:
+    """Return a recurrent model whose actions have Isaac Lab's noise of students."""
+    noise = DistributionConfig(class_name="GaussianDistribution", init_std=0.1)
+    return ModelConfig(class_name="RNNModel", obs_normalization=True, distribution=noise)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationConfig(AgentConfig):
+    """A student acts, and learns what the teacher would have done (DAgger: Ross et al., arXiv:1011.0686)."""
+
+    teacher_task: str = ""
+    """Task that the teacher of `--teacher` was trained on; empty for this one."""
+    obs_groups: dict[str, tuple[str, ...]] = field(
+        default_factory=lambda: {"student": ("policy",), "teacher": ("policy",)}
+    )
+    """Observation groups of each network: the sets are `student` and `teacher`."""
+    torch_compile_mode: CompileMode | None = None
+    """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
+    algorithm: DistillationAlgorithmConfig = field(default_factory=DistillationAlgorithmConfig)
+    """Learning rate, epochs, and the length of backpropagation."""
+    student: ModelConfig = field(default_factory=recurrent)
+    """The policy network. The loss does not reach the deviation of a distribution, which stays as it is."""
+    teacher: ModelConfig = field(default_factory=gaussian)
+    """The teacher's network. Where `--teacher` is of a run, it is that run's."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and steps that no gradient would come from."""
+        Config.__post_init__(self)
+        steps, length = self.num_steps_per_env * self.algorithm.num_learning_epochs, self.algorithm.gradient_length
+        if steps % length:
+            raise UsageError(
+                f"agent.algorithm.gradient_length is {length}, which does not divide the {steps} steps of an "
+                "iteration's epochs, and rsl_rl would not learn from the rest: set it to a divisor."
+            )
+
+    @property
+    def checkpoint_floats(self) -> int:
+        """Weights of both networks, and the moments of the student's."""
+        moments = MOMENTS.get(self.algorithm.optimizer, 0)
+        return (1 + moments) * self.student.least_weights + self.teacher.least_weights
+
+
+def to_rsl_rl(value: Any) -> Any:  # noqa: ANN401 - a configuration, or a field of one.
     """Return a configuration as rsl_rl reads it, in new dicts and lists, which its runner edits.
 
     Names are rsl_rl's. What is None is left out, so that rsl_rl's default holds, except that `rnd_cfg` and
     `symmetry_cfg` are None while they are off.
     """
+    if isinstance(value, dict):
+        return {name: to_rsl_rl(item) for name, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, (tuple, list)):
+        return [to_rsl_rl(item) for item in cast("tuple[Any, ...]", value)]
+    if not is_dataclass(value):
+        return value
     made: dict[str, Any] = {}
-    for name in (item.name for item in fields(config) if item.name != "enabled"):
-        value = getattr(config, name)
-        if is_given(value):
-            made[RSL_RL_NAMES.get(name, name)] = _value(value)
-        elif isinstance(config, PpoConfig) and is_dataclass(value):
+    for name in (item.name for item in fields(value) if item.name != "enabled"):
+        given = getattr(value, name)
+        if is_given(given):
+            own = _OWN_CLASSES.get(given, given) if name == "class_name" else given
+            made[RSL_RL_NAMES.get(name, name)] = to_rsl_rl(own)
+        elif isinstance(value, PpoConfig) and is_dataclass(given):
             made[RSL_RL_NAMES.get(name, name)] = None
     return made
-
-
-def _value(value: Any) -> Any:  # noqa: ANN401 - a field of any configuration.
-    """Return a field's value in new dicts and lists."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_rsl_rl(value)
-    if isinstance(value, dict):
-        return {name: _value(item) for name, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, (tuple, list)):
-        return [_value(item) for item in cast("tuple[Any, ...]", value)]
-    return value

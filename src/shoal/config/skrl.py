@@ -1,13 +1,12 @@
 """Configuration of skrl's agents. Names and defaults of their settings are skrl's, where no other source is given."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import Config, above, at_least, each, within
-from shoal.errors import UsageError
+from shoal.config.checks import WIDTH, Config, above, at_least, each, within
 
-_WIDTHS = each(at_least(1))
+_WIDTHS = each(WIDTH)
 _FRACTION = within(0, 1)
 
 
@@ -101,7 +100,8 @@ class SkrlTd3Config(_OffPolicyConfig):
 class _SkrlBase(AgentConfig):
     """What skrl's agents for torch and JAX share."""
 
-    needs_final_observations: ClassVar[bool] = True
+    needs_final_observations = True
+    mini_batches_field = "ppo.mini_batches"
 
     hidden_dims: Annotated[tuple[int, ...], _WIDTHS] = (256, 128, 64)
     """Units of each hidden layer, with ELU, of every network."""
@@ -113,19 +113,6 @@ class _SkrlBase(AgentConfig):
     """Normalise PPO's returns in the same way."""
     ppo: SkrlPpoConfig = field(default_factory=SkrlPpoConfig)
     """Settings of PPO."""
-
-    def check_samples(self, num_envs: int) -> None:
-        """Refuse more mini-batches than samples."""
-        samples = num_envs * self.num_steps_per_env
-        if self.ppo.mini_batches > samples:
-            raise UsageError(
-                f"--agent.ppo.mini-batches {self.ppo.mini_batches} was asked for, but a worker collects only {samples} "
-                "samples: pass fewer."
-            )
-
-    def plan_entries(self, num_envs: int) -> dict[str, Any]:
-        """Return the size of a mini-batch."""
-        return {"mini_batch_size": num_envs * self.num_steps_per_env // self.ppo.mini_batches}
 
     @property
     def checkpoint_floats(self) -> int:
@@ -151,17 +138,15 @@ class SkrlConfig(_SkrlBase):
     td3: SkrlTd3Config = field(default_factory=SkrlTd3Config)
     """Settings of TD3."""
 
-    def check_samples(self, num_envs: int) -> None:
-        """Refuse more mini-batches than samples."""
-        if self.class_name == "PPO":
-            _SkrlBase.check_samples(self, num_envs)
+    @property
+    def mini_batches_asked(self) -> int:
+        """Number of mini-batches of an epoch of PPO; 0 of the others."""
+        return self.ppo.mini_batches if self.class_name == "PPO" else 0
 
     def plan_entries(self, num_envs: int) -> dict[str, Any]:
         """Return the agent, and the size of a mini-batch."""
-        size = {"mini_batch_size": self.off_policy.batch_size}
-        return {"agent": f"skrl's {self.class_name}"} | (
-            _SkrlBase.plan_entries(self, num_envs) if self.class_name == "PPO" else size
-        )
+        off_policy = {} if self.class_name == "PPO" else {"mini_batch_size": self.off_policy.batch_size}
+        return {"agent": f"skrl's {self.class_name}", **_SkrlBase.plan_entries(self, num_envs), **off_policy}
 
     @property
     def off_policy(self) -> SkrlSacConfig | SkrlTd3Config:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from shoal.config.checks import SEED, Config, FlagsConfig, Rule, above, at_least
+from shoal.config.checks import SEED, Config, Rule, above, at_least
+from shoal.config.flags import LogRootFlags, WorkerFlags
 from shoal.errors import UsageError
 
 _NOT_EMPTY = Rule("not be empty", lambda value: len(value) > 0)
@@ -80,20 +81,11 @@ class SweepFile(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepConfig(FlagsConfig):
+class SweepConfig(LogRootFlags, WorkerFlags):
     """Flags of `shoal sweep`."""
 
     file: str
-    """The file of the sweep: YAML or JSON. See docs/guide/sweeps.md."""
-    gpu_ids: tuple[str, ...] = ("auto",)
-    """GPUs, as for `train`: indices, `all`, or `None` for the CPU. Each trains one trial at a time."""
-    nproc_per_node: int | None = None
-    """Workers, each with one trial at a time. Default: one for each GPU, and 1 on the CPU."""
-    log_root: str = "logs"
-    """Directory of all experiments. The sweep is in `sweeps/<name>` below it."""
-    startup_timeout: Annotated[float, at_least(0)] = 900.0
-    """Time without progress after which a worker counts as stuck, until the second iteration of a trial [s]."""
-    stall_timeout: Annotated[float, at_least(0)] = 300.0
-    """The same from the second iteration on [s]; 0: never."""
+    """The file of the sweep: YAML or JSON, see docs/guide/sweeps.md. Each worker trains one trial at a time, and the
+    results are in `<log root>/sweeps/<name>`."""
     dry_run: bool = False
     """Check the file, print the plan and stop."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from shoal.config.agent import AgentConfig
-from shoal.config.checks import FILM_SIZE, SEED, Source, at_least, sources_of
+from shoal.config.checks import SEED, Source, at_least, sources_of
 from shoal.config.env import BaseEnvConfig
-from shoal.config.machines import LaunchConfig
+from shoal.config.flags import LaunchConfig
 from shoal.config.rsl_rl import RslRlConfig
 from shoal.errors import UsageError
 
@@ -41,8 +41,6 @@ class TrainConfig(LaunchConfig):
     `--agent.teacher-task` names."""
     keep_last: Annotated[int | None, at_least(1), Source.RUN] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
-    keep_every: Annotated[int | None, at_least(1), Source.RUN] = None
-    """With `--keep-last`: also keep checkpoints whose iteration is a multiple of this."""
     keep_rank_files: Annotated[int | None, at_least(1), Source.RUN] = 3
     """Number of newest checkpoints that keep their rank files (environments and random states), with which `--resume`
     continues exactly. Older ones keep the learner alone. `None`: all."""
@@ -60,19 +58,17 @@ class TrainConfig(LaunchConfig):
     """Iterations between comparisons of all ranks' weights, normalisers and optimizers;
     0 compares only at the start and at the end."""
     max_restarts: Annotated[int, at_least(0), Source.RUN] = 0
-    """Restarts from the newest good checkpoint after a loss (exit code 75), in the same run directory.
+    """Restarts from the newest valid checkpoint after a loss (exit code 75), in the same run directory.
     Only restarts in a row without a newer checkpoint count. A single worker then runs in a process of its own."""
     min_workers: Annotated[int | None, at_least(1), Source.RUN] = None
     """With `--max-restarts`: least number of workers to go on with, when a GPU is gone or when the same rank was
     lost twice in a row without a newer checkpoint. Default: all of them."""
     video: Annotated[bool, Source.RUN] = False
-    """Film one environment of rank 0 at intervals, into `<run>/videos`."""
+    """Record videos of one environment of rank 0 at intervals, in `<run>/videos`."""
     video_length: Annotated[int, at_least(1), Source.RUN] = 200
-    """Steps of each film."""
+    """Steps of each video."""
     video_interval: Annotated[int, at_least(1), Source.RUN] = 2000
-    """Steps from the beginning of one film to the beginning of the next."""
-    video_size: Annotated[tuple[int, int], FILM_SIZE, Source.RUN] = (1280, 720)
-    """Width and height of each film [pixels]."""
+    """Steps from the beginning of one video to the beginning of the next."""
     export: Annotated[bool, Source.RUN] = True
     """At the end, write the policy to `<run>/exports`, as ONNX and as a torch.export program."""
     dry_run: Annotated[bool, Source.FLAG] = False
@@ -93,7 +89,7 @@ class TrainConfig(LaunchConfig):
             )
         if self.video_length > self.video_interval:
             raise UsageError(
-                f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one film "
+                f"--video-length is {self.video_length}, but --video-interval is {self.video_interval}, and one video "
                 "ends before the next begins: pass a shorter length or a longer interval."
             )
         if self.resume is not None and self.checkpoint is not None:

@@ -4,38 +4,38 @@ A check is a function that yields findings, listed in `CHECKS`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal import __version__
-from shoal.checks.findings import Finding, problem
+from shoal.checks.findings import Finding, problem, problem_of, refusal_of
 from shoal.config import DoctorConfig
-from shoal.doctor import communication, machine, software
+from shoal.doctor import communication, node
 from shoal.doctor.context import DoctorContext
-from shoal.errors import InterruptedRunError, MachineBusyError, ShoalError, TerminatedRunError, UsageError, counted
+from shoal.errors import MachineBusyError, ShoalError, UsageError, counted
 from shoal.machine.gpus import visible_gpus
 from shoal.tasks import registry
 
 _Check = Callable[[DoctorContext], Iterable[Finding]]
 
 CHECKS: tuple[_Check, ...] = (
-    software.python,
-    software.packages,
-    software.commands,
-    software.mjlab,
-    software.language,
-    software.variables,
-    machine.cores,
-    machine.open_files,
-    machine.training,
-    machine.network,
-    software.driver,
-    machine.gpus,
-    software.torch,
-    software.verified,
-    machine.links,
-    machine.kernels,
+    node.python,
+    node.packages,
+    node.commands,
+    node.mjlab,
+    node.language,
+    node.variables,
+    node.cores,
+    node.open_files,
+    node.task,
+    node.network,
+    node.driver,
+    node.gpus,
+    node.torch,
+    node.verified,
+    node.links,
+    node.kernels,
     communication.gloo,
     communication.nccl,
 )
@@ -51,12 +51,11 @@ class Diagnosis:
     @property
     def error(self) -> ShoalError | None:
         """The error that ends the command: None when training would work as asked."""
-        problems = [finding for finding in self.findings if finding.level == "problem"]
-        if not problems:
+        first = refusal_of(self.findings)
+        if first is None:
             return None
-        count = counted(len(problems), "problem")
-        first = problems[0].sentence
-        if all(finding.transient for finding in problems):
+        count = counted(sum(finding.level == "problem" for finding in self.findings), "problem")
+        if isinstance(first, MachineBusyError):
             return MachineBusyError(f"Training would not work now ({count} that may pass by). The first: {first}")
         return UsageError(f"Training would not work as asked ({count}). The first: {first}")
 
@@ -75,14 +74,15 @@ def examine(config: DoctorConfig, environ: Mapping[str, str], log: Callable[[str
     Raises:
         UsageError: The configuration is invalid.
     """
-    if config.hosts:
-        return Diagnosis(tuple(communication.examine_hosts(config, environ, log)))
     with closing(DoctorContext(config=config, environ=environ, gpus=visible_gpus(environ), log=log)) as context:
-        _ = context.workers  # An invalid --gpu-ids, and an unknown task, are refused first.
         if config.task is not None:
-            registry.resolve(config.task)
-        _ = context.probes  # They run during the other checks.
-        found = (finding for check in CHECKS for finding in _findings_of(check, context))
+            registry.resolve(config.task)  # An unknown task, and an invalid --gpu-ids, are refused first.
+        if not config.hosts:
+            _ = context.workers
+            with suppress(OSError):  # Without a directory for temporary files. The checks that need them tell it.
+                _ = context.probes  # They run during the other checks.
+        checks = (communication.nodes,) if config.hosts else CHECKS
+        found = (finding for check in checks for finding in _findings_of(check, context))
         return Diagnosis(tuple(dict.fromkeys(found)))  # Two checks may find the same.
 
 
@@ -90,8 +90,10 @@ def _findings_of(check: _Check, context: DoctorContext) -> Iterator[Finding]:
     """Return the findings of a check. One that raises is a problem itself, and the others still run."""
     try:
         yield from check(context)
-    except (InterruptedRunError, TerminatedRunError):
+    except communication.STOPPED:
         raise
+    except ShoalError as error:
+        yield problem_of(check.__name__, error)
     except Exception as error:  # noqa: BLE001  A broken machine raises anything.
         name = check.__name__
         truth = f"The check '{name}' failed ({type(error).__name__}: {error})"

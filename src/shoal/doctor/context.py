@@ -1,15 +1,18 @@
-"""What every check of the doctor reads: the configuration, the environment, and facts that are found out once."""
+"""What every check of the doctor reads: the configuration, the environment, and facts that are found out once.
+
+What only an import of torch shows is found out by child processes: it may fail, hang or crash.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from shoal.checks.probe import Probe
 from shoal.config import DoctorConfig, TrainConfig
-from shoal.doctor.probe import Probe
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
-from shoal.plan.devices import WorkerDevices, parse_gpu_ids, plan_workers
+from shoal.plan.nodes import Nodes, parse_gpu_ids, plan_workers
 from shoal.tasks import registry
 
 DEFAULT_TASK = "Cartpole-Swingup"
@@ -36,7 +39,7 @@ class DoctorContext:
     """Takes a line about each step that takes a while."""
 
     @cached_property
-    def workers(self) -> WorkerDevices | UsageError:
+    def workers(self) -> Nodes | UsageError:
         """The devices of the workers, by default on all visible GPUs, or why they are not available.
 
         Raises UsageError for a `--gpu-ids` that cannot be parsed.
@@ -71,7 +74,7 @@ class DoctorContext:
         self.log(f"Importing torch, and running a kernel on {', '.join(devices) or 'no device'}.")
         gpus = [int(device.removeprefix("cuda:")) for device in devices if device != "cpu"]
         kernels = {device: Probe("shoal.sim.probe:probe", device) for device in devices}
-        return {**kernels, "torch": Probe("shoal.doctor.probe:probe_torch", gpus)}
+        return {**kernels, "torch": Probe(f"{__name__}:probe_torch", gpus)}
 
     @cached_property
     def torch(self) -> dict[str, Any] | str:
@@ -82,3 +85,28 @@ class DoctorContext:
         """Kill probes that still run."""
         for probe in self.__dict__.get("probes", {}).values():
             probe.kill()
+
+
+def probe_torch(gpus: list[int]) -> dict[str, Any]:
+    """Return torch's versions, whether it can use CUDA, and which of `gpus` have peer access to each other."""
+    import torch
+    import torch.distributed as dist
+    from torch.cuda import nccl
+
+    uses_cuda, failure = torch.version.cuda is not None and bool(gpus), None
+    if uses_cuda:
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            uses_cuda, failure = False, str(error).strip().partition("\n")[0].rstrip(".")
+    can_access = torch.cuda.can_device_access_peer
+    peers = [[one, other] for one in gpus for other in gpus if uses_cuda and one != other and can_access(one, other)]
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gloo": dist.is_available() and dist.is_gloo_available(),
+        "nccl": ".".join(map(str, nccl.version())) if uses_cuda and dist.is_nccl_available() else None,
+        "device_count": torch.cuda.device_count() if uses_cuda else 0,
+        "problem": failure,
+        "peers": peers,
+    }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import UsageError
+from shoal.errors import NoPictureError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,12 +74,12 @@ class Capabilities:
         )
 
     def picture(self) -> Picture:
-        """Return what films and viewers draw.
+        """Return what videos and viewers draw.
 
         Raises:
-            UsageError: There is no picture.
+            NoPictureError: There is no picture.
         """
-        raise UsageError("These environments have no picture(): they can be trained and evaluated, and not shown.")
+        raise NoPictureError("These environments have no picture(): they can be trained and evaluated, and not shown.")
 
     def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
         """Return name and range of each command to the policy, and their live tensor, (num_envs, number of them).
@@ -97,7 +97,7 @@ COSTS: Mapping[str, str] = {
     "rows": "a resumed run begins new episodes",
     "can_restart": "evaluations are not repeated exactly, and --eval-interval is not offered",
     "episode_terms": "returns are not split by reward terms",
-    "picture": "no films and no viewer",
+    "picture": "no videos and no viewer",
     "deployment": "an exported policy has no names of joints and observations",
 }
 """What is lost without a capability."""

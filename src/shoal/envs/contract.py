@@ -14,10 +14,9 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.config.commands import CheckEnvConfig
-from shoal.envs.building import build_vec_env
 from shoal.envs.capabilities import capabilities_of, costs_of
+from shoal.envs.vec_env import build_vec_env
 from shoal.errors import ShoalError
-from shoal.heartbeat import Heartbeat
 from shoal.sim.isolation import isolated
 from shoal.tasks.registry import TaskSpec
 
@@ -101,9 +100,8 @@ class _Subject:
 
     def build(self, seed: int) -> VecEnv:
         """Build environments."""
-        torch.manual_seed(seed)
-        config, num_envs = self.config.env, self.config.num_envs
-        return build_vec_env(self.spec, config, num_envs=num_envs, device=self.device, seed=seed, beat=Heartbeat())
+        config = self.config
+        return build_vec_env(self.spec, config.env, num_envs=config.num_envs, device=self.device, seed=seed)
 
     def actions(self, steps: int) -> Iterator[torch.Tensor]:
         """Yield uniform random actions in [-1, 1], the same in each call."""
@@ -138,6 +136,14 @@ class _Subject:
         """Return the observations before and after each of a few steps with random actions."""
         begun = _copied(env.get_observations())
         return [begun, *(step.observations for step in self.rollout(env, _FEW))]
+
+    def repeats(self, begin: Callable[[], None], first: int = 0) -> bool:
+        """Whether the traces of two such beginnings are equal from their `first` observations on."""
+        runs: list[list[dict[str, torch.Tensor]]] = []
+        for _ in range(2):
+            begin()
+            runs.append(self.trace(self.env)[first:])
+        return _equal(*runs)
 
 
 def _copied(observations: TensorDict) -> dict[str, torch.Tensor]:
@@ -265,30 +271,19 @@ def _seeded(subject: _Subject) -> None:
 def _restarted(subject: _Subject) -> bool:
     """`restart(seed)` begins the same episodes again, if `can_restart` says so."""
     environments = capabilities_of(subject.env)
-    if not environments.can_restart:
-        return False
-    runs = []
-    for _ in range(2):
-        environments.restart(subject.config.seed)
-        runs.append(subject.trace(subject.env))
-    if not _equal(*runs):
+    if environments.can_restart and not subject.repeats(lambda: environments.restart(subject.config.seed)):
         raise Fault("after restart() with the same seed the same actions lead elsewhere.")
-    return True
+    return environments.can_restart
 
 
 def _resumed(subject: _Subject) -> bool:
     """`rows()` holds all that the next step depends on, if there are any: restored, they repeat it."""
     environments = capabilities_of(subject.env)
     saved = {name: row.clone() for name, row in environments.rows().items()}
-    if not saved:
-        return False
-    runs = []
-    for _ in range(2):
-        environments.put_rows(saved)
-        runs.append(subject.trace(subject.env)[1:])  # Without those before the first step, which are no row.
-    if not _equal(*runs):
+    # Without the observations before the first step, which are no row.
+    if saved and not subject.repeats(lambda: environments.put_rows(saved), first=1):
         raise Fault("after put_rows() with the same rows the same actions lead elsewhere.")
-    return True
+    return bool(saved)
 
 
 def _terms(subject: _Subject) -> bool:

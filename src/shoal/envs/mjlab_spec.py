@@ -99,8 +99,7 @@ def import_mjlab() -> Any:  # noqa: ANN401  The package.
     del mujoco
     renderer = os.environ.get("MUJOCO_GL")
     os.environ.setdefault("MJLAB_WARP_QUIET", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # Of torch, about functions that mjlab uses.
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # Of torch, about functions that mjlab uses.
         import mjlab.tasks  # pyright: ignore[reportMissingImports]
     if renderer is None:
         os.environ.pop("MUJOCO_GL", None)

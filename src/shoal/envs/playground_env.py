@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from tensordict import TensorDict
 from shoal.envs.capabilities import Capabilities
 from shoal.envs.playground_spec import PlaygroundConfig, changed_config, import_playground
 from shoal.errors import UsageError
+from shoal.files import folder_of
+from shoal.machine.host import kernel_cache
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
 from shoal.sim.render.rows import ModelPicture
 
@@ -45,7 +48,9 @@ class PlaygroundEnv(Capabilities, VecEnv):
         self._jax_device = _jax_device(device)
         # Of the whole process: what is compiled within a context is compiled again outside of it.
         jax.config.update("jax_default_device", self._jax_device)
-        self._env = _PLAYGROUND.registry.load(config.env_name, config=settings)
+        cache = kernel_cache(os.environ)
+        with folder_of(cache / "models").locked(cache):  # The first load of all downloads models, for every rank.
+            self._env = _PLAYGROUND.registry.load(config.env_name, config=settings)
         _print_no_solver_limits(self._env)
         self._wrap(config, seed, settings)
         self.num_actions = self._env.action_size
@@ -111,19 +116,16 @@ class PlaygroundEnv(Capabilities, VecEnv):
         return self.get_observations(), _tensor(self._state.reward), _tensor(self._state.done) > 0, extras
 
     def picture(self) -> ModelPicture:
-        """Return what films and viewers draw."""
+        """Return what videos and viewers draw."""
         if self._drawn is None:
-            self._drawn = self._qpos().clone()
+            self._drawn = _tensor(self._state.data.qpos).clone()
         return ModelPicture(self._env.mj_model, self._drawn, self._env.dt)
-
-    def _qpos(self) -> torch.Tensor:
-        return _tensor(self._state.data.qpos)
 
     def _advance(self, state: Any) -> None:  # noqa: ANN401  Playground's State.
         """Take the state of the last step or reset, and show it."""
         self._state = state
         if self._drawn is not None:
-            self._drawn.copy_(self._qpos())
+            self._drawn.copy_(_tensor(self._state.data.qpos))
 
 
 class _KeepsLast(wrapper.Wrapper):

@@ -1,4 +1,4 @@
-"""The boundary to rsl_rl: a kernel task as the library's `VecEnv`.
+"""The boundary to rsl_rl: building the environments of a task, and a kernel task as the library's `VecEnv`.
 
 The contract, beyond the library's own:
 
@@ -27,11 +27,14 @@ import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
+from shoal.config import BaseEnvConfig
 from shoal.envs.capabilities import BAD_REWARD, Capabilities
-from shoal.errors import ShoalError, shown
+from shoal.errors import ShoalError, UsageError, shown
+from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
 from shoal.sim.kernel_task import Command, KernelTask
 from shoal.sim.nan.dump import Dump
+from shoal.tasks.registry import TaskSpec
 
 
 class WarpVecEnv(Capabilities, VecEnv):
@@ -139,6 +142,15 @@ class WarpVecEnv(Capabilities, VecEnv):
         extras = {**self._extras, "log": {**self._extras["log"], **self.task.log}}
         return self.get_observations(), self._rewards, self._dones, extras
 
+    @property
+    def steps_in_any_thread(self) -> bool:
+        """Whether another thread may run the steps: one captured graph, and no Python of a task's author.
+
+        Curricula may write numbers between two steps. Waits for the device.
+        """
+        is_ours = type(self) is WarpVecEnv and type(self.task).step.__module__.startswith("shoal.")
+        return is_ours and self.task.graph.is_whole and not self.task.curriculum()
+
     def take_warnings(self) -> tuple[int, dict[str, str]]:
         """Return the number of environments that diverged since the last call, and warnings: a sentence by kind.
 
@@ -197,7 +209,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         return self.task.dump(name, rank=rank, iteration=iteration)
 
     def picture(self) -> KernelTask[Any]:
-        """Return what films and viewers draw."""
+        """Return what videos and viewers draw."""
         return self.task
 
     def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
@@ -207,3 +219,31 @@ class WarpVecEnv(Capabilities, VecEnv):
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs beside the network, see `KernelTask.deployment`."""
         return self.task.deployment()
+
+
+def build_vec_env(  # noqa: PLR0913  By name.
+    spec: TaskSpec, config: BaseEnvConfig, *, num_envs: int, device: str, seed: int, beat: Heartbeat | None = None
+) -> VecEnv:
+    """Build environments, inside `isolated(device)`, which enters the phase `queue` of `beat` during waits.
+
+    torch's random state begins with `seed`, too.
+
+    Raises:
+        UsageError: The task cannot be built, or its builder returns something else than environments.
+    """
+    if beat is not None:
+        beat.enter("compile")
+    torch.manual_seed(seed)
+    built = spec.build(config, num_envs=num_envs, device=device, seed=seed)
+    env = WarpVecEnv(built) if isinstance(built, KernelTask) else built
+    if not isinstance(env, VecEnv):
+        raise UsageError(
+            f"{spec.builder} returned a {type(env).__name__} for the task {spec.name}: return a subclass of "
+            "rsl_rl.env.VecEnv, or of Shoal's KernelTask."
+        )
+    if env.num_envs != num_envs:
+        raise UsageError(
+            f"{spec.builder} was asked for {num_envs} environments, and returned {env.num_envs} for the task "
+            f"{spec.name}: make as many as its argument num_envs says."
+        )
+    return env

@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from shoal.config import AgentConfig, BaseEnvConfig, TrainConfig
-from shoal.config.jobs import JobEntry, JobSettings
+from shoal.config.evaluate import JobEntry, JobSettings
 from shoal.config.learners import LEARNERS
 from shoal.config.plain import from_plain, shared_fields, to_plain
 from shoal.errors import UsageError, did_you_mean
-from shoal.plan.changes import nested
+from shoal.plan.changes import config_of_run, nested
 from shoal.plan.checkpoints import MODEL, Checkpoint, list_checkpoints, run_of
 from shoal.plan.job import Job
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import RunDir, refuse_bad_name
-from shoal.plan.saved_config import config_of_run
 from shoal.reading import read_bytes, read_plain_file
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
@@ -85,7 +84,7 @@ def expand(
     entries: Iterable[JobEntry],
     *,
     log_root: str,
-    trust_run: bool = False,
+    trust: bool = False,
     overrides: Overrides | None = None,
     source: Path | None = None,
 ) -> list[Job]:
@@ -97,14 +96,14 @@ def expand(
     Args:
         entries: Entries of a jobs file, or made of flags.
         log_root: Directory of this user's runs.
-        trust_run: Import the classes that a policy's run names even if the run is not below `log_root`.
+        trust: Import the classes that a policy's run names even if the run is not below `log_root`.
         overrides: Configurations that replace those of the policies' runs.
         source: The jobs file, for errors.
 
     Raises:
         UsageError: An entry names what does not exist, or two jobs have the same name.
     """
-    training_of = partial(_training_of, log_root=log_root, trust_run=trust_run, overrides=overrides or Overrides())
+    training_of = partial(_training_of, log_root=log_root, trust=trust, overrides=overrides or Overrides())
     jobs: list[Job] = []
     parts = 0
     for entry in entries:
@@ -165,18 +164,18 @@ def _jobs_of(
                 )
 
 
-def _training_of(task: str, policy: Path | str, *, log_root: str, trust_run: bool, overrides: Overrides) -> TrainConfig:
+def _training_of(task: str, policy: Path | str, *, log_root: str, trust: bool, overrides: Overrides) -> TrainConfig:
     """Return the training of a policy, or else the task's defaults, with the environment of an evaluation."""
-    is_own = trust_run or Path(policy).resolve().is_relative_to(Path(log_root).resolve())
+    is_own = trust or Path(policy).resolve().is_relative_to(Path(log_root).resolve())
     if isinstance(policy, Path) and policy.suffix == ".pt2" and not is_own:
         raise UsageError(
             f"The policy {policy} is a program of torch.export, which may run code when it is loaded, and is not below "
-            f"--log-root {log_root}: pass the .onnx or .pt file, or --trust-run if you trust the people it is from."
+            f"--log-root {log_root}: pass the .onnx or .pt file, or --trust if you trust the people it is from."
         )
     learner = overrides.learner if _is_trained(policy) else None
     run = _run_of(policy) if isinstance(policy, Path) else None
     if run is not None:
-        found = config_of_run(task, learner, run, log_root, trust=None if trust_run else "--trust-run")
+        found = config_of_run(task, learner, run, log_root, trust=None if trust else "--trust")
     else:
         saved = Checkpoint(policy.parent).manifest().get("learner") if isinstance(policy, Path) else None
         found = registry.resolve(task).defaults(task, learner or (saved if saved in LEARNERS else None))

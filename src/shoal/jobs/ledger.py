@@ -90,7 +90,9 @@ class Ledger:
                     continue
                 claimed = self._try(job, part)
                 if claimed is not None:
-                    self._tell_launcher(claimed)
+                    with suppress(OSError):  # The launching process reads it when this rank is lost.
+                        present = {"job": job.name, "part": part.number}
+                        self.folder.write(_present(self.out, self.rank), json.dumps(present))
                     return claimed
         return None
 
@@ -119,17 +121,12 @@ class Ledger:
             return None
         with ExitStack() as stack:
             stack.callback(opened.close)
-            if try_lock(opened) and not finished.exists():  # Another worker may have finished it meanwhile.
+            # Another worker may have finished the part meanwhile, or the job, whose parts are removed then.
+            if try_lock(opened) and not (finished.exists() or JobFiles(self.out / job.name).episodes.exists()):
                 claim = Claim(job=job, part=part, file=file, opened=opened, done=_mend(file, opened.fileno()))
                 stack.pop_all()
                 return claim
         return None
-
-    def _tell_launcher(self, claim: Claim) -> None:
-        """Tell the launching process which part this rank runs, for when it is lost."""
-        with suppress(OSError):
-            claimed = {"job": claim.job.name, "part": claim.part.number}
-            self.folder.write(_present(self.out, self.rank), json.dumps(claimed))
 
     def complete(self, claim: Claim, seconds: float) -> None:
         """Mark a part as done, and write the episodes of its job if it was the last."""
@@ -143,9 +140,8 @@ class Ledger:
 
     def fail(self, claim: Claim, error: str, traceback: str) -> None:
         """Record that a part failed, and give it back."""
-        record_failure(
-            self.out, claim.job.name, part=claim.part.number, rank=self.rank, error=error, traceback=traceback
-        )
+        part, job = claim.part.number, claim.job.name
+        record_failure(self.out, job, part=part, rank=self.rank, error=error, traceback=traceback)
         claim.release()
         self.folder.remove(_present(self.out, self.rank))
 

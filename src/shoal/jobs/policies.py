@@ -16,9 +16,9 @@ from tensordict import TensorDict
 
 from shoal.config import PlayConfig
 from shoal.config.plain import from_plain
-from shoal.envs.building import VecEnv
+from shoal.envs.vec_env import VecEnv
 from shoal.errors import UsageError
-from shoal.learn.episodes import Actor
+from shoal.learn.episodes import Policy
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy
 from shoal.learn.export import METADATA
 from shoal.learn.inference import concatenated
@@ -32,7 +32,7 @@ _BLOCK = 64
 """Steps of random actions that are drawn at once."""
 
 
-class JobPolicy(Actor, Protocol):
+class JobPolicy(Policy, Protocol):
     """Maps observations to actions, float32, on the device of the environments; an episode in each of these."""
 
     def begin(self, indices: Sequence[int], seed: int) -> None:
@@ -40,10 +40,9 @@ class JobPolicy(Actor, Protocol):
         ...
 
 
-def policy_device(  # noqa: PLR0913  A job, two flags, and what is true of the machine.
+def policy_device(
     job: Job,
     device: str | None,
-    device_id: int | None,
     *,
     env_device: torch.device | str,
     environ: Mapping[str, str] = os.environ,
@@ -51,9 +50,9 @@ def policy_device(  # noqa: PLR0913  A job, two flags, and what is true of the m
 ) -> torch.device:
     """Return the device of a job's policy.
 
-    The first of these that is there decides: a launcher's `LOCAL_RANK`, which stands for the device of this rank and of
-    its environments; `device_id` (of `--policy-device-id`); `device` (of `--policy-device`); `policy_device` of the
-    job; and the device of the environments. `num_gpus` are there; None counts them.
+    The first of these that exists decides: a launcher's `LOCAL_RANK`, which stands for the device of this rank and of
+    its environments; `device` (of `--policy-device`: a name, or the index of a GPU); `policy_device` of the job; and
+    the device of the environments. `num_gpus` is the number of visible GPUs; None counts them.
 
     Raises:
         UsageError: There is no such device.
@@ -62,10 +61,10 @@ def policy_device(  # noqa: PLR0913  A job, two flags, and what is true of the m
     env_device = torch.device(env_device)
     if "LOCAL_RANK" in environ:
         return env_device
-    name = f"cuda:{device_id}" if device_id is not None else device or job.policy_device
+    name = device or job.policy_device
     if name is None or (name == "cuda" and env_device.type == "cuda"):
         return env_device
-    name = "cuda:0" if name == "cuda" else name
+    name = "cuda:0" if name == "cuda" else f"cuda:{name}" if name.isdecimal() else name
     devices = ["cpu", *(f"cuda:{index}" for index in range(num_gpus))]
     if name not in devices:
         raise UsageError(f"The policy's device is '{name}', but the devices here are {', '.join(devices)}: pass one.")
@@ -103,11 +102,10 @@ class DevicePolicy:
         self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
         self._env_device, self._shape = torch.device(env.device), (env.num_envs, env.num_actions)
 
-    @torch.no_grad()
     def begin(self, indices: Sequence[int], seed: int) -> None:
         """Reset the memory of all episodes."""
         del indices, seed
-        self.reset(torch.ones(self._shape[0], dtype=torch.bool, device=self._device))
+        self.reset()
 
     @torch.no_grad()
     def __call__(self, observations: TensorDict) -> torch.Tensor:
@@ -127,8 +125,9 @@ class DevicePolicy:
         return actions.to(self._env_device, torch.float32)
 
     @torch.no_grad()
-    def reset(self, dones: torch.Tensor) -> None:
-        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+    def reset(self, dones: torch.Tensor | None = None) -> None:
+        """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
+        dones = torch.ones(self._shape[0], dtype=torch.bool) if dones is None else dones
         if self._reset is not None:
             self._reset(dones.to(self._device))
 
@@ -174,7 +173,7 @@ class RandomPolicy:
         del observations
         return next(self._steps)
 
-    def reset(self, dones: torch.Tensor) -> None:
+    def reset(self, dones: torch.Tensor | None = None) -> None:
         """Do nothing: there is no memory."""
 
 

@@ -1,8 +1,9 @@
 """Recording of a job: observations, actions and rewards of each step, one HDF5 group an episode."""
 
+import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import torch
 from tensordict import TensorDict
@@ -13,26 +14,17 @@ from shoal.learn.episodes import Step
 _TERMINATED, _TIME_OUT = 1, 2
 
 
-def require_h5py() -> Any:  # noqa: ANN401  The module.
-    """Return h5py.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        import h5py  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError as error:
-        raise UsageError(
-            "--record needs the package h5py, which is not installed: run `uv add 'shoal[record]'`."
-        ) from error
-    return h5py
-
-
 class Recording:
     """The steps of one part, in host memory until it is done. Each episode is cut off at its end."""
 
     def __init__(self, first: int, stride: int) -> None:
-        """Record a part whose first episode has the index `first`; those of one environment are `stride` apart."""
+        """Record a part whose first episode has the index `first`; those of one environment are `stride` apart.
+
+        Raises:
+            UsageError: h5py is not installed.
+        """
+        if importlib.util.find_spec("h5py") is None:
+            raise UsageError("--record needs the package h5py, which is not installed: run `uv add 'shoal[record]'`.")
         self._first, self._stride = first, stride
         self._observations: list[TensorDict] = []
         self._steps: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]] = []
@@ -46,7 +38,8 @@ class Recording:
 
     def write(self, file: IO[bytes]) -> None:
         """Write all episodes to an empty file, as HDF5."""
-        h5py = require_h5py()
+        import h5py  # pyright: ignore[reportMissingTypeStubs]
+
         actions, rewards, flags, running = (torch.stack(each) for each in zip(*self._steps, strict=True))
         with h5py.File(file, "w") as opened:
             for row in range(actions.shape[1]):
@@ -63,7 +56,8 @@ class Recording:
 
 def merge_recordings(parts: Iterable[Path], file: IO[bytes]) -> None:
     """Move the episodes of several files into one, which is empty."""
-    h5py = require_h5py()
+    import h5py  # pyright: ignore[reportMissingTypeStubs]
+
     with h5py.File(file, "w") as merged:
         for part in parts:
             with h5py.File(part, "r") as opened:

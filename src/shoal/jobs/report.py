@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from shoal.plan.job import JobFiles
-from shoal.shell import join_command
+from shoal.text import join_command, or_dash
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -26,7 +26,7 @@ video { max-width: 24rem; width: 100%; }
 """
 
 _POLICY = ("default-src 'none'", "style-src 'unsafe-inline'", "media-src 'self' file:")
-"""Whatever a name in the results holds, the page runs no script and loads films only."""
+"""Whatever a name in the results holds, the page runs no script and loads videos only."""
 
 _COLUMNS = ("#", "policy", "variation", "jobs", "episodes", "return", "length", "success", "ended")
 _LEFT, _WIDTH, _LINE = 40, 800, 24
@@ -34,7 +34,7 @@ _LEFT, _WIDTH, _LINE = 40, 800, 24
 
 
 def report_html(results: Mapping[str, Any], out: Path) -> str:
-    """Return the page about the results of `write_results`, to be written into `out`, whose films it shows."""
+    """Return the page about the results of `write_results`, to be written into `out`, whose videos it shows."""
     tasks: dict[str, list[Mapping[str, Any]]] = {}
     for group in results["groups"]:
         tasks.setdefault(group["task"], []).append(group)
@@ -48,7 +48,7 @@ rate, by Wilson's score. Episodes of all seeds are pooled. Means leave out retur
 leave out episodes whose success condition held at reset.</p>"""
     content += "".join(_task(task, groups) for task, groups in tasks.items())
     content += _troubles(jobs)
-    content += _films(jobs, out)
+    content += _videos(jobs, out)
     return page("Evaluation", content)
 
 
@@ -70,12 +70,8 @@ def table(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) ->
     return f'<div class="wide"><table class="{name}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _number(value: float | None, form: str = ".4g") -> str:
-    return "-" if value is None else format(value, form)
-
-
 def _interval(values: Mapping[str, Any], mean: str, form: str) -> str:
-    text = _number(values[mean], form)
+    text = or_dash(values[mean], form)
     return text if values["low"] is None else f"{text} [{values['low']:{form}}, {values['high']:{form}}]"
 
 
@@ -90,7 +86,9 @@ def _task(task: str, groups: Sequence[Mapping[str, Any]]) -> str:
     for kind, heading in (("terms", "Reward terms"), ("metrics", "Metrics")):
         names = list(dict.fromkeys(name for _, summary in finished for name in summary[kind]))
         if names:
-            means = ((number, *(_number(summary[kind].get(name)) for name in names)) for number, summary in finished)
+            means = (
+                (number, *(or_dash(summary[kind].get(name), ".4g") for name in names)) for number, summary in finished
+            )
             text += f"<h3>{heading}, means of episodes</h3>" + table(kind, ("#", *names), means)
     return text + "</section>"
 
@@ -107,7 +105,7 @@ def _cells(number: int, group: Mapping[str, Any], summary: Mapping[str, Any] | N
     succeeded = "-" if success is None else _interval(success, "rate", ".1%")
     at_reset = f", {summary['met_at_reset']} at reset left out" if summary["met_at_reset"] else ""
     ended = ", ".join(f"{count} {how}" for how, count in summary["ended"].items())
-    length = _number(summary["length"]["mean"])
+    length = or_dash(summary["length"]["mean"], ".4g")
     return [
         *known,
         summary["episodes"],
@@ -150,11 +148,11 @@ def _troubles(jobs: Sequence[Mapping[str, Any]]) -> str:
     return "<h2>Failures</h2>" + table("failures", ("job", "state", "failed attempts", "last error"), rows)
 
 
-def _films(jobs: Sequence[Mapping[str, Any]], out: Path) -> str:
-    names = [job["name"] for job in jobs if JobFiles(out / job["name"]).film.is_file()]
-    films = (
+def _videos(jobs: Sequence[Mapping[str, Any]], out: Path) -> str:
+    names = [job["name"] for job in jobs if JobFiles(out / job["name"]).video.is_file()]
+    videos = (
         f"<figure><figcaption>{escape(name)}</figcaption>"
         f'<video controls preload="metadata" src="./{quote(name)}/episode_000000.mp4"></video></figure>'
         for name in names
     )
-    return f"<h2>Films</h2>{''.join(films)}" if names else ""
+    return f"<h2>Videos</h2>{''.join(videos)}" if names else ""

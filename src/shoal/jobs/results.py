@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.files import Folder
 from shoal.jobs.ledger import EPISODE, REMEDY, read_failures, state_of
 from shoal.jobs.statistics import CONFIDENCE, Pool, summarize
+from shoal.plan.changes import flatten
 from shoal.plan.job import Job, JobFiles
 from shoal.reading import parse_object, read_bytes, read_lines, refusing
 
@@ -128,20 +129,13 @@ def _row(out: Path, job: Job, summary: dict[str, Any] | None) -> dict[str, Any]:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     """Return a table with a line for each job, and a column for each value that any of them has."""
-    flat = [dict(_flat({**row, **(row["summary"] or {}), "summary": None})) for row in rows]
+    flat: list[dict[str, Any]] = []
+    for row in rows:
+        named = {name: json.dumps(row[name]) for name in ("config", "variation")}  # By users.
+        values = flatten(row | (row["summary"] or {}) | named | {"summary": None}, left_out=())
+        flat.append({name: value for name, value in values.items() if value not in (None, {})})
     text = io.StringIO()
     writer = csv.DictWriter(text, dict.fromkeys(name for row in flat for name in row), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return text.getvalue()
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested values under dotted names, and what users have named, as JSON."""
-    for name, value in values.items():
-        if not prefix and name in {"config", "variation"}:
-            yield name, json.dumps(value)
-        elif isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield prefix + name, value

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import os
 import time
 import traceback
@@ -12,38 +13,37 @@ from typing import Any
 import torch
 from torch.distributed import Store
 
-from shoal.checks.film import choose_gl
+from shoal.checks.optional import choose_gl
 from shoal.config.plain import from_plain
-from shoal.envs.building import VecEnv, build_vec_env
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import TrainingFailedError, reason_of
-from shoal.jobs.episodes import run_part
+from shoal.envs.vec_env import VecEnv, build_vec_env
+from shoal.errors import ShoalError, TrainingFailedError, reason_of
 from shoal.jobs.ledger import Claim, Ledger, state_of
 from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
 from shoal.jobs.recording import Recording
 from shoal.jobs.results import write_summary
+from shoal.learn.episodes import Episode, Step, run_episodes
 from shoal.learn.groups import World, group_timeout, process_group
-from shoal.plan.job import Job, JobFiles, Part
-from shoal.plan.spec import EvaluateSpec
+from shoal.plan.job import EvaluatePlan, Job, JobFiles, Part
 from shoal.seeds import derived_seed
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sim.isolation import isolated
-from shoal.sim.render.film import make_film
-from shoal.sim.render.reel import Reel
+from shoal.sim.render.recorder import Recorder
+from shoal.sim.render.video import make_video
 from shoal.tasks import registry
 from shoal.timing import POLL_S
 
 logger = logging.getLogger(__name__)
 
-_FILM_SIZE = (640, 480)
-"""Width and height of films [pixels]: a report shows several."""
+_VIDEO_SIZE = (640, 480)
+"""Width and height of videos [pixels]: a report shows several."""
 _RETRY_ELSEWHERE_S = 10.0
 """How long a part that failed on this rank is left to others, once there is nothing else to do [s]."""
 
 
 def run_jobs(
-    spec: EvaluateSpec,
+    plan: EvaluatePlan,
     world: World,
     *,
     stop: StopRequests,
@@ -55,23 +55,23 @@ def run_jobs(
     Raises:
         ShoalError: A signal came, the GPU cannot be used any more, or with `fail_fast` a job failed.
     """
-    timeout = group_timeout(spec.config.startup_timeout, spec.config.stall_timeout)
+    timeout = group_timeout(plan.config.startup_timeout, plan.config.stall_timeout)
     ledger = Ledger(
-        out=spec.run.path, jobs=spec.jobs, rank=world.rank, world_size=world.size, assignment=spec.assignment
+        out=plan.run.path, jobs=plan.jobs, rank=world.rank, world_size=world.size, assignment=plan.config.assignment
     )
     with (
-        isolated(world.device, threads=threads),
-        process_group(world, backend=spec.backend, store=store, timeout=timeout),
+        isolated(world.device, threads=threads, beat=world.beat),
+        process_group(world, backend=plan.backend, store=store, timeout=timeout),
     ):
-        worker = _Worker(spec, ledger, world, stop)
+        worker = _Worker(plan, ledger, world, stop)
         worker.run()
 
 
 class _Worker:
     """One rank at work. Environments and policy are kept for the next part, if it has the same."""
 
-    def __init__(self, spec: EvaluateSpec, ledger: Ledger, world: World, stop: StopRequests) -> None:
-        self._spec, self._ledger, self._world, self._stop = spec, ledger, world, stop
+    def __init__(self, plan: EvaluatePlan, ledger: Ledger, world: World, stop: StopRequests) -> None:
+        self._config, self._ledger, self._world, self._stop = plan.config, ledger, world, stop
         self._env: tuple[Any, VecEnv] | None = None
         self._policy: tuple[Any, JobPolicy] | None = None
         self._parts = 0
@@ -79,19 +79,18 @@ class _Worker:
         """Failures that were logged: outcome, job, and reason. Those of further parts are in the results alone."""
 
     def run(self) -> None:
-        idle_since: float | None = None
-        several = self._world.size > 1 and self._spec.assignment == "queue"
+        idle_since = math.inf
+        several = self._world.size > 1 and self._config.assignment == "queue"
         while not self._ledger.is_done():
-            waited = 0.0 if idle_since is None else time.monotonic() - idle_since
+            waited = time.monotonic() - idle_since
             claim = self._ledger.claim(avoid_own_failures=several and waited < _RETRY_ELSEWHERE_S)
             if claim is None:  # Others run what is left; it comes back here if they fail.
-                if idle_since is None:
-                    idle_since = time.monotonic()
-                    self._world.beat.enter("queue")
+                idle_since = min(idle_since, time.monotonic())
+                self._world.beat.enter("queue")
                 time.sleep(POLL_S)
                 self._mark()
                 continue
-            idle_since = None
+            idle_since = math.inf
             self._parts += 1
             self._world.beat.begin_iteration(self._parts)
             self._attempt(claim)
@@ -115,7 +114,7 @@ class _Worker:
                 logger.warning("%s: part %d of %s failed (%s).", what, claim.part.number, *failure[1:])
             self._reported.add(failure)
             refuse_broken_gpu(self._world.device, self._world.rank, error)
-            if has_failed and self._spec.fail_fast:
+            if has_failed and self._config.fail_fast:
                 raise TrainingFailedError(f"The job {job.name} failed, and --fail-fast ends all: {reason}") from error
             return
         self._ledger.complete(claim, time.monotonic() - begun)
@@ -126,28 +125,44 @@ class _Worker:
             logger.info("%d of %d parts done; the last one was of %s.", done, total, job.name)
 
     def _run(self, claim: Claim) -> None:
+        """Run one episode in each environment, or those that begin in each within `num_steps` steps."""
         job, part = claim.job, claim.part
         env = self._environment(job, part)
         policy = self._policy_of(job, env)
         self._world.beat.enter("evaluate")
         stride = job.num_envs * job.rebuilds
         recording = Recording(part.first, stride) if job.record else None
-        reel = None
+        environments, recorder = capabilities_of(env), None
         if job.video and part.number == 0:
-            reel = Reel(capabilities_of(env).picture(), int(env.max_episode_length), _FILM_SIZE)
+            recorder = Recorder(environments.picture(), int(env.max_episode_length), _VIDEO_SIZE)
+        environments.restart(job.seed, part.first)
+        environments.take_warnings()
+        policy.begin(range(part.first, part.first + env.num_envs), job.seed)
+        end = time.monotonic() + (job.timeout or math.inf)
 
-        def on_step() -> None:
+        def write(row: int, episode: Episode) -> None:
+            index = part.first + row + episode.pop("number") * stride
+            claim.write({"index": index, "seed": job.seed, **episode})
+
+        def watch(step: Step) -> None:
+            if recording is not None:
+                recording.add(step)
             self._mark()
-            if reel is not None and not reel.is_full:
-                reel.take()
+            if recorder is not None and not recorder.is_full:
+                recorder.take()
+            if time.monotonic() > end:
+                raise ShoalError(
+                    f"Part {part.number} of the job {job.name} took longer than its timeout of {job.timeout:g} s: "
+                    "raise `timeout`, or pass fewer `num_envs`."
+                )
 
-        run_part(claim, env, policy, on_step=on_step, recording=recording)
+        run_episodes(env, policy, part.count, write, within=job.num_steps or 0, on_step=watch)
         if recording is not None:
             with self._ledger.folder.open(claim.recording_file(self._world.rank), "w+") as file:
                 recording.write(file)
-        if reel is not None:
-            film = JobFiles(self._ledger.out / job.name).film
-            make_film(reel.cut(), film, choose_gl(self._world.device, os.environ), self._ledger.folder)
+        if recorder is not None:
+            video = JobFiles(self._ledger.out / job.name).video
+            make_video(recorder.cut(), video, choose_gl(self._world.device, os.environ), self._ledger.folder)
 
     def _mark(self) -> None:
         """Mark progress; stop after a signal."""
@@ -171,7 +186,6 @@ class _Worker:
     def _build(self, job: Job, seed: int) -> VecEnv:
         """Build the job's environments."""
         task, world = registry.resolve(job.task), self._world
-        torch.manual_seed(seed)
         config = from_plain(task.env, job.env)
         return build_vec_env(task, config, num_envs=job.num_envs, device=world.device, seed=seed, beat=world.beat)
 
@@ -184,8 +198,8 @@ class _Worker:
             policy = self._policy[1]  # Of another checkpoint.
             policy.load(Path(job.policy))
         else:
-            self._policy, spec = None, self._spec
-            device = policy_device(job, spec.policy_device, spec.policy_device_id, env_device=env.device)
+            self._policy = None
+            device = policy_device(job, self._config.policy_device, env_device=env.device)
             policy = open_policy(job, env, device)
         self._policy = (job.policy, *key), policy
         return policy
@@ -194,5 +208,4 @@ class _Worker:
         """Give back the memory of environments and policy."""
         self._env = self._policy = None
         gc.collect()
-        if self._world.device != "cpu":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # Nothing, unless this process uses a GPU.

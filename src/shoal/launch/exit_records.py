@@ -6,7 +6,6 @@ A rank whose connection to another broke records a secondary failure, which is n
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import platform
@@ -24,8 +23,8 @@ from shoal.plan.checkpoints import list_checkpoints
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.reading import parse_json, read_bytes
+from shoal.run_record import WorkerReport
 from shoal.signals import ERRORS
-from shoal.worker import WorkerReport
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class ExitRecord:
         ended = cls(rank=rank.rank, host=platform.node(), ending="failed", time=time.time(), exit_code=1, place=place)
         if isinstance(error, ShoalError):
             return replace(ended, exit_code=error.exit_code, error=str(error))
-        last_line = traceback.format_exception_only(error)[-1].strip()
+        last_line = _last_line(error)
         ended = replace(
             ended,
             error=last_line,
@@ -85,6 +84,13 @@ class ExitRecord:
             "smaller --num-envs or fewer workers, or raise the limit."
         )
         return replace(ended, exit_code=WorkerLostError.exit_code, error=message)
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the last line of an exception as Python prints it, without notes that were added to it."""
+    printed = traceback.TracebackException.from_exception(error)
+    printed.__notes__ = None
+    return list(printed.format_exception_only())[-1].strip()
 
 
 def was_requested(record: ExitRecord) -> bool:
@@ -115,16 +121,6 @@ def read_exit_records(
     files = [file for directory in (run.ranks_dir, spare) if directory for file in directory.glob("rank_*.json")]
     records = [ExitRecord(**parse_json(read_bytes(file))) for file in sorted(files)]
     return {record.rank: record for record in records if ranks is None or record.rank in ranks}
-
-
-def clear_exit_records(run: RunDir) -> None:
-    """Remove an earlier launch's files in `<run>/ranks`; rename its stack dumps and lost environments."""
-    for path in run.ranks_dir.glob("rank_*"):
-        if path.name.endswith((".stacks.txt", ".lost.npz")):
-            names = (path.with_name(f"launch_{number}_{path.name}") for number in itertools.count(1))
-            run.folder.rename(path, next(name for name in names if not name.exists()))
-        else:
-            run.folder.remove(path)
 
 
 def first_failure(records: Iterable[ExitRecord]) -> ExitRecord | None:

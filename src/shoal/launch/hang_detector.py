@@ -96,7 +96,7 @@ def _is_silent(beat: Beat, watched: float) -> bool:
 def machine_lost(run: RunDir, rank: int, place: str, seconds: float) -> WorkerLostError:
     """Return the error of a rank that cannot reach the node of rank 0."""
     message = (
-        f"Lost rank 0's machine from {platform.node()}: it has not answered rank {rank}, which waits in {place}, for "
+        f"Lost rank 0's node from {platform.node()}: it has not answered rank {rank}, which waits in {place}, for "
         f"{seconds:.0f} s. Look at the network between them. {resume_hint(run)}"
     )
     return WorkerLostError(message, rank=0)

@@ -1,5 +1,7 @@
 """The body of one rank, the same in every launch mode: watchdog, training, exit record, export.
 
+torchrunx calls `enter` in each spawned worker process with one string; other modes call `run_rank`.
+
 The watchdog writes the rank's heartbeat. A rank without progress dumps the stacks of its threads, writes its exit
 record and ends itself. When Python does not run, faulthandler's own thread dumps the stacks, and other processes report
 the rank (`shoal.launch.hang_detector`).
@@ -9,15 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import math
+import os
+import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from shoal.errors import ShoalError, WorkerLostError
-from shoal.files import Folder
+from shoal.files import Folder, folder_of
 from shoal.heartbeat import Heartbeat, beat_file
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of
 from shoal.launch.hang_detector import (
@@ -30,18 +37,25 @@ from shoal.launch.hang_detector import (
     stack_file,
     stall_error,
 )
+from shoal.launch.reaper import life_file, lock_with_pid
+from shoal.launch.rendezvous import open_file_store, open_tcp_rendezvous
 from shoal.launch.status_store import StatusStore
-from shoal.plan.spec import WorkerSpec
-from shoal.signals import StopRequests
+from shoal.logs import configure_logging
+from shoal.plan.job import SweepPlan
+from shoal.plan.launch import Plan
+from shoal.plan.ranks import Rank
+from shoal.plan.received import from_json, read_workers
+from shoal.run_record import WorkerReport
+from shoal.signals import STOPPING, StopRequests, stop_requests
+from shoal.text import TYPABLE
 from shoal.timing import BEAT_S, DUMP_GRACE_S, HANG_GRACE_S, IDLE_BEFORE_READING_S
-from shoal.worker import WorkerReport, run_worker
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-class ProgressReporter(Protocol):
-    """Shows one training in the launching process."""
+class ProgressReporter:
+    """Shows one launch in the launching process; this one shows nothing, as on ranks other than 0."""
 
     def on_phase(self, phase: str) -> None:
         """Take the phase of the slowest rank, one of `heartbeat.PHASES`; shown until the first iteration is done."""
@@ -56,8 +70,74 @@ class ProgressReporter(Protocol):
         """Show what was held back, and release the terminal."""
 
 
+def enter(sent: str) -> None:
+    """Run one rank of a spawned launch. Returns only after success.
+
+    A rank that failed ends its process at once: torchrunx would keep one that raises alive until its peers' own
+    time-outs, and would then report a peer.
+    """
+    # Without the work first, whose task may be a user's file that fails to be imported.
+    node = read_workers(json.loads(sent))
+    local_rank = int(os.environ["LOCAL_RANK"])  # Set by torchrunx, whose launcher knows this node only.
+    rank = Rank(
+        rank=node.ranks[local_rank],
+        local_rank=local_rank,
+        world_size=node.world_size,
+        local_world_size=len(node.ranks),
+    )
+    os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size)}
+    scratch = Path(node.scratch or "")
+
+    def load() -> Plan:
+        _write_output_to(node.log_file(rank.rank))
+        lock_with_pid(life_file(scratch, rank.rank))
+        configure_logging(rank=rank.rank)
+        return from_json(sent)
+
+    def open_store() -> Store:
+        if node.rendezvous is not None:
+            return open_tcp_rendezvous(scratch, rank, node.rendezvous)
+        return open_file_store(scratch / "rendezvous", rank)
+
+    with stop_requests(insist=False) as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # The launching process has blocked them in its children.
+        try:
+            run_rank(
+                load,
+                StatusStore(node.run, rank, scratch),
+                (node.config.startup_timeout, node.config.stall_timeout),
+                stop=stop,
+                abort=_exit_with,
+                store=open_store,
+            )
+        except BaseException as error:  # noqa: BLE001  This process ends, whatever it is.
+            _exit_with(error)
+
+
+def _exit_with(error: BaseException) -> NoReturn:
+    """Write an error into this rank's output file, and end this process. Its exit record has been written."""
+    is_ours = isinstance(error, ShoalError)
+    try:
+        sys.stderr.write((error.details or f"{error}\n") if is_ours else "".join(traceback.format_exception(error)))
+        sys.stderr.flush()
+    finally:
+        os._exit(error.exit_code if is_ours else 1)
+
+
+def _write_output_to(file: Path) -> None:
+    """Redirect standard output and error to this rank's own file.
+
+    torchrunx would carry both through its log stream, where one byte that is not UTF-8 fails the job.
+    """
+    with folder_of(file).open(file, "a") as output:
+        for descriptor, stream in enumerate((sys.stdout, sys.stderr), 1):
+            stream.flush()
+            os.dup2(output.fileno(), descriptor)
+    sys.stdout.reconfigure(line_buffering=True, errors=TYPABLE)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def run_rank(  # noqa: PLR0913  What the launch modes differ in.
-    load: Callable[[], WorkerSpec],
+    load: Callable[[], Plan],
     statuses: StatusStore,
     timeouts: tuple[float, float],
     *,
@@ -65,26 +145,39 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
     abort: Callable[[ShoalError], None],
     store: Callable[[], Store] | None = None,
     progress: ProgressReporter | None = None,
-    network: Mapping[str, str] | None = None,
     gather: Callable[[WorkerReport], list[WorkerReport]] = lambda report: [report],
     cause_of: Callable[[ExitRecord], ShoalError] = failure_of,
 ) -> list[WorkerReport]:
     """Run one rank under its watchdog, write its exit record, and export the policy after success.
 
-    `load` returns the specification; it may import a user's file, so the watchdog runs already. `timeouts` are those of
+    `load` returns the plan; it may import a user's file, so the watchdog runs already. `timeouts` are those of
     startup and of stalls, and `abort` ends this process from the watchdog's thread. `store` opens the store of the
-    process group, if there is one, and `network` has the variables by which gloo and NCCL reach other nodes. `gather`
-    returns what this process returns, before the exit record is written, and `cause_of` the error to raise for an
-    exception that is not Shoal's own.
+    process group, if there is one. `gather` returns what this process returns, before the exit record is written, and
+    `cause_of` the error to raise for an exception that is not Shoal's own.
     """
     rank, place = statuses.rank, "startup"
     try:
         with Watchdog(statuses, timeouts, abort) as beat:
             beat.on_enter = progress.on_phase if progress else None
-            on_row = progress.on_row if progress else None
+
+            def on_row(row: Mapping[str, float]) -> None:
+                stop.at_once = False
+                if progress is not None:
+                    progress.on_row(row)
+
             try:
-                report, export = run_worker(
-                    load(), rank, stop=stop, store=store, on_row=on_row, beat=beat, network=network
+                plan = load()
+                if isinstance(plan, SweepPlan):
+                    from shoal.sweep.worker import run_trials as run_plan
+                else:
+                    from shoal.worker import run_worker as run_plan
+                report, export = run_plan(
+                    plan,  # pyright: ignore[reportArgumentType]  Of its kind.
+                    rank,
+                    stop=stop,
+                    store=store,
+                    on_row=on_row,
+                    beat=beat,
                 )
                 beat.enter("collective")
                 reports = gather(report)
@@ -92,7 +185,9 @@ def run_rank(  # noqa: PLR0913  What the launch modes differ in.
                 place = beat.beat(rank.rank).place
             statuses.write_exit(ExitRecord.of_report(report))
     except BaseException as raised:
-        error = ended_at_once("SIGINT", statuses.run) if isinstance(raised, KeyboardInterrupt) else raised
+        error = (
+            ended_at_once(str(raised) or "SIGINT", statuses.run) if isinstance(raised, KeyboardInterrupt) else raised
+        )
         with contextlib.suppress(OSError):  # The disk may be full.
             sys.stdout.flush()
         record = ExitRecord.of_error(error, rank, place=place)

@@ -22,14 +22,14 @@ MARK = "SHOAL_SCRATCH"
 """The environment variable that all processes of a launch inherit. Its value is the scratch directory."""
 _POLL_S = 0.02
 _PREFIX = "shoal-"
-_OWNER = "owner"
+OWNER = ".shoal-owner"
 """A file of the scratch directory, locked while the launching process or its reaper runs."""
 
 
 @contextmanager
 def reaped_scratch() -> Iterator[Path]:
     """Make the scratch directory of a launch with a reaper; remove it at the end, and wait for the reaper."""
-    from shoal.timing import REAPER_EXIT_S, REAPER_KILL_S, REAPER_SAVE_S
+    from shoal.timing import EXIT_STATUS_S, REAPER_KILL_S, REAPER_SAVE_S
 
     sweep_abandoned(Path(tempfile.gettempdir()))
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -51,7 +51,7 @@ def reaped_scratch() -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(end_to_hold)
         with contextlib.suppress(subprocess.TimeoutExpired):  # A fork of this process holds the pipe.
-            reaper.wait(REAPER_EXIT_S)
+            reaper.wait(EXIT_STATUS_S)
         reaper.kill()
         reaper.wait()
         os.close(owner)
@@ -63,7 +63,7 @@ def sweep_abandoned(directory: Path) -> None:
         with contextlib.suppress(OSError):  # Another user's, or swept by another launch just now.
             if scratch.is_symlink() or scratch.stat().st_uid != os.getuid():
                 continue
-            with (scratch / _OWNER).open("r+b") as owner:
+            with (scratch / OWNER).open("r+b") as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(scratch, ignore_errors=True)
 
@@ -77,6 +77,11 @@ def marked(scratch: Path) -> list[int]:
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def life_file(scratch: Path, rank: int) -> Path:
+    """Return the file with the process id of `rank`, which keeps it locked while it runs."""
+    return scratch / f"rank_{rank:05d}.life"
 
 
 def lock_with_pid(file: Path) -> int:
@@ -107,9 +112,9 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 
 def own_scratch(scratch: Path) -> int:
     """Lock a file with this process id in a new directory; it is renamed once locked, so a sweep sees it locked."""
-    nameless = scratch / f".{_OWNER}"
+    nameless = scratch / f"{OWNER}-{os.getpid()}"
     descriptor = lock_with_pid(nameless)
-    nameless.rename(scratch / _OWNER)
+    nameless.rename(scratch / OWNER)
     return descriptor
 
 

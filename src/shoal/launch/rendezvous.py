@@ -1,67 +1,80 @@
-"""Rendezvous of ranks on several nodes, or of another launcher: their store, their handshake, and their network.
+"""Rendezvous of the ranks of several processes: torch's store, its signed values, and the private files behind it.
 
-Before anything is made, each joined rank publishes in the store what its node runs and was asked, or why it refuses. A
-node with another version, another command or no GPU ends all ranks at once with the same message; a late rank is named.
+Any program that reaches a store can write into it. The ranks of a SLURM step therefore share a secret in a file, or a
+directory that only their user can enter.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import math
+import hashlib
+import hmac
 import os
-import platform
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shoal.config.plain import to_plain
-from shoal.config.train import NOT_REPEATED
-from shoal.errors import ShoalError, UsageError, WorkerLostError, refusing_os_errors
+from shoal.errors import UsageError, WorkerLostError, refusing_os_errors
 from shoal.files import Folder
-from shoal.launch.reaper import sweep_abandoned
-from shoal.launch.signed_store import SECRET, SignedStore, find_directory, make_directory, make_secret, read_secret
-from shoal.machine.network import answers, route_to, through
-from shoal.plan.changes import flatten
-from shoal.plan.environment_parity import Fingerprint, code_of, fingerprint, refuse_differences
-from shoal.plan.launch import LaunchPlan
-from shoal.plan.launchers import launcher_of
-from shoal.plan.nodes import choose_backend
-from shoal.plan.ranks import Rank, joined_rank
-from shoal.plan.slurm import read_task
-from shoal.timing import (
-    ACKNOWLEDGE_S,
-    FOREVER_S,
-    POLL_S,
-    REFUSAL_S,
-    STATUS_ANSWER_S,
-    STATUS_LINGER_S,
-    STORE_ANSWER_S,
-    wait_for,
-)
+from shoal.launch.reaper import OWNER, locked_by, own_scratch, sweep_abandoned
+from shoal.machine.network import answers
+from shoal.plan.ranks import Rank, launcher_of, read_task
+from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, POLL_S, SHARED_DISK_S, STATUS_ANSWER_S, STORE_ANSWER_S, wait_for
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store, TCPStore
 
-
+SECRET = "SHOAL_SECRET"  # noqa: S105  The variable's name.
+"""Environment variable with the secret that signs what ranks exchange, if it is set for all of them."""
 _CONNECT = timedelta(seconds=ACKNOWLEDGE_S)
-_HANDSHAKE = "shoal/handshake"
-_REMOTE = "shoal/remote_address"  # Of a node that does not hold the store.
-_VERDICT = "shoal/verdict"
-"""Key of rank 0's result of the handshake: each rank reads it alone, not what all others have published."""
-_MAY_DIFFER = {"gpu_ids", "nproc_per_node", "log_root", "torchrunx_log_dir", *NOT_REPEATED}
-"""Fields that each node may be asked in its own way."""
-_OF_RANK_0 = ("resume", "teacher")
-"""Flags whose configuration rank 0 alone reads."""
+_DIGITS = 64
 _PORT_FILE = "rendezvous_port"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStore:
+    """A store whose values begin with their HMAC: only processes that know the secret can write them."""
+
+    raw: Store
+    """The store itself: for torch's process group, counters, and waiting for keys, signed or not."""
+    secret: str | None
+    """None, for values without HMAC, where no other program can write into the store or ranks share no secret."""
+
+    def set(self, key: str, value: str) -> None:
+        """Sign a value and write it."""
+        self.raw.set(key, value if self.secret is None else self._sign(self.secret, key, value) + value)
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and return it; refuse one that is not signed with this secret."""
+        return self._verified(key, self.raw.get(key))
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes]:
+        """Return several values with one request."""
+        return [self._verified(*each) for each in zip(keys, self.raw.multi_get(list(keys)), strict=True)]
+
+    def _verified(self, key: str, value: bytes) -> bytes:
+        if self.secret is None:
+            return value
+        signature, text = value[:_DIGITS], value[_DIGITS:]
+        if not hmac.compare_digest(signature, self._sign(self.secret, key, text.decode(errors="replace")).encode()):
+            raise UsageError(
+                f"The store of the ranks holds a '{key}' that none of them has signed: another program writes into it, "
+                f"or their {SECRET} differs. Start all of them again, with another MASTER_PORT."
+            )
+        return text
+
+    @staticmethod
+    def _sign(secret: str, key: str, value: str) -> str:
+        return hmac.new(secret.encode(), f"{key}\0{value}".encode(), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +112,13 @@ class Rendezvous:
         is_first, secret = rank.rank == 0, os.environ.get(SECRET) or None
         timeout = timeout or FOREVER_S
         if self.directory is not None:
-            make_directory(self.directory) if is_first else find_directory(self.directory, timeout)
+            _make_directory(self.directory) if is_first else _find_directory(self.directory, timeout)
             store, secret = open_file_store(self.directory / "store", rank), None
         elif self.secret_file is not None:
             if is_first:
-                secret = secret or make_secret(self.secret_file)
+                secret = secret or _make_secret(self.secret_file)
             store = self._serve() if is_first else self._find(timeout)
-            secret = secret or read_secret(self.secret_file)
+            secret = secret or _read_secret(self.secret_file)
         else:
             store, _rank, _world_size = next(iter(rendezvous("env://", timeout=timedelta(seconds=timeout))))
         store.set_timeout(timedelta(seconds=STORE_ANSWER_S))
@@ -126,16 +139,13 @@ class Rendezvous:
 
     def _serve(self) -> Store:
         """Open the store: on all interfaces, as torch does, or on loopback if all ranks are here."""
-        from torch.distributed import TCPStore
-
         here = self.host.startswith("127.")
         both = socket.has_dualstack_ipv6() and not here
         address, family = (self.host if here else "", self.port), socket.AF_INET6 if both else socket.AF_INET
         failure = f"Port {self.port} on {self.host}, where the tasks of srun would meet, cannot be used"
         with refusing_os_errors(failure, "export another MASTER_PORT before srun"):
             listener = socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=both)
-        descriptor = listener.detach()
-        return TCPStore(self.host, self.port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+        return _serve_store(self.host, listener)
 
     def _find(self, timeout: float) -> Store:
         """Wait for rank 0, and connect to its store in a thread: at another program's port torch 2.15 never returns."""
@@ -174,6 +184,74 @@ class Rendezvous:
         return SignedStore(PrefixStore(f"shoal/status/{self.attempt}", store), secret)
 
 
+def _make_secret(file: Path) -> str:
+    """Write a new secret into a file that only this user can read."""
+    secret = os.urandom(_DIGITS // 2).hex()
+    remedy = f"pass a --log-root that you can write to, or export {SECRET} before srun"
+    with refusing_os_errors(f"The secret of this step cannot be written to {file}", remedy):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # A killed task left it.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            opened.write(secret)
+    return secret
+
+
+def _read_secret(file: Path) -> str:
+    """Return the secret that rank 0 writes, on a disk that the nodes share; refuse one that others could write."""
+
+    def read() -> str:
+        with suppress(OSError):
+            list(file.parent.iterdir())  # Refreshes the cache of a network file system.
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(descriptor, encoding="ascii") as opened:
+                _refuse_not_private(file, os.fstat(descriptor))
+                return opened.read()
+        return ""
+
+    secret = wait_for(read, SHARED_DISK_S)
+    if not secret:
+        raise UsageError(
+            f"Rank 0 answers, but {file}, with the secret of this step, is not to be seen here: pass a --log-root on a "
+            f"disk that all nodes share, or export {SECRET} before srun, as `openssl rand -hex 32` makes it."
+        )
+    return secret
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory that only this user can enter, and lock it as long as this process lives."""
+    sweep_abandoned(directory.parent)
+    failure = f"The directory {directory}, in which the tasks of srun would meet, cannot be made"
+    with refusing_os_errors(failure, "export TMPDIR before srun, with a directory of yours on each node"):
+        directory.mkdir(mode=0o700)
+    own_scratch(directory)
+
+
+def _find_directory(directory: Path, timeout: float) -> None:
+    """Wait until rank 0 has made the directory and locked it; refuse one that others can enter."""
+
+    def is_locked() -> bool:
+        with suppress(FileNotFoundError):
+            _refuse_not_private(directory, directory.lstat())
+            return locked_by(directory / OWNER) is not None
+        return False
+
+    if not wait_for(is_locked, timeout):
+        raise WorkerLostError(
+            f"Rank 0 has not made {directory} within {timeout:.0f} s, where the tasks of srun meet: see whether it was "
+            "started, and whether all tasks have the same TMPDIR. --startup-timeout waits longer."
+        )
+
+
+def _refuse_not_private(path: Path, status: os.stat_result) -> None:
+    """Refuse what another user owns or can write: it may be an attack."""
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise UsageError(
+            f"{path}, by which the tasks of srun would meet, is a link, or another user owns it or can enter it: "
+            f"remove it; or export TMPDIR, on one machine, or {SECRET}, on several, before srun."
+        )
+
+
 def open_file_store(file: Path, rank: Rank) -> Store:
     """Open a store of the ranks of one machine, which is never destroyed.
 
@@ -187,131 +265,12 @@ def open_file_store(file: Path, rank: Rank) -> Store:
     return store
 
 
-def acknowledge(store: SignedStore, rank: Rank, what: str, timeout: float = ACKNOWLEDGE_S) -> None:
-    """Write that this rank has read `what`, which may end all. Rank 0, which may hold the store, waits for all."""
-    ranks = range(rank.world_size) if rank.rank == 0 else [rank.rank]
-    with suppress(RuntimeError):  # A rank that has ended needs to read no more.
-        store.set(f"shoal/read/{what}/{rank.rank}", "")
-        store.raw.wait(
-            [f"shoal/read/{what}/{each}" for each in ranks], timedelta(seconds=timeout)
-        )  # `set` awaits no answer.
+def _serve_store(host: str, listener: socket.socket) -> TCPStore:
+    """Open a store that other processes reach at `host`, and that waits for none of them."""
+    from torch.distributed import TCPStore
 
-
-def shake_hands(store: SignedStore, rank: Rank, plan: LaunchPlan) -> str | None:
-    """Publish what this rank would do, compare with all ranks, and return the backend: `gloo` if one has no NCCL."""
-    config = plan.config
-    packages, files = code_of(plan.tasks)
-    own = {
-        "host": platform.node(),
-        "backend": plan.backend,
-        # A continued run has its configuration where rank 0 is, and so has a teacher its network.
-        "config": None
-        if any(getattr(config, name, None) is not None for name in _OF_RANK_0)
-        else flatten(to_plain(config), left_out=_MAY_DIFFER),
-        "code": asdict(fingerprint(platform.node(), packages, files)) if rank.local_rank == 0 else None,
-    }
-    store.set(f"{_HANDSHAKE}/{rank.rank}", json.dumps(own))
-    if rank.rank == 0:
-        store.set(_VERDICT, json.dumps(_compare(store, rank, config.startup_timeout)))
-    _wait_for_ranks([_VERDICT], store, rank, config.startup_timeout)
-    verdict = json.loads(store.get(_VERDICT))
-    is_late = verdict.get("exit_code") == WorkerLostError.exit_code  # Ranks that have not arrived do not answer.
-    acknowledge(store, rank, "handshake", STATUS_LINGER_S if is_late else ACKNOWLEDGE_S)
-    _raise_from(verdict)
-    return verdict["backend"]
-
-
-def _compare(store: SignedStore, rank: Rank, timeout: float) -> dict[str, Any]:
-    """Wait for all ranks and compare them; return the backend, or the error of all ranks."""
-    keys = [f"{_HANDSHAKE}/{number}" for number in range(rank.world_size)]
-    try:
-        _wait_for_ranks(keys, store, rank, timeout)
-        published = [json.loads(store.get(key)) for key in keys]
-        for each in published:
-            _raise_from(each)
-        _refuse_other_commands(published)
-        first, *others = [Fingerprint(**each["code"]) for each in published if each["code"]]
-        refuse_differences(first, others)
-    except (UsageError, WorkerLostError) as error:
-        return _to_plain(error)
-    return {"backend": choose_backend((each["backend"] == "nccl" for each in published), rank.world_size)}
-
-
-def _wait_for_ranks(keys: list[str], store: SignedStore, rank: Rank, timeout: float) -> None:
-    """Wait for keys that ranks write when they have arrived; name those that have not."""
-    if not wait_for(lambda: store.raw.check(keys), timeout or math.inf):
-        late = [str(number) for number in range(rank.world_size) if not store.raw.check([f"{_HANDSHAKE}/{number}"])]
-        raise WorkerLostError(
-            f"Rank {', '.join(late) or 0} of {rank.world_size} has not arrived within {timeout:.0f} s: see whether its "
-            "machine is there and was started, and start all of them again. --startup-timeout waits longer."
-        )
-
-
-def _to_plain(error: UsageError | WorkerLostError) -> dict[str, Any]:
-    return {"error": str(error), "details": error.details, "exit_code": error.exit_code}
-
-
-def _raise_from(published: Mapping[str, Any]) -> None:
-    """Raise what a rank has published, if it is an error."""
-    if "error" in published:
-        kind = WorkerLostError if published["exit_code"] == WorkerLostError.exit_code else UsageError
-        raise kind(published["error"], details=published["details"])
-
-
-def publish_refusal(log_root: str, error: UsageError) -> None:
-    """Publish why this rank refuses, if it has peers on other nodes: they would wait for it."""
-    rank = joined_rank()
-    if rank is not None and rank.local_world_size < rank.world_size:
-        refusal = UsageError(f"Rank {rank.rank} on {platform.node()} refuses: {error}", details=error.details)
-        with suppress(ShoalError, RuntimeError):  # No other rank has come yet.
-            rendezvous = Rendezvous.of(rank, log_root)
-            store = rendezvous.open(rank, REFUSAL_S)
-            store.set(f"{_HANDSHAKE}/{rank.rank}" if rank.rank else _VERDICT, json.dumps(_to_plain(refusal)))
-            acknowledge(store, rank, "handshake")
-            rendezvous.forget_secret(rank)
-
-
-def _refuse_other_commands(published: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse ranks whose configuration is not rank 0's, with the name and both values of each difference."""
-    first = published[0]["config"]
-    for number, each in enumerate(published if first else ()):
-        other = each["config"] or first
-        names = [name for name in first | other if first.get(name) != other.get(name)]
-        if names:
-            details = "\n".join(f"{name}: {other.get(name)!r} there, {first.get(name)!r} on rank 0" for name in names)
-            message = (
-                f"Rank {number} on {each['host']} was asked something else than rank 0 on {published[0]['host']}, as "
-                "listed above: type the same command on all machines."
-            )
-            raise UsageError(message, details=details)
-
-
-def find_network(rendezvous: Rendezvous, store: SignedStore, rank: Rank, interface: str | None) -> dict[str, str]:
-    """Return the variables by which gloo and NCCL reach the other nodes; none for one node.
-
-    Ranks on other nodes than the store's take the interface that leads to the store. Those beside it, which may know it
-    by a loopback address, take the one that leads to another node. `interface` is the user's choice.
-    """
-    if rank.local_world_size == rank.world_size:
-        return {}
-    if interface is not None:
-        return through(interface)
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return {}  # The user's own choice.
-    address = rendezvous.host
-    route = route_to(address)
-    if route is not None and not route.is_local:
-        store.set(_REMOTE, route.source)
-        return route.environment()
-    if route is not None:
-        address = store.get(_REMOTE).decode()
-        route = route_to(address)
-    if route is None:
-        raise WorkerLostError(
-            f"No network interface of this machine leads to {address}, where other workers are: pass --interface with "
-            "the one that does, or mend the network."
-        )
-    return route.environment()
+    port, descriptor = listener.getsockname()[1], listener.detach()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
 
 
 # Several nodes of --hosts: a TCP store of rank 0 on a free port, at one address, as torch's own listen on all. Node
@@ -339,9 +298,6 @@ def open_tcp_rendezvous(scratch: Path, rank: Rank, address: str) -> Store:
         return TCPStore(address, port, rank.world_size, is_master=False)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=rank.world_size + 16)
-    port, descriptor = listener.getsockname()[1], listener.detach()
-    store = TCPStore(
-        address, port, rank.world_size, is_master=True, wait_for_workers=False, master_listen_fd=descriptor
-    )
-    write_rendezvous_port(scratch, port)
+    store = _serve_store(address, listener)
+    write_rendezvous_port(scratch, store.port)
     return store

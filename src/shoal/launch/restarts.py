@@ -9,15 +9,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, WorkerLostError
+from shoal.checks.preflight import wait_for_memory
+from shoal.errors import InterruptedRunError, ShoalError, TerminatedRunError, UsageError, WorkerLostError, counted
 from shoal.launch.exit_records import ended_at_once
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.remote.host_probe import probe_hosts
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
 from shoal.plan.nodes import NodePlan, Nodes
+from shoal.plan.resume import Start
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import Start
 from shoal.plan.training import TrainPlan
 from shoal.signals import StopRequests
 from shoal.timing import LONGEST_PAUSE_S, wait_for
@@ -68,7 +69,7 @@ class Restarts:
             for error in missing:
                 reporter.on_line(str(error))
             found = self._nodes_left(lost, suspect, nodes, missing)
-        self._resize(found, reporter)
+        self._resize(lost, found, reporter)
         start = Start(model=str(checkpoint.model.absolute()), mode="continue") if checkpoint else self._plan.start
         self._plan = replace(self._plan, continued=run, start=start, start_iteration=iteration)
         return self._plan
@@ -79,10 +80,12 @@ class Restarts:
         return min(LONGEST_PAUSE_S, 2.0 ** (self._fruitless - 1)) if self._fruitless else 0.0
 
     def pause(self, run: RunDir, stop: StopRequests) -> None:
-        """Wait once before a launch; a stop signal raises its error."""
+        """Wait once before a launch, also for the memory of the lost worker; a stop signal raises its error."""
         if not self._has_paused:
             self._has_paused = True
-            wait_for(partial(_refuse_after_signal, run, stop), self.pause_s)
+            refuse = partial(_refuse_after_signal, run, stop)
+            wait_for(refuse, self.pause_s)
+            wait_for_memory(self._plan, visible_gpus(), refuse)
 
     def _probe_local(self) -> Nodes:
         """Return this machine with the workers of the first launch whose GPUs are visible now."""
@@ -127,18 +130,21 @@ class Restarts:
             raise WorkerLostError(message.strip(), details=lost.details, rank=lost.rank) from lost
         return replace(found, nodes=_without(found.nodes, self._dropped))
 
-    def _resize(self, found: Nodes, reporter: ProgressReporter) -> None:
-        """Plan with these nodes, and report a changed number of workers."""
+    def _resize(self, lost: WorkerLostError, found: Nodes, reporter: ProgressReporter) -> None:
+        """Plan with these nodes, and report another number of workers; raise `lost` if the learner cannot use it."""
         before, workers = self._plan, len(self._slots)
         total, is_same = before.config.num_envs_total, workers == before.world_size
-        num_envs = before.num_envs if is_same or not total else total // workers
-        self._plan = replace(
-            before, nodes=found.nodes, rendezvous=found.rendezvous, world_size=workers, num_envs=num_envs
-        )
+        num_envs = before.config.num_envs if is_same or not total else total // workers
+        try:
+            before.config.agent.check_samples(num_envs)
+        except UsageError as error:
+            message = f"{lost} It was not started again: with {counted(workers, 'worker')}, {error}"
+            raise WorkerLostError(message, details=lost.details, rank=lost.rank) from lost
+        self._plan = before.on_nodes(found, config=replace(before.config, num_envs=num_envs))
         if is_same:
             return
         of = "" if workers > before.world_size else f" of {before.world_size}"
-        now, then = num_envs * workers, before.num_envs * before.world_size
+        now, then = num_envs * workers, before.config.num_envs * before.world_size
         kept = "as before" if now == then else f"{then:,} before"
         reporter.on_line(
             f"Going on with {workers}{of} workers, {num_envs:,} environments each: {now:,} in all, {kept}. "

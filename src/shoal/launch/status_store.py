@@ -20,7 +20,7 @@ from pathlib import Path
 from shoal.heartbeat import Beat
 from shoal.launch.exit_records import ExitRecord, first_failure, read_exit_records, write_exit_record
 from shoal.launch.hang_detector import read_beats
-from shoal.launch.signed_store import SignedStore
+from shoal.launch.rendezvous import SignedStore
 from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.timing import BEAT_S, STATUS_ANSWER_S, STATUS_LINGER_S, STATUS_READ_S, STATUS_REFRESH_S
@@ -69,6 +69,9 @@ class StatusStore:
 
     def refresh(self) -> None:
         """Wait until everything published before this call is known here."""
+
+    def close(self) -> None:
+        """Publish no more."""
 
 
 class TcpStatusStore(StatusStore):

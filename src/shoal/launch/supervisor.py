@@ -15,38 +15,38 @@ from shoal.errors import WorkerLostError
 from shoal.heartbeat import Beat, slowest_phase
 from shoal.launch.exit_records import ExitRecord, ended_at_once, failure_of, first_failure, resume_hint, was_requested
 from shoal.launch.hang_detector import PauseDetector, find_stuck_rank, stacks_of
-from shoal.launch.node import LocalNode, NodeStatus
+from shoal.launch.node import LocalNode, NodeStatus, RemoteNode, remote_nodes
 from shoal.launch.rank import ProgressReporter
 from shoal.launch.reaper import reaped_scratch
-from shoal.launch.remote.node import RemoteNode, remote_nodes
+from shoal.plan.launch import Plan
+from shoal.plan.received import to_json
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import WorkerSpec
+from shoal.run_record import WorkerReport
 from shoal.signals import STOPPING_TRAINING, StopRequests
-from shoal.timing import FAILURE_GRACE_S, POLL_S, START_S, STOP_S
-from shoal.worker import WorkerReport
+from shoal.timing import FAILURE_GRACE_S, POLL_S, STOP_S
 
 Node = LocalNode | RemoteNode
 
 
-def run_spawned(spec: WorkerSpec, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
+def run_spawned(plan: Plan, reporter: ProgressReporter, stop: StopRequests) -> list[WorkerReport]:
     """Run one new process for each device of each node, and wait for all of them; raise how they ended otherwise."""
     with ExitStack() as stack:
         nodes: Sequence[Node]
-        if spec.config.hosts:
-            nodes = remote_nodes(spec)
+        if plan.is_remote:
+            nodes = remote_nodes(plan)
         else:
             scratch = stack.enter_context(reaped_scratch())
             # Without log files rank 0's output is still shown, from a file that is removed with the launch.
-            local = replace(spec, scratch=str(scratch), log_dir=spec.log_dir or str(scratch / "logs"))
-            nodes = [LocalNode(local, local.to_json())]
-        return Supervisor(spec, nodes, reporter, stop).run()
+            local = replace(plan, scratch=str(scratch), log_dir=plan.log_dir or str(scratch / "logs"))
+            nodes = [LocalNode(local, to_json(local))]
+        return Supervisor(plan, nodes, reporter, stop).run()
 
 
 class Supervisor:
     """One launch: starts the nodes, follows their status until all have ended, and decides the outcome."""
 
-    def __init__(self, spec: WorkerSpec, nodes: Sequence[Node], reporter: ProgressReporter, stop: StopRequests) -> None:
-        self.spec = spec
+    def __init__(self, plan: Plan, nodes: Sequence[Node], reporter: ProgressReporter, stop: StopRequests) -> None:
+        self.plan = plan
         self.nodes = nodes
         self.reporter = reporter
         self.stop = stop
@@ -64,6 +64,7 @@ class Supervisor:
         self.pauses = PauseDetector()
         self.stuck: WorkerLostError | None = None
         self.has_learned = False  # Whether an iteration was done.
+        self.is_late = False  # Whether ranks have shown no sign of life in `--startup-timeout`.
 
     def run(self) -> list[WorkerReport]:
         """Start the nodes, watch them until the launch is over, and return the reports of all ranks."""
@@ -78,7 +79,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Follow the nodes until all launchers and ranks have ended, or the deadline of those that are left."""
-        start_by = time.monotonic() + START_S
+        start_by = time.monotonic() + (self.plan.config.startup_timeout or math.inf)
         while True:
             self._update()
             self._forward_signals()
@@ -87,7 +88,8 @@ class Supervisor:
                 self._end_in(FAILURE_GRACE_S)
             elif self._has_stuck_rank():
                 self._end_in(0)
-            if self.unseen and (time.monotonic() > start_by or self.cannot_start):
+            self.is_late |= bool(self.unseen) and time.monotonic() > start_by
+            if self.unseen and (self.is_late or self.cannot_start):
                 self._end_in(0)
             if not self.alive and all(status.launcher is not None for _, status in self.statuses):
                 return
@@ -155,7 +157,7 @@ class Supervisor:
         """Whether a rank hangs that cannot report it itself, or all of them wait for each other."""
         missing = sorted({*self.alive, *self.unseen} - {beat.rank for beat in self.beats})
         watched = self.pauses.look()
-        self.stuck = self.stuck or find_stuck_rank(self.spec.run, self.beats, watched, missing)
+        self.stuck = self.stuck or find_stuck_rank(self.plan.run, self.beats, watched, missing)
         return self.stuck is not None
 
     def _clean_up(self) -> None:
@@ -171,7 +173,7 @@ class Supervisor:
     def _outcome(self) -> list[WorkerReport]:
         """Decide the outcome of the launch."""
         records = self.records
-        ranks = range(self.spec.world_size)
+        ranks = range(self.plan.world_size)
         if all(rank in records and records[rank].ending == "done" for rank in ranks):
             return [WorkerReport(**records[rank].report) for rank in ranks]
         # Ranks without a launcher, or without a node, were stopped by this process, and those of a lost rank by
@@ -184,18 +186,17 @@ class Supervisor:
         if self.stuck is not None:
             raise self.stuck
         if self.stop.first is not None:
-            raise ended_at_once(self.stop.first, self.spec.run)
+            raise ended_at_once(self.stop.first, self.plan.run)
         raise self._loss()
 
     def _loss(self) -> WorkerLostError:
         """Return the error of a node, a rank, or a launcher that ended without telling why."""
-        hint = resume_hint(self.spec.run)
+        hint = resume_hint(self.plan.run)
         for node, status in self.statuses:
             if node.lost is not None:
                 ranks = ", ".join(map(str, node.ranks))
                 places = " and ".join(sorted({beat.place for beat in status.beats})) or "startup"
-                message = f"Lost host {node.name} (rank {ranks}) in {places}: {node.lost}. {hint}"
-                return WorkerLostError(message, host=node.name)
+                return WorkerLostError(f"Lost node {node.name} (rank {ranks}) in {places}: {node.lost}. {hint}")
         lost = next((rank for rank in self.ended if rank not in self.records), None)
         if lost is not None:
             return self._lost_rank(lost, hint)
@@ -206,6 +207,9 @@ class Supervisor:
         ranks = ", ".join(map(str, self.unseen)) or "unknown"
         names = " and ".join(node.name for node, _ in unseen)
         why = next((status.launcher for _, status in unseen if status.launcher), "it was silent")
+        if self.is_late:  # How the launcher ended says nothing: this process has ended it.
+            limit = f"{self.plan.config.startup_timeout:.0f} s, the --startup-timeout"
+            why = f"no sign of life within {limit}. See how busy that node and its disk are"
         output = "\n".join(status.agent_output for _, status in unseen if status.agent_output)
         return WorkerLostError(f"Rank {ranks} on {names} did not start: {why}.", details=output)
 
@@ -214,8 +218,8 @@ class Supervisor:
         node, status = next(pair for pair in self.statuses if rank in pair[0].ranks)
         how = self.ended[rank] or status.launcher or "killed or crashed without a word"
         oom = status.oom if "SIGKILL" in how else ""
-        run = self.spec.run
-        file = f" Its last words are in {self.spec.log_file(rank)}." if self.spec.log_dir else ""
+        run = self.plan.run
+        file = f" Its last words are in {self.plan.log_file(rank)}." if self.plan.log_dir else ""
         more = f"{stacks_of(run, rank)}{file} {hint}"
         place = f"{status.places[rank]}{_while_saving(run)}"
         return WorkerLostError(f"Lost rank {rank} on {node.name} in {place}: {how}{oom}.{more}", rank=rank)

@@ -15,8 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -25,10 +24,11 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 from shoal import PYTHON
+from shoal.fast_imports import speed_up_imports
 from shoal.launch.reaper import MARK
 from shoal.procfs import how_it_ended
 from shoal.signals import STOPPING
-from shoal.timing import EXIT_STATUS_S, START_S
+from shoal.timing import EXIT_STATUS_S
 
 _SOCKET = "SHOAL_AGENT_SOCKET"
 """Environment variable with the file descriptor of the agent's end of the socket pair."""
@@ -109,39 +109,36 @@ class Agent:
         self.process.terminate()
 
 
-def patched_run(agent: Agent) -> Callable[..., object]:
+def patched_run(agent: Agent, patience: float | None) -> Callable[..., object]:
     """Return `torchrunx.Launcher.run` so that it opens no port and uses `agent` instead of starting one.
 
+    The agent may be silent for `patience` while it imports [s]; None for ever.
     It is a copy with its own global names: a launch that was given up may still run when the next one starts.
     """
     import torchrunx.launcher
 
     run = torchrunx.launcher.Launcher.run
     log_server = SimpleNamespace(start=_ignore, kill=_ignore)
-    with replaced(
+    names = replaced(
         torchrunx.launcher,
-        LauncherAgentGroup=socketpair_group(agent.socket, agent.how_it_ended, patience=START_S),
+        LauncherAgentGroup=socketpair_group(agent.socket, agent.how_it_ended, patience),
         build_launch_command=_ignore,
         execute_command=_ignore,  # Starts the agents, and at the end kills them.
         get_context=lambda _method: SimpleNamespace(Process=lambda **_: log_server),
         socket=_LOOPBACK,
-    ):
-        return FunctionType(run.__code__, dict(vars(torchrunx.launcher)), argdefs=run.__defaults__)
+    )
+    return FunctionType(run.__code__, names, argdefs=run.__defaults__)
 
 
-@contextmanager
-def replaced(module: ModuleType, **substitutes: object) -> Iterator[None]:
-    """Replace names of a module, and restore them.
+def replaced(module: ModuleType, **substitutes: object) -> dict[str, object]:
+    """Return the names of a module with these in place of its own.
 
     Raises:
         AttributeError: The module has no such name, so a replacement would have no effect.
     """
-    before = {name: getattr(module, name) for name in substitutes}
-    vars(module).update(substitutes)
-    try:
-        yield
-    finally:
-        vars(module).update(before)
+    for name in substitutes:
+        getattr(module, name)
+    return vars(module) | substitutes
 
 
 def _ignore(*_args: object, **_kwargs: object) -> None:
@@ -150,22 +147,24 @@ def _ignore(*_args: object, **_kwargs: object) -> None:
 
 def _run_worker(arguments: bytes) -> object:
     """Run one of torchrunx's workers, whose output goes to its agent's file until it has one of its own."""
+    speed_up_imports()  # A spawned worker has imported nothing yet.
     import torchrunx.worker
 
-    with replaced(torchrunx.worker, log_records_to_socket=_ignore, redirect_stdio_to_logger=_ignore):
-        return torchrunx.worker.worker_entrypoint(arguments)
+    names = replaced(torchrunx.worker, log_records_to_socket=_ignore, redirect_stdio_to_logger=_ignore)
+    torchrunx.worker.__dict__.update(names)  # For as long as this process runs.
+    return torchrunx.worker.worker_entrypoint(arguments)
 
 
 def _run_agent(*, forks: bool) -> None:
     """Run torchrunx's agent until all workers have ended, or the launching process has."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # A scheduler's warning to every process is for the workers.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # Blocked in the thread that has started this process.
+    speed_up_imports()
     import torchrunx.agent
 
     if forks:  # What every worker needs is imported once, here.
-        import shoal.envs.vec_env
-        import shoal.learn.loop
-        import shoal.learn.rsl_rl.learner  # noqa: F401
+        import shoal.learn.rsl_rl.learner
+        import shoal.worker  # noqa: F401
     start = partial(torchrunx.agent.dist_mp.start_processes, start_method="fork" if forks else "spawn")
     descriptor = int(os.environ.pop(_SOCKET))
     os.set_inheritable(descriptor, False)  # noqa: FBT003  No worker must hold it: its closing signals this process's end.
@@ -177,7 +176,7 @@ def _run_agent(*, forks: bool) -> None:
         tempfile.tempdir = None  # Caches, which outlive a launch, go where the user wants them.
         return _run_worker(arguments)
 
-    with replaced(
+    names = replaced(
         torchrunx.agent,
         LauncherAgentGroup=socketpair_group(launcher, lambda: "the launching process has ended"),
         log_records_to_socket=_ignore,
@@ -185,8 +184,9 @@ def _run_agent(*, forks: bool) -> None:
         socket=_LOOPBACK,
         worker_entrypoint=run_forked_worker if forks else _run_worker,
         dist_mp=SimpleNamespace(**vars(torchrunx.agent.dist_mp) | {"start_processes": start}),
-    ):
-        torchrunx.agent.main("", 0, 2, 1, "", 0, "")  # The second of two, without addresses and ports.
+    )
+    torchrunx.agent.__dict__.update(names)
+    torchrunx.agent.main("", 0, 2, 1, "", 0, "")  # The second of two, without addresses and ports.
 
 
 if __name__ == "__main__":

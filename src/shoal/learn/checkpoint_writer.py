@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +47,8 @@ class CheckpointWriter:
     def save(self, snapshot: Snapshot) -> None:
         """Copy a snapshot, and write it while the training continues."""
         self.wait()
-        copies = HostCopy({"learner": snapshot.learner, "rank_state": snapshot.rank_state}, self._world.device)
+        state = {"learner": snapshot.learner, "rank_state": snapshot.rank_state}
+        copies = start_host_copy(state, self._world.device)
         self._thread = threading.Thread(
             target=self._write, args=(snapshot, copies), name=f"checkpoint {snapshot.iteration}", daemon=True
         )
@@ -70,9 +72,9 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
-    def _write(self, snapshot: Snapshot, copies: HostCopy) -> None:
+    def _write(self, snapshot: Snapshot, copies: Callable[[], Any]) -> None:
         try:
-            write_snapshot(self._run, replace(snapshot, **copies.get()), self._transfer)
+            write_snapshot(self._run, replace(snapshot, **copies()), self._transfer)
             if self._world.is_first:
                 self._drop_old()
         except BaseException as error:  # noqa: BLE001  The training's thread raises it.
@@ -97,34 +99,28 @@ class CheckpointWriter:
                 logger.warning("The rank files of the checkpoint %s were not removed (%s).", checkpoint.path, error)
 
 
-class HostCopy:
-    """Copy of nested tensors on the host, made while the device runs the next iteration.
+def start_host_copy(state: Any, device: str) -> Callable[[], Any]:  # noqa: ANN401  Dicts, lists and tuples of tensors.
+    """Start to copy nested tensors to the host, and return what waits for the copy and returns it.
 
-    The state is of tensors and plain values, nested in dicts, lists and tuples.
+    On a GPU this queues work and does not synchronise: the device runs the next iteration meanwhile.
     """
+    # On a GPU first on the device, in the training's stream; from there to the host in another stream.
+    copy = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), state)
+    if not device.startswith("cuda"):
+        return lambda: copy
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        on_host, done = tree_map_only(torch.Tensor, _to_host, copy), torch.cuda.Event()
+        done.record(stream)
 
-    def __init__(self, state: Any, device: str) -> None:  # noqa: ANN401  Dicts, lists and tuples of tensors.
-        """Start the copy. On a GPU this queues work and does not synchronise."""
-        self._device = device
-        self._done: torch.cuda.Event | None = None
-        # On a GPU first on the device, in the training's stream; from there to the host in another stream.
-        self._copy = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), state)
-        if device.startswith("cuda"):
-            self._on_device = self._copy  # Kept until the second copy is done.
-            stream = torch.cuda.Stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                self._copy = tree_map_only(torch.Tensor, _to_host, self._on_device)
-                self._done = torch.cuda.Event()
-                self._done.record(stream)
+    def wait(_on_device: Any = copy) -> Any:  # noqa: ANN401  It is kept until the second copy is done.
+        # CUDA may make a context on the current device, which is GPU 0 in a thread that has set none.
+        with torch.cuda.device(device):
+            done.synchronize()
+        return on_host
 
-    def get(self) -> Any:  # noqa: ANN401
-        """Return the copy. Waits until it is complete."""
-        if self._done is not None:
-            # CUDA may make a context on the current device, which is GPU 0 in a thread that has set none.
-            with torch.cuda.device(self._device):
-                self._done.synchronize()
-        return self._copy
+    return wait
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

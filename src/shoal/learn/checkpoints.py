@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +22,13 @@ from typing import Any
 import torch
 
 from shoal import __version__
-from shoal.errors import TrainingFailedError, UsageError
+from shoal.errors import TrainingFailedError, UsageError, refusing_os_errors
 from shoal.files import Folder, write_all
 from shoal.learn.checkpoint_transfer import CheckpointTransfer
 from shoal.plan.checkpoints import MANIFEST, MODEL, Checkpoint, rank_file
 from shoal.plan.rundir import RunDir
 from shoal.reading import leaves_of, parse_json, read_bytes, read_tensors
+from shoal.timing import wait_for
 
 _POLL_S = 0.02
 RANK_FILE_TIMEOUT_S = 120.0
@@ -48,7 +48,7 @@ class Snapshot:
     rank_state: Mapping[str, Any] | None = None
     """Content of the rank's file. None where ranks have none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Further entries of the manifest."""
+    """Further entries of the manifest, or functions that return one once it is known: the last thing to wait for."""
 
 
 def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer | None = None) -> Path:
@@ -60,18 +60,14 @@ def write_snapshot(run: RunDir, snapshot: Snapshot, transfer: CheckpointTransfer
         TrainingFailedError: The disk refused it, or another rank could not write its part. Older ones are untouched.
     """
     final = run.checkpoint_dir(snapshot.iteration)
-    try:
+    remedy = "make room or mend the directory, and pass --resume to go on from the one before"
+    with refusing_os_errors(f"The checkpoint {final} could not be written", remedy, TrainingFailedError):
         if snapshot.learner is not None:
             _write_checkpoint(run, snapshot, snapshot.learner, transfer)
         elif transfer is not None and snapshot.rank in transfer.remote_ranks:
             transfer.send(_serialized(snapshot.rank_state or {}))
         else:
             _write_rank_file(run, snapshot)
-    except OSError as error:
-        raise TrainingFailedError(
-            f"The checkpoint {final} could not be written ({error.strerror or error}): "
-            "make room or mend the directory, and pass --resume to go on from the one before."
-        ) from error
     return final
 
 
@@ -92,7 +88,8 @@ def _write_checkpoint(
                 else:
                     sums[rank_file(rank)] = _wait_for_sum(rank, run, snapshot.iteration)
         first = {"iteration": snapshot.iteration, "world_size": snapshot.world_size, "shoal": __version__}
-        _write(folder, unfinished / MANIFEST, _json({**first, **snapshot.metadata, "files": sums}))
+        metadata = {name: entry() if callable(entry) else entry for name, entry in snapshot.metadata.items()}
+        _write(folder, unfinished / MANIFEST, json.dumps({**first, **metadata, "files": sums}, indent=2).encode())
         folder.flush(unfinished)
         folder.remove_tree(final)  # A damaged one that a resume passed over.
         folder.rename(unfinished, final)
@@ -111,7 +108,7 @@ def remove_rank_files(run: RunDir, checkpoint: Checkpoint) -> None:
     manifest["files"] = {MODEL: manifest["files"][MODEL]}
     unfinished = checkpoint.path / f".unfinished-{MANIFEST}"
     run.folder.remove(unfinished)
-    _write(run.folder, unfinished, _json(manifest))
+    _write(run.folder, unfinished, json.dumps(manifest, indent=2).encode())
     run.folder.rename(unfinished, checkpoint.path / MANIFEST)
     run.folder.flush(checkpoint.path)
     for file in checkpoint.path.glob("rank_*.pt"):
@@ -122,11 +119,9 @@ def _write_rank_file(run: RunDir, snapshot: Snapshot) -> None:
     """Write another rank's file, then its sum. Where rank 0 has given the checkpoint up, return: rank 0 reports it."""
     unfinished = run.unfinished_dir(snapshot.iteration)
     file = unfinished / rank_file(snapshot.rank)
-    deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
-    while not unfinished.exists():  # Only rank 0 creates it, so that nothing is left where rank 0 has failed.
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_POLL_S)
+    # Only rank 0 creates it, so that nothing is left where rank 0 has failed.
+    if not wait_for(unfinished.exists, RANK_FILE_TIMEOUT_S, _POLL_S):
+        return
     try:
         sums = json.dumps(_write(run.folder, file, _serialized(snapshot.rank_state or {})))
         run.folder.write(file.with_suffix(".sum"), sums)
@@ -141,10 +136,7 @@ def _write_rank_file(run: RunDir, snapshot: Snapshot) -> None:
 def _wait_for_sum(rank: int, run: RunDir, iteration: int) -> dict[str, Any]:
     """Wait for another rank's file, and return its size and sum; raise if it could not be written, or not in time."""
     file = (run.unfinished_dir(iteration) / rank_file(rank)).with_suffix(".sum")
-    deadline = time.monotonic() + RANK_FILE_TIMEOUT_S
-    while not file.exists() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    text = read_bytes(file) if file.exists() else b""
+    text = read_bytes(file) if wait_for(file.exists, RANK_FILE_TIMEOUT_S, _POLL_S) else b""
     if not text:
         raise TrainingFailedError(
             f"The checkpoint {run.checkpoint_dir(iteration)} was not finished: rank {rank} could not write its part, "
@@ -220,10 +212,6 @@ def _serialized(state: Mapping[str, Any]) -> memoryview:
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getbuffer()
-
-
-def _json(manifest: Mapping[str, Any]) -> bytes:
-    return json.dumps(manifest, indent=2).encode()
 
 
 def _write(folder: Folder, path: Path, data: bytes | memoryview) -> dict[str, Any]:

@@ -18,15 +18,15 @@ Episode = dict[str, Any]
 """What is known of an episode: an object of `episodes.jsonl` without its seed, and `number` in place of its index."""
 
 
-class Actor(Protocol):
-    """What acts in episodes."""
+class Policy(Protocol):
+    """Maps observations to actions, as rsl_rl's models do."""
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:
         """Return actions of shape (num_envs, num_actions)."""
         ...
 
-    def reset(self, dones: torch.Tensor) -> None:
-        """Reset the memory of the episodes that ended. Shape (num_envs,)."""
+    def reset(self, dones: torch.Tensor | None = None) -> None:
+        """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
         ...
 
 
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 def run_episodes(  # noqa: PLR0913  By name.
     env: VecEnv,
-    policy: Actor,
+    policy: Policy,
     count: int,
     on_episode: Callable[[int, Episode], None],
     *,
@@ -60,7 +60,7 @@ def run_episodes(  # noqa: PLR0913  By name.
     unfinished, and counts with what it has earned.
 
     Args:
-        env: Environments, of which those beyond `count` run along.
+        env: Environments, of which those beyond `count` run along. Their earlier warnings have been taken.
         policy: The policy.
         count: Environments whose episodes count.
         on_episode: Takes the environment and the statistics of each episode, some time after its end.
@@ -106,7 +106,6 @@ class _Counter:
         """Environments whose episode counts and has not ended. Shape (num_envs,)."""
         self._ended = torch.zeros_like(self.running)
         self._numbers = torch.zeros(env.num_envs, dtype=torch.int64)
-        environments.take_warnings()
 
     def add(self, rewards: torch.Tensor, dones: torch.Tensor, extras: dict[str, Any]) -> None:
         """Count one step. Shapes (num_envs,)."""

@@ -3,34 +3,38 @@
 Also the evaluation of a learner while it trains.
 """
 
+import copy
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from rsl_rl.env import VecEnv
+from rsl_rl.models import CNNModel, MLPModel, RNNModel
 from tensordict import TensorDict
 
-from shoal.checks.film import choose_gl
+from shoal.checks.optional import choose_gl
 from shoal.config import ExportConfig, PlayConfig
-from shoal.envs.building import build_vec_env
+from shoal.config.commands import EPISODES
 from shoal.envs.capabilities import capabilities_of
-from shoal.heartbeat import Heartbeat
+from shoal.envs.vec_env import WarpVecEnv, build_vec_env
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.episodes import Episode, run_episodes
 from shoal.learn.groups import World
-from shoal.learn.learner import Learner, Policy
-from shoal.learn.learners import build_learner
+from shoal.learn.learner import Learner, Policy, build_learner
 from shoal.learn.metrics import Row
-from shoal.learn.state import random_state, set_random_state
+from shoal.learn.running_evaluation import RunningEvaluation
+from shoal.learn.state import kept_random_state
 from shoal.learn.statistics import EVALUATION_RETURN
 from shoal.plan.checkpoints import check_learner
+from shoal.sim.graphs import torch_stream
 from shoal.sim.isolation import isolated
-from shoal.sim.render.film import make_film
-from shoal.sim.render.reel import Reel
+from shoal.sim.render.recorder import Recorder
+from shoal.sim.render.video import make_video
 from shoal.tasks.registry import TaskSpec
 
 EVALUATION_SEED = 1_000_000_007
@@ -39,15 +43,17 @@ equal checkpoints is the one to which these episodes are kindest, and must be re
 
 
 @contextmanager
-def open_policy(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> Iterator[tuple[VecEnv, Policy]]:
-    """Build `config.episodes` environments and a policy on `device`, the process's default during the body.
+def open_policy(
+    config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, num_envs: int
+) -> Iterator[tuple[VecEnv, Policy]]:
+    """Build environments and a policy on `device`, the process's default during the body.
 
-    Steps in the body must compute no gradients. An untrained agent has no checkpoint `model`.
+    Steps in the body must compute no gradients. An untrained policy has no checkpoint `model`.
     """
     with isolated(device):
-        env = build_env(config, spec, device, num_envs=config.episodes, seed=config.seed)
+        env = build_vec_env(spec, config.env, num_envs=num_envs, device=device, seed=config.seed)
         if model is None:
-            spread = float(config.agent_kind == "random")
+            spread = float(config.checkpoint == "random")
             yield env, UntrainedPolicy((env.num_envs, env.num_actions), env.device, spread=spread)
         else:
             policy = TrainedPolicy(env, config, env.device)
@@ -55,43 +61,38 @@ def open_policy(config: PlayConfig, spec: TaskSpec, model: Path | None, device: 
             yield env, policy
 
 
-def build_env(config: PlayConfig | ExportConfig, spec: TaskSpec, device: str, *, num_envs: int, seed: int) -> VecEnv:
-    """Build environments as in training, inside `isolated(device)`."""
-    torch.manual_seed(seed)
-    return build_vec_env(spec, config.env, num_envs=num_envs, device=device, seed=seed, beat=Heartbeat())
-
-
 def play_episodes(config: PlayConfig, spec: TaskSpec, model: Path | None, device: str) -> list[Episode]:
-    """Run one episode in each of `config.episodes` environments, and film the first one with `--video`.
+    """Run `config.episodes` episodes, or 10, each in an environment of its own; `--video-path` records the first one.
 
     Only the first episode of each environment counts, so that the mean has no bias towards short episodes.
 
     Raises:
-        ShoalError: The task has no scene to film, or the film could not be made.
+        ShoalError: The task has no scene to draw, or the video could not be made.
     """
-    with open_policy(config, spec, model, device) as (env, policy):
+    with open_policy(config, spec, model, device, num_envs=config.episodes or EPISODES) as (env, policy):
+        capabilities_of(env).take_warnings()
         if config.video_path is None:
             return first_episodes(env, policy)
-        reel = Reel(
+        recorder = Recorder(
             capabilities_of(env).picture(), config.video_length or int(env.max_episode_length), config.video_size
         )
-        episodes = first_episodes(env, policy, reel)
-        make_film(reel.cut(), Path(config.video_path), choose_gl(device, os.environ))
+        episodes = first_episodes(env, policy, recorder)
+        make_video(recorder.cut(), Path(config.video_path), choose_gl(device, os.environ))
         return episodes
 
 
 def first_episodes(
-    env: VecEnv, policy: Policy, reel: Reel | None = None, *, on_step: Callable[[], None] = lambda: None
+    env: VecEnv, policy: Policy, recorder: Recorder | None = None, *, on_step: Callable[[], None] = lambda: None
 ) -> list[Episode]:
-    """Run the first episode in each environment, film the first one on `reel`, and call `on_step` after each step."""
+    """Run the first episode in each environment, with `recorder` on the first one; call `on_step` after each step."""
     episodes: dict[int, Episode] = {}
 
     def watch(_: object) -> None:
-        if reel is not None and not reel.is_full:
-            reel.take()
+        if recorder is not None and not recorder.is_full:
+            recorder.take()
         on_step()
 
-    least_steps = len(reel) if reel is not None else 0
+    least_steps = len(recorder) if recorder is not None else 0
     run_episodes(env, policy, env.num_envs, episodes.__setitem__, least_steps=least_steps, on_step=watch)
     return [episodes[row] for row in range(env.num_envs)]
 
@@ -101,30 +102,84 @@ def evaluate_learner(learner: Learner, env: VecEnv, world: World, *, num_envs: i
 
     It runs on rank 0, while the other ranks wait in their next collective, in environments of its own, whose episodes
     begin alike each time. Each step marks the heartbeat of `world`. The training has `num_envs` environments, of which
-    the learner remembers something.
-
-    Returns:
-        Means over all episodes, and the time that it took [s].
+    the learner remembers something. Returns means over all episodes.
     """
-    started, phase = time.perf_counter(), world.beat.enter("evaluate")
-    random_states = random_state(world.device)
-    # Recurrent networks keep the memory of their running episodes in the policy itself.
-    memory = {name: row.clone() for name, row in learner.env_rows().items()}
-    policy = learner.policy()
-    policy.reset()
-    capabilities_of(env).restart(EVALUATION_SEED)
-    episodes = first_episodes(env, policy, on_step=world.beat.mark)
-    successes = [each["success"] for each in episodes if each["success"] is not None]
-    policy.reset()
-    learner.put_env_rows(memory, num_envs)
-    set_random_state(world.device, random_states)
+    phase = world.beat.enter("evaluate")
+    with kept_random_state(world.device):
+        # Recurrent networks keep the memory of their running episodes in the policy itself.
+        memory = {name: row.clone() for name, row in learner.env_rows().items()}
+        policy = learner.policy()
+        policy.reset()
+        _restart(env)
+        episodes = first_episodes(env, policy, on_step=world.beat.mark)
+        policy.reset()
+        learner.put_env_rows(memory, num_envs)
     world.beat.enter(phase)
+    return _means(episodes)
+
+
+def _restart(env: VecEnv) -> None:
+    environments = capabilities_of(env)
+    environments.restart(EVALUATION_SEED)
+    environments.take_warnings()
+
+
+def _means(episodes: Sequence[Episode]) -> Row:
+    successes = [each["success"] for each in episodes if each["success"] is not None]
     return {
         EVALUATION_RETURN: fmean(each["return"] for each in episodes),
         "Eval/length": fmean(each["length"] for each in episodes),
         **({"Eval/success": fmean(successes)} if successes else {}),
-        "Perf/evaluation_time": time.perf_counter() - started,
     }
+
+
+def evaluator_of(
+    learner: Learner, env: VecEnv, world: World, *, num_envs: int
+) -> Callable[[], Row | RunningEvaluation]:
+    """Return what evaluates a learner between two iterations as `evaluate_learner` does: on a GPU beside the training.
+
+    Not beside it run what may draw random numbers of the training's, or change what all threads share: Python code of
+    a task's author in each step, and networks other than rsl_rl's. It must be called before the training begins.
+    """
+    if world.device != "cpu" and isinstance(env, WarpVecEnv) and env.steps_in_any_thread:
+        with kept_random_state(world.device):
+            policy = learner.policy()
+        if type(policy) in {MLPModel, CNNModel, RNNModel}:
+            return _background_evaluator(learner, env, world)
+    return partial(evaluate_learner, learner, env, world, num_envs=num_envs)
+
+
+def _background_evaluator(learner: Learner, env: WarpVecEnv, world: World) -> Callable[[], RunningEvaluation]:
+    """Return what evaluates copies of the policy in a thread and on a CUDA stream of their own.
+
+    It begins to evaluate the present policy. The evaluation before must have ended.
+    """
+    policy: Any = copy.deepcopy(learner.policy())
+    stream = torch.cuda.Stream(world.device)
+
+    def begin() -> RunningEvaluation:
+        phase = world.beat.enter("evaluate")
+        with kept_random_state(world.device):
+            _restart(env)
+        learned: Any = learner.policy()
+        for copied, tensor in zip(policy.state_dict().values(), learned.state_dict().values(), strict=True):
+            copied.copy_(tensor)
+        policy.reset()
+        stream.wait_stream(torch.cuda.current_stream(world.device))
+        with torch.cuda.stream(stream), torch_stream(env.task.device):
+            pass  # Warp gets to know the stream here: its list of streams is not for two threads.
+        world.beat.enter(phase)
+        return RunningEvaluation(evaluate)
+
+    def evaluate(on_step: Callable[[], None]) -> Row:
+        # In the thread. All tensors that it makes are of its stream.
+        with torch.cuda.device(world.device), torch.cuda.stream(stream):
+            try:
+                return _means(first_episodes(env, policy, on_step=on_step))
+            finally:
+                stream.synchronize()  # If it was cancelled, steps are still queued.
+
+    return begin
 
 
 class TrainedPolicy:

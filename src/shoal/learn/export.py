@@ -22,9 +22,10 @@ from torch import nn
 from shoal import __version__
 from shoal.config import ExportConfig
 from shoal.envs.capabilities import capabilities_of
-from shoal.errors import ShoalError, UsageError
+from shoal.envs.vec_env import build_vec_env
+from shoal.errors import ShoalError, UsageError, refusing_os_errors
 from shoal.files import Folder, folder_of
-from shoal.learn.evaluation import TrainedPolicy, build_env
+from shoal.learn.evaluation import TrainedPolicy
 from shoal.learn.learner import Learner
 from shoal.sim.isolation import isolated
 from shoal.tasks.registry import TaskSpec
@@ -58,7 +59,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         ShoalError: The checkpoint cannot be read, or its policy cannot be exported.
     """
     with isolated("cpu"):
-        env = build_env(config, spec, "cpu", num_envs=1, seed=0)
+        env = build_vec_env(spec, config.env, num_envs=1, device="cpu", seed=0)
         trained = TrainedPolicy(env, config, "cpu")
         iteration = trained.load(model)
         return exportable_policy(trained.learner, env, name=spec.name, checkpoint=checkpoint, iteration=iteration)
@@ -89,9 +90,8 @@ def exportable_policy(learner: Learner, env: VecEnv, *, name: str, checkpoint: s
         "observation_groups": list(policy.obs_groups),
         "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],
     }
-    metadata = (
-        base | _for_groups(capabilities_of(env).deployment(), policy.obs_groups) | base
-    )  # A task cannot replace these.
+    of_task = _for_groups(capabilities_of(env).deployment(), policy.obs_groups)
+    metadata = base | of_task | base  # A task cannot replace these.
     return ExportablePolicy(network, {key: _to_string(key, value, name) for key, value in metadata.items()})
 
 
@@ -157,15 +157,11 @@ def write_policy(policy: ExportablePolicy, onnx_file: Path, folder: Folder | Non
     with _quiet():
         onnx_bytes, program_bytes = _in_both_formats(policy)
     for file, data in ((onnx_file, onnx_bytes), (program_file, program_bytes)):
-        try:
+        remedy = "make room, or pass another --out"
+        with refusing_os_errors(f"The policy could not be written to {file}", remedy, ShoalError):
             into = folder or folder_of(file)
             into.make(file.parent)
             into.write(file, data)
-        except OSError as error:
-            raise ShoalError(
-                f"The policy could not be written to {file} ({error.strerror or error}): make room, or pass another "
-                "--out."
-            ) from error
     return onnx_file, program_file
 
 
@@ -199,8 +195,7 @@ def _quiet() -> Iterator[None]:
     before = exporter.level
     exporter.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         exporter.setLevel(before)

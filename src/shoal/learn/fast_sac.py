@@ -9,27 +9,31 @@ averaged.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.modules import EmpiricalNormalization
-from rsl_rl.utils import reduce_gradients_in_buckets
 from torch import nn
 from torch.distributions.transforms import TanhTransform
 
 from shoal.config.fast_sac import FastSacConfig
+from shoal.learn.gradients import FlatGradients
+from shoal.learn.graphs import GraphChain
 from shoal.learn.groups import World
 from shoal.learn.inference import FlatObservations
 from shoal.learn.learner import Policy, TorchLearner
+from shoal.learn.normalisers import update_normalisers
 from shoal.learn.replay import Batch, Replay
-from shoal.learn.training_env import TrainingEnv, endings
+from shoal.learn.returns import discounted_sums
+from shoal.learn.training_env import TrainingEnv
 
 _LOG_STD_RANGE = (-5.0, 0.0)
 """Logarithm of the standard deviation before tanh, of which FastSAC's actor cannot leave the range."""
 _BETAS = (0.9, 0.95)
 """Of the optimizers, FastSAC's."""
-_BUCKET_MB = 25
+_LOSSES = ("critic", "actor", "entropy")
 
 
 class FastSacLearner(TorchLearner):
@@ -42,7 +46,7 @@ class FastSacLearner(TorchLearner):
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         self._inputs = FlatObservations(env, config, "actor", "critic")
         sizes = self._inputs.sizes
-        self._num_actions, device = env.num_actions, world.device
+        self._num_envs, self._num_actions, device = env.num_envs, env.num_actions, world.device
         self.actor = _Actor(sizes["actor"], env.num_actions, config).to(device)
         self.critics = _Critics(sizes["critic"], env.num_actions, config).to(device)
         self.targets = _Critics(sizes["critic"], env.num_actions, config).to(device).requires_grad_(requires_grad=False)
@@ -60,13 +64,36 @@ class FastSacLearner(TorchLearner):
             )
             for name, module in {"actor": self.actor, "critics": self.critics, "temperature": self.temperature}.items()
         }
-        self._optimizers["critics"].register_step_post_hook(lambda *_: world.beat.mark())
-        self._replay = Replay(config.replay_steps)
-        self._num_envs = env.num_envs
+        self._critic_gradients = FlatGradients(self.critics.parameters())
+        self._actor_gradients = FlatGradients([*self.actor.parameters(), *self.temperature.parameters()])
+        self._replay: Any = None  # Before the first step: play and export need none.
+        self._actions = torch.zeros(env.num_envs, env.num_actions, device=device)
+        self._rows = torch.zeros(max(1, config.batch_size // world.size), dtype=torch.int64, device=device)
+        """Of the replay buffer, with which the transitions of the present batch begin."""
+        self._sums = torch.zeros(len(_LOSSES), dtype=torch.float64, device=device)  # Of losses in an iteration.
         self._discounted = torch.zeros(env.num_envs, device=device)
         """Discounted sum of each environment's rewards, for the scale."""
         self.updates = 0
         """Updates of the critics so far; 0 means that the networks know nothing, and actions are random."""
+        self._make_graphs()
+
+    def _make_graphs(self) -> None:
+        """Begin with new graphs: optimizers or replay buffer may have other tensors."""
+        for optimizer in self._optimizers.values():
+            for group in optimizer.param_groups:
+                group["capturable"] = self._sums.is_cuda
+            # torch warns of steps that are not captured, such as the first ones.
+            vars(optimizer)["_warned_capturable_if_run_uncaptured"] = True
+        size = self.world.size
+        average_critics = partial(self._critic_gradients.average, size)
+        average_actor = partial(self._actor_gradients.average, size)
+        averages = [average_critics, None, average_actor] if self.world.is_distributed else []
+        critics = [self._compute_critic_gradients, self._descend_critics]
+        actor = [self._compute_actor_gradients, self._descend_actor]
+        graph = partial(GraphChain, device=self.world.device, captures=self.config.cuda_graphs)
+        self._act_graph = graph([self._act], [], name="A step of the policy")
+        self._critic_graph = graph(critics, averages[:1], name="An update of the critics")
+        self._both_graph = graph([*critics, *actor], averages, name="An update of critics and actor")
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -83,93 +110,107 @@ class FastSacLearner(TorchLearner):
         """Step all environments, and update from the replay buffer."""
         for module in self.modules.values():
             module.train()  # Normalisers learn.
+        observations = self._inputs.select(env.observations)
+        if self._replay is None:
+            self._replay = Replay(
+                observations,
+                self._num_actions,
+                capacity=self.config.replay_steps,
+                steps_per_iteration=self.steps_per_iteration,
+                max_episode_length=int(env.max_episode_length),
+                captures=self.config.cuda_graphs,
+            )
+        replay: Replay = self._replay
         with torch.inference_mode():
-            first = self._replay.steps
+            replay.begin(observations)
             for _ in range(self.steps_per_iteration):
-                self._step(env)
-            new = self._replay.since(first)
+                if self.updates:
+                    self._act_graph()
+                else:
+                    self._actions.uniform_(-1, 1)
+                replay.add(self._actions, *env.step(self._actions * self.config.action_limit))
+            seen, new = replay.newest(self.steps_per_iteration)
         env.end_rollout()
-        self.actor.normaliser.update(new["actor"].flatten(0, 1))
-        self.critics.normaliser.update(new["critic"].flatten(0, 1))
-        self._update_scale(new["rewards"], new["ended"])
-        if self._replay.steps < self.config.warmup_steps:
-            return {}
-        return self._update()
+        self._learn_scales(self._inputs(seen), new["rewards"], new["ended"])
+        numbers = self._update() if replay.steps >= self.config.warmup_steps else [0, 0, 0]
+        *sums, finals_in_use = torch.cat([self._sums, replay.finals_in_use.view(1)]).tolist()
+        if replay.reserve(int(finals_in_use)):
+            self._make_graphs()
+        return {name: total / number for name, total, number in zip(_LOSSES, sums, numbers, strict=True) if number}
 
-    def _step(self, env: TrainingEnv) -> None:
-        """Step all environments once, and store the transition."""
-        before = self._inputs(env.observations)
-        if self.updates:
-            actions, _ = self.actor.sample(before["actor"])
-        else:
-            actions = torch.empty(self._num_envs, self._num_actions, device=env.device).uniform_(-1, 1)
-        observations, rewards, dones, extras = env.step(actions * self.config.action_limit)
-        # An episode that was cut off goes on beyond its last observation; one that failed does not.
-        ended, cut = endings(dones, extras)
-        transition = {**before, "actions": actions, "rewards": rewards, "ended": ended, "terminated": ended & ~cut}
-        after = self._inputs.after_step(observations, cut, extras)
-        self._replay.add({**transition, **{f"next_{name}": rows for name, rows in after.items()}})
+    def _act(self) -> None:
+        actions, _ = self.actor.sample(self._inputs(self._replay.observations)["actor"])
+        self._actions.copy_(actions)
 
-    def _update_scale(self, rewards: torch.Tensor, ended: torch.Tensor) -> None:
-        """Update the scale of rewards from the discounted sums of new steps, pooled over ranks."""
-        sums = torch.empty_like(rewards)
-        for step in range(len(rewards)):
-            self._discounted = self._discounted * self.config.gamma + rewards[step]
-            sums[step] = self._discounted
-            self._discounted = torch.where(ended[step], 0.0, self._discounted)
-        self.scale.update(sums.view(-1, 1), self.world)
+    def _learn_scales(self, seen: Mapping[str, torch.Tensor], rewards: torch.Tensor, ended: torch.Tensor) -> None:
+        """Let normalisers and the scale of rewards learn from new steps, pooled over ranks."""
+        begins = torch.cat([ended.new_zeros(2, self._num_envs), ended[:-1]])  # The step before ended an episode.
+        values = torch.cat([self._discounted.unsqueeze(0), rewards])
+        # Backwards in time: each sum goes on with that of the step before.
+        sums = discounted_sums(values.flip(0), self.config.gamma * ~begins.flip(0)).flip(0)[1:]
+        self._discounted.copy_(torch.where(ended[-1], 0.0, sums[-1]))
+        inputs = {name: rows.flatten(0, 1) for name, rows in seen.items()}
+        networks = [(self.actor.normaliser, inputs["actor"]), (self.critics.normaliser, inputs["critic"])]
+        self.scale.update(sums.view(-1, 1), self.world, *networks)
 
-    def _update(self) -> dict[str, float]:
-        """Take all updates of an iteration; return mean losses of this rank."""
+    def _update(self) -> list[int]:
+        """Take all updates of an iteration; return how many of each loss are summed up."""
         config = self.config
-        totals: dict[str, list[torch.Tensor]] = {}
-        size = max(1, config.batch_size // self.world.size)
-        for _ in range(config.num_steps_per_env * config.updates_per_step):
-            batch = self._replay.sample(size, config.num_step_returns, config.gamma)
-            losses = {"critic": self._update_critics(batch)}
-            if self.updates % config.policy_delay == 0:
-                losses |= self._update_actor(batch)
-            self.targets.follow(self.critics, config.tau)
+        self._sums.zero_()
+        number, actor_updates = config.num_steps_per_env * config.updates_per_step, 0
+        for rows in self._replay.draw(number, len(self._rows), config.num_step_returns):
+            self._rows.copy_(rows)
+            updates_actor = self.updates % config.policy_delay == 0
+            (self._both_graph if updates_actor else self._critic_graph)()
+            actor_updates += updates_actor
             self.updates += 1
-            for name, loss in losses.items():
-                totals.setdefault(name, []).append(loss)
-        return {name: float(torch.stack(values).mean()) for name, values in totals.items()}
+            self.world.beat.mark()  # An iteration's updates take longer than a hang may.
+        return [number, actor_updates, actor_updates]
 
-    def _update_critics(self, batch: Batch) -> torch.Tensor:
-        """Take one step of the critics towards the target distribution; return their cross-entropy."""
+    def _compute_critic_gradients(self) -> None:
+        batch = self._replay.batch(self._rows, self.config.num_step_returns, self.config.gamma)
+        loss = self._critic_loss(batch)
+        self._critic_gradients.compute(loss)
+        self._sums[0] += loss.detach()
+
+    def _critic_loss(self, batch: Batch) -> torch.Tensor:
+        """Return the cross-entropy of both critics with the target distribution."""
+        observations, following = self._inputs(batch.observations), self._inputs(batch.following)
         with torch.no_grad():
-            actions, log_probs = self.actor.sample(batch.next_actor)
+            actions, log_probs = self.actor.sample(following["actor"])
             # The mixture of both critics, whose mean is the mean of theirs.
-            mixture = self.targets(batch.next_critic, actions).softmax(dim=-1).mean(dim=0)
+            mixture = self.targets(following["critic"], actions).softmax(dim=-1).mean(dim=0)
             discounts = (batch.discounts * ~batch.terminated).unsqueeze(1)
             atoms = self.targets.atoms - self.temperature() * log_probs.unsqueeze(1)
             target = self.targets.projected(mixture, self.scale(batch.rewards).unsqueeze(1) + discounts * atoms)
-        logits = self.critics(batch.critic, batch.actions)
-        loss = -(target * logits.log_softmax(dim=-1)).sum(dim=-1).mean(dim=1).sum()
-        self._descend(loss, ["critics"])
-        return loss.detach()
+        logits = self.critics(observations["critic"], batch.actions)
+        return -(target * logits.log_softmax(dim=-1)).sum(dim=-1).mean(dim=1).sum()
 
-    def _update_actor(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Take one step of actor and temperature; return their losses, and the entropy."""
-        actions, log_probs = self.actor.sample(batch.actor)
-        values = self.critics.values(self.critics(batch.critic, actions)).mean(dim=0)
+    def _descend_critics(self) -> None:
+        """Take one step of the critics, which their targets follow."""
+        self._critic_gradients.clip(self.config.max_grad_norm)
+        self._optimizers["critics"].step()
+        self.targets.follow(self.critics, self.config.tau)
+
+    def _compute_actor_gradients(self) -> None:
+        actor_loss, temperature_loss, entropy = self._actor_losses(self._replay.observations_of(self._rows))
+        self._actor_gradients.compute(actor_loss + temperature_loss)
+        self._sums[1:] += torch.stack([actor_loss.detach(), entropy])
+
+    def _actor_losses(self, observations: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the losses of actor and temperature, and the entropy."""
+        inputs = self._inputs(observations)
+        actions, log_probs = self.actor.sample(inputs["actor"])
+        values = self.critics.values(self.critics(inputs["critic"], actions)).mean(dim=0)
         actor_loss = (self.temperature().detach() * log_probs - values).mean()
         entropy = -log_probs.detach().mean()
-        temperature_loss = self.temperature() * (entropy - self.config.target_entropy * self._num_actions)
-        self._descend(actor_loss + temperature_loss, ["actor", "temperature"])
-        return {"actor": actor_loss.detach(), "entropy": entropy}
+        return actor_loss, self.temperature() * (entropy - self.config.target_entropy * self._num_actions), entropy
 
-    def _descend(self, loss: torch.Tensor, names: Sequence[str]) -> None:
-        """Take one step of the named optimizers, with gradients averaged over ranks."""
-        optimizers = [self._optimizers[name] for name in names]
-        weights = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
-        for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-            weight.grad = gradient
-        if self.world.is_distributed:
-            reduce_gradients_in_buckets(weights, self.world.size, _BUCKET_MB)
-        torch.nn.utils.clip_grad_norm_(weights, self.config.max_grad_norm)
-        for optimizer in optimizers:
-            optimizer.step()
+    def _descend_actor(self) -> None:
+        """Take one step of actor and temperature."""
+        self._actor_gradients.clip(self.config.max_grad_norm)
+        self._optimizers["actor"].step()
+        self._optimizers["temperature"].step()
 
     def policy(self) -> Policy:
         """Return the actor without noise."""
@@ -183,6 +224,7 @@ class FastSacLearner(TorchLearner):
         """Restore networks, and unless `weights_only` optimizers. The replay buffer is filled anew."""
         super().restore(state, weights_only=weights_only)
         self.updates = int(state.get("updates", 0))
+        self._make_graphs()
 
     def env_rows(self) -> dict[str, torch.Tensor]:
         """Return the discounted sums of rewards."""
@@ -196,8 +238,8 @@ class FastSacLearner(TorchLearner):
 
     def metrics(self) -> dict[str, float]:
         """Return learning rate, temperature and the scale of rewards."""
-        rate, temperature = self.config.learning_rate, float(self.temperature().detach())
-        scale = 1 / float(self.scale.divisor)
+        temperature, divisor = torch.cat([self.temperature().detach().view(1), self.scale.divisor]).tolist()
+        rate, scale = self.config.learning_rate, 1 / divisor
         return {"Loss/learning_rate": rate, "Policy/temperature": temperature, "Policy/reward_scale": scale}
 
 
@@ -300,10 +342,10 @@ class _RewardScale(nn.Module):
         self.largest: torch.Tensor
         self.max_return = config.max_return
 
-    def update(self, returns: torch.Tensor, world: World) -> None:
-        """Add discounted returns of this rank. Shape (num, 1)."""
-        self.returns.update(returns)
-        self.largest = torch.maximum(self.largest, world.max_(returns.abs().amax(dim=0)))
+    def update(self, returns: torch.Tensor, world: World, *beside: tuple[EmpiricalNormalization, torch.Tensor]) -> None:
+        """Add discounted returns of this rank, of shape (num, 1); normalisers `beside` learn in the same collective."""
+        update_normalisers([(self.returns, returns), *beside])
+        torch.maximum(self.largest, world.max_(returns.abs().amax(dim=0)), out=self.largest)
 
     @property
     def divisor(self) -> torch.Tensor:

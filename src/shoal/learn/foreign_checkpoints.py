@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, UsageError, refusing_os_errors
 from shoal.files import folder_of
 from shoal.reading import read_tensors
 
@@ -100,8 +100,7 @@ def load_foreign_checkpoint(file: Path, *, trust: bool) -> object:
 
 
 def _load(file: Path, *, weights_only: bool) -> object:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, about files that `torch.save` has not written.
+    with warnings.catch_warnings(action="ignore"):  # torch's, about files that `torch.save` has not written.
         return read_tensors(file, weights_only=weights_only)
 
 
@@ -194,11 +193,8 @@ def write_plain_checkpoint(state: dict[str, Any], file: Path) -> list[str]:
     dropped: list[str] = []
     buffer = io.BytesIO()
     torch.save({"iter": 0, "infos": None} | _plain(state, "", dropped), buffer)
-    try:
+    with refusing_os_errors(f"{file} could not be written", "make room, or pass another --output", ShoalError):
         folder_of(file).write(file, buffer.getbuffer())
-    except OSError as error:
-        message = f"{file} could not be written ({error.strerror or error}): make room, or pass another --output."
-        raise ShoalError(message) from error
     return dropped
 
 

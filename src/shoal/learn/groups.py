@@ -58,7 +58,7 @@ class World:
     local_size: int | None = None
     """Ranks on this machine; None where that is unknown."""
     network: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
-    """On several machines: variables that name the network interface for gloo and NCCL."""
+    """On several nodes: variables that name the network interface for gloo and NCCL."""
     beat: Heartbeat = field(default_factory=Heartbeat, compare=False, repr=False)
     """Heartbeat of this rank."""
     collective_timer: CollectiveTimer = field(default_factory=CollectiveTimer, compare=False, repr=False)
@@ -156,7 +156,7 @@ def process_group(
     logger.debug("Opening the %s process group.", backend)
     if world.is_on_one_machine:
         # For the rest of the process, so that further groups listen on loopback too. It replaces a user's value, which
-        # is meant for runs on several machines.
+        # is meant for runs on several nodes.
         os.environ.update(ON_ONE_MACHINE)
     os.environ.update(world.network)
     phase = world.beat.enter("collective")

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.models import MLPModel
-from rsl_rl.utils import reduce_gradients_in_buckets, resolve_class
+from rsl_rl.utils import resolve_class
 from tensordict import TensorDict
 
 from shoal.config.grpo import GrpoConfig
 from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
+from shoal.learn.gradients import FlatGradients
 from shoal.learn.groups import World
 from shoal.learn.inference import observation_sets
 from shoal.learn.learner import Policy, TorchLearner
-from shoal.learn.replay import Replay
+from shoal.learn.returns import discounted_sums
 from shoal.learn.training_env import TrainingEnv
 
 _EPSILON = 1e-6
 """Added to the deviation of a group's returns: a group that agrees teaches nothing."""
-_BUCKET_MB = 25
 
 
 class GrpoLearner(TorchLearner):
@@ -52,8 +52,9 @@ class GrpoLearner(TorchLearner):
         """Whether nothing was learned yet: then the reference is the present policy."""
         self.optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.learning_rate)
         self.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-        self._rollout = Replay(self.steps_per_iteration)
-        """Experience of one iteration."""
+        self._gradients = FlatGradients(self.actor.parameters())
+        self._rollout: TensorDict | None = None
+        """Experience of one iteration, of shape (num_steps, num_envs); None before the first."""
 
     @property
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -73,15 +74,19 @@ class GrpoLearner(TorchLearner):
         self.actor.train()
         with torch.inference_mode():
             env.begin_episodes(self.config.group_size)
-            for _ in range(self.steps_per_iteration):
+            for number in range(self.steps_per_iteration):
                 observations = env.observations.select(*self.actor.obs_groups)
                 actions = self.actor(observations, stochastic_output=True)
                 log_probs = self.actor.get_output_log_prob(actions)
                 _, rewards, dones, _ = env.step(actions)
                 new = {"actions": actions, "log_probs": log_probs, "rewards": rewards, "ended": dones != 0}
-                self._rollout.add({"observations": observations, **new})
+                step = TensorDict({"observations": observations, **new}, batch_size=rewards.shape)
+                if self._rollout is None:
+                    with torch.inference_mode(mode=False):
+                        self._rollout = step.expand(self.steps_per_iteration, *step.shape).clone()
+                self._rollout[number].update_(step)
         env.end_rollout()
-        return self._update(self._rollout.data)
+        return self._update(self._rollout)
 
     def _update(self, rollout: TensorDict) -> dict[str, float]:
         """Take all optimizer steps of an iteration; return mean losses of this rank."""
@@ -99,12 +104,13 @@ class GrpoLearner(TorchLearner):
             order = torch.randperm(len(weights), device=weights.device)
             for batch in order[: size * config.num_mini_batches].view(config.num_mini_batches, size):
                 losses = self._losses(samples[batch], advantages[batch], weights[batch])
-                self.optimizer.zero_grad()
                 loss = losses["surrogate"] - config.entropy_coef * losses["entropy"]
-                (loss + config.kl_coef * losses["reference_kl"] if "reference_kl" in losses else loss).backward()
+                if "reference_kl" in losses:
+                    loss = loss + config.kl_coef * losses["reference_kl"]
+                self._gradients.compute(loss)
                 if self.world.is_distributed:
-                    reduce_gradients_in_buckets(self.actor.parameters(), self.world.size, _BUCKET_MB)
-                torch.nn.utils.clip_grad_norm_(self.actor.parameters(), config.max_grad_norm)
+                    self._gradients.average(self.world.size)
+                self._gradients.clip(config.max_grad_norm)
                 self.optimizer.step()
                 for name, value in losses.items():
                     totals[name] = totals.get(name, 0) + value.detach()
@@ -165,9 +171,7 @@ def group_advantages(rewards: torch.Tensor, is_running: torch.Tensor, gamma: flo
     Returns:
         Shape (num_steps, num_envs); 0 where a step does not count.
     """
-    returns = torch.where(is_running, rewards, 0.0)
-    for step in reversed(range(len(rewards) - 1)):
-        returns[step] += gamma * returns[step + 1]
+    returns = discounted_sums(torch.where(is_running, rewards, 0.0), torch.full_like(rewards, gamma))
     members = returns.view(len(returns), -1, group_size)
     counts = is_running.view_as(members)
     number = counts.sum(dim=2, keepdim=True).clamp(min=1)

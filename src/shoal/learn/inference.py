@@ -76,6 +76,10 @@ class FlatObservations:
         """Return the input of each set. Shapes (num_envs, columns)."""
         return {name: concatenated(observations, groups) for name, groups in self._groups.items()}
 
+    def select(self, observations: Mapping[str, torch.Tensor] | TensorDict) -> dict[str, torch.Tensor]:
+        """Return the groups of all sets."""
+        return {name: observations[name] for groups in self._groups.values() for name in groups}
+
     def after_step(
         self, observations: TensorDict, cut: torch.Tensor, extras: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:

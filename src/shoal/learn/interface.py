@@ -9,8 +9,7 @@ from shoal.config import TrainConfig
 from shoal.envs.capabilities import capabilities_of
 from shoal.errors import UsageError
 from shoal.plan.checkpoints import Checkpoint
-from shoal.plan.resume import new_run_words
-from shoal.plan.spec import Start
+from shoal.plan.resume import Start, new_run_words
 
 
 def interface_of(env: VecEnv) -> dict[str, int]:

@@ -9,25 +9,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from rsl_rl.env import VecEnv
 
+from shoal.config import ExportConfig, PlayConfig, TrainConfig
+from shoal.config.learners import resolve_learner
 from shoal.errors import TrainingFailedError, UsageError
-from shoal.learn.episodes import Actor
+from shoal.learn.episodes import Policy
+from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
+from shoal.user_code import load
 
 logger = logging.getLogger(__name__)
-
-
-class Policy(Actor, Protocol):
-    """Maps observations to actions, as rsl_rl's models do."""
-
-    def reset(self, dones: torch.Tensor | None = None) -> None:
-        """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
-        ...
 
 
 class Learner(ABC):
@@ -144,6 +141,19 @@ class TorchLearner(Learner):
             groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
             weights = [weight for group in groups for weight in group["params"]]
             refuse_non_finite_update(weights, losses, iteration=iteration, flag=self.learning_rate_flag)
+
+
+def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, world: World) -> Learner:
+    """Return the learner that a configuration names, with new weights drawn from torch's random state.
+
+    Its library is imported only then.
+
+    Raises:
+        UsageError: A package that it needs is not installed.
+    """
+    spec = resolve_learner(config.learner)
+    spec.require()
+    return load(spec.builder)(env, config.agent, world)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from shoal.learn.health import refuse_many_diverged
 from shoal.learn.learner import Learner, does_not_fit, refuse_other_moments
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
+from shoal.learn.running_evaluation import RunningEvaluation
 from shoal.learn.state import collect_rows, random_state
 from shoal.learn.statistics import EVALUATION_RETURN, WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
@@ -61,6 +62,8 @@ class TrainingLoop:
         self.totals = Totals()
         self.num_resumed = 0
         """Number of environments that continue an episode of a checkpoint: the first ones of this rank."""
+        self.evaluation: RunningEvaluation | None = None
+        """An evaluation of an earlier iteration that no row has yet."""
         self.stragglers = Stragglers()
         self._warned: set[str] = set()  # Kinds of warnings that were logged.
         terms, terminations = self.capabilities.episode_terms, self.capabilities.terminations
@@ -84,7 +87,7 @@ class TrainingLoop:
         stop_requests: Callable[[], Mapping[str, bool]],
         on_step: Callable[[int], None] | None = None,
         dump_diverged: Callable[[int], str | None] | None = None,
-        evaluate: Callable[[], Row] | None = None,
+        evaluate: Callable[[], Row | RunningEvaluation] | None = None,
     ) -> str | None:
         """Train until `config.max_iterations` are done, or until any rank has a stop request.
 
@@ -97,7 +100,8 @@ class TrainingLoop:
             dump_diverged: Called with the iteration, counted from 1, when its rollout is not finite on this rank.
                 Writes the history of diverged environments, and returns how to replay it; None if there is none.
             evaluate: Called on rank 0 every `config.eval_interval` iterations and after the last one. Returns metrics
-                of the policy, which rank 0's row then has, too.
+                of the policy, which rank 0's row then has, too, or an evaluation that goes on beside the training:
+                see `_take_evaluation`.
 
         Returns:
             The name of the request that ended training early, or None.
@@ -129,7 +133,7 @@ class TrainingLoop:
             self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
             # Within the iteration's time, and not after a signal, which does not leave much time.
-            evaluated = evaluate() if evaluate is not None and stop is None and self._is_evaluated else {}
+            evaluated = {} if evaluate is None else self._take_evaluation(evaluate, stop_requests, stopped=bool(stop))
             took = (now := time.perf_counter()) - counted
             counted = now
             self.totals.steps += self.samples_per_iteration
@@ -148,11 +152,41 @@ class TrainingLoop:
         # A finished run was not ended early, even if a request came in its last iteration.
         return stop if self.iteration < self.config.max_iterations else None
 
-    @property
-    def _is_evaluated(self) -> bool:
-        """Whether this iteration is evaluated."""
+    def _is_evaluated(self, iteration: int) -> bool:
+        """Whether an iteration is evaluated."""
         every = self.config.eval_interval
-        return bool(every) and (self.iteration % every == 0 or self.iteration == self.config.max_iterations)
+        return bool(every) and (iteration % every == 0 or iteration == self.config.max_iterations)
+
+    def _take_evaluation(
+        self,
+        evaluate: Callable[[], Row | RunningEvaluation],
+        stop_requests: Callable[[], Mapping[str, bool]],
+        *,
+        stopped: bool,
+    ) -> Row:
+        """Begin an evaluation if it is due, and return the metrics of one that has ended.
+
+        An evaluation beside the training ends at the latest in the last iteration before the next one, which waits for
+        it, as does the last of all: each has a row. A stop cancels it.
+        """
+        started, due = time.perf_counter(), not stopped and self._is_evaluated(self.iteration)
+        row: Row = {}
+        if due:
+            begun = evaluate()
+            if isinstance(begun, RunningEvaluation):
+                self.evaluation, self._evaluated = begun, self.iteration
+            else:
+                row = {**begun, "Eval/iteration": float(self.iteration)}
+        if self.evaluation is not None:
+            last = self.iteration == self.config.max_iterations
+            if stopped:
+                self.evaluation.cancel()
+            elif last or self._is_evaluated(self.iteration + 1):
+                self.evaluation.wait(self.world.beat, lambda: not last and any(stop_requests().values()))
+            if self.evaluation.is_done:
+                metrics, self.evaluation = self.evaluation.metrics(), None
+                row = metrics and {**metrics, "Eval/iteration": float(self._evaluated)}
+        return {**row, "Perf/evaluation_time": time.perf_counter() - started} if due or row else {}
 
     def _take_warnings(self) -> tuple[int, str | None]:
         """Log each kind of warning of this rank's simulation once.
@@ -167,9 +201,9 @@ class TrainingLoop:
         return diverged, warnings.get(BAD_REWARD)
 
     def _refuse_many_diverged(self, counts: Mapping[str, int], bad_reward: str | None) -> None:
-        """Stop all ranks when more environments have diverged than `lost_limit` allows."""
+        """Stop all ranks when more environments have diverged than `diverged_limit` allows."""
         if isinstance(self.config.env, MujocoConfig):
-            num_envs, limit = self.env.num_envs * self.world.size, self.config.env.lost_limit
+            num_envs, limit = self.env.num_envs * self.world.size, self.config.env.diverged_limit
             cause = "The reward of another rank was NaN or infinite, whose log names its term"
             cause = f"On rank {self.world.rank}, {bad_reward}" if bad_reward else cause if counts[BAD_REWARD] else None
             refuse_many_diverged(counts[_DIVERGED], num_envs, limit, iteration=self.iteration, cause=cause)
@@ -199,7 +233,7 @@ class TrainingLoop:
             "Train/total_episodes": float(self.totals.episodes),
         }
         if isinstance(self.config.env, MujocoConfig):
-            row["Env/lost"] = float(pooled.counts[_DIVERGED])
+            row["Env/diverged"] = float(pooled.counts[_DIVERGED])
         return row
 
     def _save_when_due(self, save: Callable[[Snapshot], None], row: Row, *, last: bool) -> None:
@@ -215,6 +249,7 @@ class TrainingLoop:
             if self.config.eval_interval:  # An evaluation has no curriculum.
                 metric = EVALUATION_RETURN
             score = row.get(metric, math.nan) if metric else math.nan
+            score = score if math.isfinite(score) else None
             snapshot = Snapshot(
                 iteration=self.iteration,
                 world_size=self.world.size,
@@ -224,7 +259,8 @@ class TrainingLoop:
                 metadata={
                     "num_envs": self.env.num_envs,
                     "learner": self.config.learner,
-                    "score": score if math.isfinite(score) else None,
+                    # All iterations with a checkpoint are evaluated: what still runs is the evaluation of this one.
+                    "score": score if self.evaluation is None else self.evaluation.score,
                     "metric": metric,
                     "counted": counted_in_return(self.config.env)
                     if metric in (EVALUATION_RETURN, WHOLE_REWARD)

@@ -15,6 +15,7 @@ from typing import Any
 
 from shoal.config import TrainConfig
 from shoal.config.plain import to_plain
+from shoal.errors import reason_of
 from shoal.files import write_all
 from shoal.plan.changes import changes_of, flag_words
 from shoal.plan.rundir import RunDir
@@ -95,7 +96,7 @@ class WandbWriter:
         except Exception as error:  # noqa: BLE001  No network, a revoked key, a project of others.
             logger.warning(
                 "W&B does not take this run now (%s). Its metrics are written to %s: `wandb sync` sends them.",
-                _summary(error),
+                reason_of(error).partition("\n")[0],
                 run.path / "wandb",
             )
             wandb.teardown()  # Or wandb keeps on trying.
@@ -173,10 +174,6 @@ def _limited(limit: float, most: float) -> float:
     return min(most, limit / 2) if limit else most
 
 
-def _summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
 class SafeWriter:
     """Catches the errors of a writer: it logs the first one and goes on with the next row."""
 
@@ -198,7 +195,7 @@ class SafeWriter:
         except Exception as error:  # noqa: BLE001  Each service has its own errors.
             if not self._has_warned:
                 name = type(self._writer).__name__
-                logger.warning("%s lost metrics (%s: %s); training goes on.", name, type(error).__name__, error)
+                logger.warning("%s lost metrics (%s); training goes on.", name, reason_of(error))
             self._has_warned = True
 
 
@@ -211,5 +208,5 @@ def open_writers(run: RunDir, config: TrainConfig, iteration: int = 0) -> list[S
         try:
             writers.append(SafeWriter(WandbWriter(run, config)))
         except Exception as error:  # noqa: BLE001  The client raises many kinds.
-            logger.warning("W&B cannot be used (%s); training goes on without it.", _summary(error))
+            logger.warning("W&B cannot be used (%s); training goes on without it.", reason_of(error).partition("\n")[0])
     return writers

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,15 +65,17 @@ def _restore_rows(loop: TrainingLoop, saved: Mapping[str, torch.Tensor]) -> str 
     mismatch = _find_mismatch(loop, saved)
     if mismatch is not None:
         return mismatch
-    loop.capabilities.put_rows(
-        {name.removeprefix("task/"): row for name, row in saved.items() if name.startswith("task/")}
-    )
+    loop.capabilities.put_rows(_below("task/", saved))
     count = len(saved["running"])
     loop.statistics.running[:, :count].copy_(saved["running"].T)
-    memory = {name.removeprefix("memory/"): row for name, row in saved.items() if name.startswith("memory/")}
-    loop.learner.put_env_rows(memory, loop.env.num_envs)
+    loop.learner.put_env_rows(_below("memory/", saved), loop.env.num_envs)
     loop.num_resumed = count
     return None
+
+
+def _below(prefix: str, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the rows whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): row for name, row in rows.items() if name.startswith(prefix)}
 
 
 def _size(row: torch.Tensor) -> str:
@@ -100,6 +103,14 @@ def set_random_state(device: str, states: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(words.tolist()), python_gauss))
     if device.startswith("cuda") and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@contextmanager
+def kept_random_state(device: str) -> Iterator[None]:
+    """Restore the random states of this process after the body."""
+    states = random_state(device)
+    yield
+    set_random_state(device, states)
 
 
 def resume_environments(loop: TrainingLoop, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""The environments of one rank as a learner steps them: each step is counted, filmed, and marked as progress."""
+"""The environments of one rank as a learner steps them: each step is counted, recorded, and marked as progress."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,9 +10,11 @@ from tensordict import TensorDict
 
 from shoal.config import TrainConfig
 from shoal.envs.capabilities import capabilities_of
+from shoal.errors import TrainingFailedError, shown
 from shoal.learn.groups import World
-from shoal.learn.health import magnitudes_of, refuse_non_finite_rollout
 from shoal.learn.statistics import Statistics
+
+_NO_DUMP = "Look at that task's dynamics, or lower its time step"
 
 
 class TrainingEnv:
@@ -31,7 +33,7 @@ class TrainingEnv:
         self.num_steps = 0
         self.observations: TensorDict = env.get_observations()
         """The newest observations."""
-        self._magnitudes: list[Mapping[str, torch.Tensor]] = []  # Of each step since the last check.
+        self._magnitudes: list[tuple[str, torch.Tensor]] = []  # By name, (num_envs,), in order since the last check.
         self._collection_seconds = 0.0  # Until the rollout was ended last.
         self._began_at: float | None = None  # None outside a rollout.
 
@@ -43,7 +45,8 @@ class TrainingEnv:
         self.iteration, self._collection_seconds, self._began_at = iteration, 0.0, None
         self.num_steps = (iteration - 1) * steps_per_iteration
         self.world.beat.begin_iteration(iteration)
-        self._magnitudes = [magnitudes_of(self.observations)] if self.check_for_nan else []
+        self._magnitudes.clear()
+        self._take_magnitudes(self.observations)
         self.begin_rollout()
 
     @property
@@ -58,9 +61,9 @@ class TrainingEnv:
         self.statistics.add_step(rewards, dones, extras)
         if self.check_for_nan:
             if self._needs_final and "time_outs" in extras:
-                final, cut = magnitudes_of(extras["final_observation"]), endings(dones, extras)[1]
-                self._magnitudes.append({what: torch.where(cut, rows, 0.0) for what, rows in final.items()})
-            self._magnitudes.append(magnitudes_of(self.observations) | {"The rewards": rewards.abs()})
+                self._take_magnitudes(extras["final_observation"], where=endings(dones, extras)[1])
+            self._take_magnitudes(self.observations)
+            self._magnitudes.append(("The rewards", rewards.abs()))
         self.world.beat.mark()
         if self.on_step is not None:
             self.on_step(self.num_steps)
@@ -75,8 +78,7 @@ class TrainingEnv:
         environments.restart()
         self.statistics.begin_episodes()
         self.observations = self.env.get_observations()
-        if self.check_for_nan:
-            self._magnitudes.append(magnitudes_of(self.observations))
+        self._take_magnitudes(self.observations)
 
     def log(self, values: Mapping[str, torch.Tensor | float]) -> None:
         """Pool further values of this step over all environments and ranks."""
@@ -95,12 +97,40 @@ class TrainingEnv:
             TrainingFailedError: Rewards or observations since the last call are not finite.
         """
         if self.check_for_nan:
-            refuse_non_finite_rollout(self, self._magnitudes)
+            self._refuse_non_finite()
             self._magnitudes.clear()
         elif self.world.device != "cpu":
             torch.cuda.synchronize(self.world.device)  # Or only the time to queue it is measured.
         self._collection_seconds, self._began_at = self.collection_seconds, None
         self.world.beat.enter("update")
+
+    def _take_magnitudes(self, observations: Any, where: torch.Tensor | None = None) -> None:  # noqa: ANN401
+        """Keep the largest magnitude in each observation group of each environment; 0 where it does not count.
+
+        Not finite where any number is not; and unlike a sum it is finite where all numbers are.
+        """
+        for name, rows in observations.items() if self.check_for_nan else ():
+            if rows.is_floating_point():
+                largest = rows.abs().reshape(len(rows), -1).amax(dim=1)
+                kept = largest if where is None else torch.where(where, largest, 0.0)
+                self._magnitudes.append((f"The observation group '{name}'", kept))
+
+    def _refuse_non_finite(self) -> None:
+        """Stop before a rollout with NaN or infinity in it reaches the gradients, and name the first such value.
+
+        It is the cause of others, and of two in one step the observations are: rewards follow from states.
+        """
+        magnitudes = [rows for _, rows in self._magnitudes]
+        if not magnitudes or bool(torch.cat(magnitudes).isfinite().all()):
+            return
+        what, rows = next((what, rows) for what, rows in self._magnitudes if not rows.isfinite().all())
+        envs: list[int] = (~rows.isfinite()).nonzero().flatten().tolist()
+        remedy = self.dump_diverged(self.iteration) if self.dump_diverged else None
+        raise TrainingFailedError(
+            f"{what} of environments {shown(envs)} on rank {self.world.rank} held NaN or infinity in iteration "
+            f"{self.iteration}, and no gradient step was taken from it. {remedy or _NO_DUMP}; --resume goes on from "
+            "the last checkpoint, if there is one."
+        )
 
 
 def endings(dones: torch.Tensor, extras: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

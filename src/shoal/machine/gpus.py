@@ -40,30 +40,27 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigDevice:
-    """A compute instance of a GPU in MIG mode."""
+class Device:
+    """A GPU of the machine, visible to this process or not, or a MIG device of one."""
 
     name: str
     uuid: str
-    gpu_instance: int
-    """Identifier of the GPU instance on its GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhysicalGpu:
-    """A GPU of the machine, visible to this process or not."""
-
-    name: str
-    uuid: str
-    mig_devices: tuple[MigDevice, ...] | None = None
+    gpu_instance: tuple[str, int] | None = None
+    """Of a MIG device: the UUID of its GPU, and the identifier of its GPU instance there."""
+    mig_devices: tuple["Device", ...] | None = None
     """None when MIG mode is off. Empty when it is on without an instance: then CUDA cannot use the GPU at all."""
+
+    @property
+    def enumerable(self) -> "tuple[Device, ...]":
+        """The devices of a GPU that CUDA may enumerate: the GPU itself, or its MIG devices."""
+        return (self,) if self.mig_devices is None else self.mig_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """The GPUs of this machine in NVML's order, which is the order of the PCI bus."""
 
-    gpus: tuple[PhysicalGpu, ...] = ()
+    gpus: tuple[Device, ...] = ()
     driver_release: int | None = None
     """First part of the driver's version, such as 580. None when it is unknown: then the newest rules hold."""
     problem: str | None = None
@@ -144,42 +141,40 @@ def read_inventory() -> Inventory:
         return Inventory(problem=str(error))
     failed = [f"the NVIDIA driver says of GPU {at}: {gpu}" for at, gpu in enumerate(found) if isinstance(gpu, str)]
     return Inventory(
-        gpus=tuple(gpu for gpu in found if isinstance(gpu, PhysicalGpu)),
+        gpus=tuple(gpu for gpu in found if isinstance(gpu, Device)),
         driver_release=int(release[0]) if release else None,
         problem=", ".join(failed) or None,
     )
 
 
-def _physical_gpu(nvml: ModuleType, index: int) -> PhysicalGpu | str:
+def _physical_gpu(nvml: ModuleType, index: int) -> Device | str:
     """Return one GPU, or the driver's error, as for one that has fallen off the bus."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
-        return PhysicalGpu(name=name, uuid=uuid, mig_devices=_mig_devices(nvml, handle))
+        return Device(name=name, uuid=uuid, mig_devices=_mig_devices(nvml, handle, uuid))
     except nvml.NVMLError as error:
         return str(error)
 
 
-def _mig_devices(nvml: ModuleType, gpu: object) -> tuple[MigDevice, ...] | None:
+def _mig_devices(nvml: ModuleType, gpu: object, gpu_uuid: str) -> tuple[Device, ...] | None:
     try:
         mode, _pending = nvml.nvmlDeviceGetMigMode(gpu)
     except nvml.NVMLError:  # GPUs without MIG, and drivers older than MIG
         return None
     if mode != nvml.NVML_DEVICE_MIG_ENABLE:
         return None
-    devices: list[MigDevice] = []
+    devices: list[Device] = []
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         with suppress(nvml.NVMLError_NotFound):  # an empty slot
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot)
             name, uuid = nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle)
-            devices.append(MigDevice(name=name, uuid=uuid, gpu_instance=nvml.nvmlDeviceGetGpuInstanceId(handle)))
+            instance = gpu_uuid, nvml.nvmlDeviceGetGpuInstanceId(handle)
+            devices.append(Device(name=name, uuid=uuid, gpu_instance=instance))
     return tuple(devices)
 
 
 # CUDA_VISIBLE_DEVICES -------------------------------------------------------------------------------------------------
-
-_Device = tuple[PhysicalGpu, MigDevice | None]
-"""A device that CUDA may enumerate: a whole GPU, or one MIG device of it."""
 
 
 def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None = None) -> VisibleGpus:
@@ -187,14 +182,13 @@ def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None 
 
     Shoal's commands set the order to PCI_BUS_ID unless the user has set it.
     """
-    unmasked = _enumerated([device for gpu in inventory.gpus for device in _devices_of(gpu)], inventory)
+    unmasked = _enumerated([device for gpu in inventory.gpus for device in gpu.enumerable], inventory)
     listed = unmasked if mask is None else _enumerated(_listed(mask, inventory), inventory)
-    sources = [mig or gpu for gpu, mig in listed]
     by_uuid = mask is not None and mask.startswith(("GPU-", "MIG-"))
     # FASTEST_FIRST, CUDA's default, moves nothing on a machine whose GPUs are all alike.
     alike = len({gpu.name for gpu in inventory.gpus}) <= 1
     return VisibleGpus(
-        gpus=tuple(Gpu(index=index, name=source.name, uuid=source.uuid) for index, source in enumerate(sources)),
+        gpus=tuple(Gpu(index=index, name=device.name, uuid=device.uuid) for index, device in enumerate(listed)),
         mask=mask,
         unmasked_count=len(unmasked),
         problem=inventory.problem,
@@ -202,25 +196,21 @@ def resolve(inventory: Inventory, mask: str | None, *, device_order: str | None 
     )
 
 
-def _devices_of(gpu: PhysicalGpu) -> list[_Device]:
-    return [(gpu, None)] if gpu.mig_devices is None else [(gpu, mig) for mig in gpu.mig_devices]
-
-
-def _enumerated(devices: list[_Device], inventory: Inventory) -> list[_Device]:
+def _enumerated(devices: list[Device], inventory: Inventory) -> list[Device]:
     """Keep those of the listed devices that one process sees together.
 
     From driver 570 on these are the first compute instance of each GPU instance, and whole GPUs beside them. Before it,
     a process saw a single MIG device, and no whole GPU beside it.
     """
     if inventory.driver_release is not None and inventory.driver_release < 570:  # noqa: PLR2004
-        return [device for device in devices if device[1]][:1] or devices
-    kept: dict[tuple[str, int | None], _Device] = {}
-    for gpu, mig in devices:
-        kept.setdefault((gpu.uuid, mig.gpu_instance if mig else None), (gpu, mig))
+        return [device for device in devices if device.gpu_instance][:1] or devices
+    kept: dict[tuple[str, int] | str, Device] = {}
+    for device in devices:
+        kept.setdefault(device.gpu_instance or device.uuid, device)
     return list(kept.values())
 
 
-def _listed(mask: str, inventory: Inventory) -> list[_Device]:
+def _listed(mask: str, inventory: Inventory) -> list[Device]:
     """Return the devices of the entries of `CUDA_VISIBLE_DEVICES` up to the first invalid one.
 
     The first entry decides the kind of all: an entry of another kind is invalid. A device named twice makes none
@@ -246,17 +236,17 @@ def _leading_numbers(mask: str) -> Iterator[int]:
         yield int(match["digits"])
 
 
-def _at(number: int, inventory: Inventory) -> _Device | None:
+def _at(number: int, inventory: Inventory) -> Device | None:
     """Return the GPU of that number, or of a GPU in MIG mode its first MIG device; None without one."""
-    return next((device for gpu in inventory.gpus[number : number + 1] for device in _devices_of(gpu)), None)
+    return next((device for gpu in inventory.gpus[number : number + 1] for device in gpu.enumerable), None)
 
 
-def _by_uuid(prefix: str, inventory: Inventory) -> _Device | None:
+def _by_uuid(prefix: str, inventory: Inventory) -> Device | None:
     """Return the one device whose UUID begins with `prefix`; None when there is none or more than one.
 
     The UUID of a GPU in MIG mode stands for its first MIG device.
     """
     gpus = [_at(number, inventory) for number, gpu in enumerate(inventory.gpus) if gpu.uuid.startswith(prefix)]
-    migs = [(gpu, mig) for gpu in inventory.gpus for mig in gpu.mig_devices or () if mig.uuid.startswith(prefix)]
+    migs = [mig for gpu in inventory.gpus for mig in gpu.mig_devices or () if mig.uuid.startswith(prefix)]
     found = [*gpus, *migs]
     return found[0] if len(found) == 1 else None

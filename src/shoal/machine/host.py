@@ -1,4 +1,7 @@
-"""Resources of this machine, judged in `shoal.checks`: memory, cores, disk space, writable directories, host names."""
+"""Resources of this machine, judged in `shoal.checks`: memory, cores, writable directories, host names.
+
+Containers limit memory and cores by control groups.
+"""
 
 import os
 import platform
@@ -6,15 +9,18 @@ import re
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from shoal.machine.cgroups import control_groups, read_text
 from shoal.provenance import installed_version
 
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+"""Mount point of control groups."""
+OWN_GROUPS = Path("/proc/self/cgroup")
+"""File that lists the groups of this process."""
 RESOLVE_S = 2.0
 """Time limit of a host name look-up [s]. Without one, an unreachable name server takes half a minute."""
 
@@ -32,31 +38,45 @@ class Memory:
     """Whether a control group allows less than the machine has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
-    """The file system of a directory."""
+def control_groups(controller: str) -> Iterator[Path]:
+    """Yield the directories of this process's groups of `cpu` or `memory`, and of their parents, of both versions."""
+    for controllers, path in re.findall(r"^\d+:([^:]*):(.*)$", read_text(OWN_GROUPS), re.MULTILINE):
+        if controllers and controller not in controllers.split(","):
+            continue
+        # Version 2 names no controllers; version 1 mounts each set of them under its own name. In a container the path
+        # may be the host's, of which only the root is mounted: a directory that does not exist sets no limit.
+        mount = CONTROL_GROUPS / controllers
+        group = mount / path.strip("/")
+        yield group
+        yield from (parent for parent in group.parents if parent.is_relative_to(mount))
 
-    free: int
-    """Space for this user [bytes], without regard to quotas."""
-    free_files: int | None = None
-    """Free inodes. None where the file system sets no such limit."""
+
+def read_text(file: Path) -> str:
+    """Return a file's stripped text; empty when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def memory() -> Memory:
     """Return the memory of the machine, within the limits of this process's control groups."""
     host = psutil.virtual_memory()
-    total, available = host.total, host.available
+    total, available, swap_free = host.total, host.available, psutil.swap_memory().free
     for group in control_groups("memory"):
         limit, used = read_text(group / "memory.max"), read_text(group / "memory.current")
         if not limit:  # version 1, which writes nearly 2**63 for no limit
             limit, used = read_text(group / "memory.limit_in_bytes"), read_text(group / "memory.usage_in_bytes")
-        if limit.isdigit() and used.isdigit() and int(limit) < total:
+        if limit.isdigit() and used.isdigit() and int(limit) < host.total:
             # Inactive pages of files, which both versions count as used, can be dropped.
             stat = dict(re.findall(r"^(\w+) (\d+)$", read_text(group / "memory.stat"), re.MULTILINE))
             droppable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-            total = int(limit)
-            available = min(available, max(0, total - max(0, int(used) - droppable)))
-    return Memory(total=total, available=available, swap_free=psutil.swap_memory().free, limited=total < host.total)
+            total = min(total, int(limit))
+            available = min(available, max(0, int(limit) - max(0, int(used) - droppable)))
+        limit, used = read_text(group / "memory.swap.max"), read_text(group / "memory.swap.current")
+        if limit.isdigit() and used.isdigit():
+            swap_free = min(swap_free, max(0, int(limit) - int(used)))
+    return Memory(total=total, available=available, swap_free=swap_free, limited=total < host.total)
 
 
 def cpu_name() -> str:
@@ -88,16 +108,6 @@ def cpu_quota() -> float | None:
     return min(limits, default=None)
 
 
-def disk(directory: Path) -> Disk | None:
-    """Return the file system where `directory` is or will be. None when it cannot be read."""
-    try:
-        stat = os.statvfs(nearest_existing(directory))
-    except OSError:
-        return None
-    # Blocks that the kernel reserves for root do not count, as in `df`.
-    return Disk(free=stat.f_bavail * stat.f_frsize, free_files=stat.f_favail if stat.f_files else None)
-
-
 def nearest_existing(path: Path) -> Path:
     """Return `path`, or its nearest parent that exists. Raises OSError for one that cannot be read, or is too long."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
@@ -106,26 +116,17 @@ def nearest_existing(path: Path) -> Path:
 def why_unwritable(directory: Path) -> tuple[Path, str] | None:
     """Return the path for which a directory cannot be created or written, and a predicate about it. None when it can.
 
-    Permissions decide, and read-only mounts, for root as well. Nothing is written.
+    A file without a name is created for it: permissions do not tell that a mount is read-only, or that /proc takes no
+    files.
     """
+    nearest = directory
     try:
         nearest = nearest_existing(directory)
         if not nearest.is_dir():
             return nearest, "is no directory"
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            return nearest, "cannot be written"
-    except OSError as error:
-        return directory.absolute(), f"cannot be reached ({error.strerror})"
-    return None
-
-
-def why_no_file(directory: Path) -> tuple[Path, str] | None:
-    """Like `why_unwritable`, found out by creating a file."""
-    nearest = nearest_existing(directory)
-    try:
         tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:
-        return nearest, f"takes no file ({error.strerror})"
+        return nearest, f"cannot be written ({error.strerror})"
     return None
 
 

@@ -21,7 +21,7 @@ _ANSWER_S = 2.0  # Time limit of a connection attempt [s].
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route to another machine, or to this one."""
+    """Route to another node, or to this one."""
 
     address: str
     """Numeric address of the other machine."""

@@ -1,7 +1,5 @@
 """Actions: each turns column `i` of its actions, `action`, into controls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

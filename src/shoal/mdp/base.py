@@ -4,8 +4,6 @@ The robot's free joint is the model's first: ``qpos`` begins with the base's pos
 ``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -5,8 +5,6 @@ Numbers are read from an array, so that another weight or range compiles nothing
 
 # pyright: reportInvalidTypeForm=false
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """Commands: each writes its columns of `state.commands` from `first` on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

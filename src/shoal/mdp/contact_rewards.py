@@ -1,7 +1,5 @@
 """Reward terms of contacts: feet, and what must not touch. `shoal.mdp.rewards` names them too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

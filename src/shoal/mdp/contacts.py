@@ -1,7 +1,5 @@
 """Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +27,11 @@ class Contact:
     """Length of the last time without contact [s]; 0 where there was none in this episode."""
 
 
-def new_contact(allocate: Callable[[str, Any], wp.array]) -> Any:
-    """Return a contact whose arrays `allocate` makes, by name and type."""
+def new_contact(allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> Any:
+    """Return a contact of so many geoms or bodies, whose arrays `allocate` makes: by name, columns and type."""
     contact = Contact()
     for name, field in Contact.vars.items():
-        setattr(contact, name, allocate(name, field.type.dtype))
+        setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
     return contact
 
 

@@ -4,8 +4,6 @@
 `commands_vel` the ranges of a command. Each parameter of a curriculum is one of that term, with a value for each stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Those that draw parameters of the model are in `shoal.mdp.randomization`, and named here too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -4,8 +4,6 @@ A height field is a grid of heights. Between its points the ground is made of tr
 the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
 """
 
-from __future__ import annotations
-
 import warp as wp
 
 

@@ -4,8 +4,6 @@ Warp compiles the text as it compiles a kernel that is written by hand, with the
 finds the result in its cache when another process builds the same task.
 """
 
-from __future__ import annotations
-
 import hashlib
 import linecache
 import re

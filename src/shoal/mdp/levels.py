@@ -4,8 +4,6 @@ They read the task's first command as a velocity along x and y [m/s], and need a
 promote by the distance from the start, which says little if the command changes every few seconds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

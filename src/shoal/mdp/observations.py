@@ -3,8 +3,6 @@
 A function with a parameter `i` returns column `i`: it has a column for each name that its next parameter selects.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

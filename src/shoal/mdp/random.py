@@ -1,7 +1,5 @@
 """Random numbers of one environment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -11,8 +11,6 @@ centres of mass, armatures and gravity, by ``mj_setConst`` and MuJoCo Warp's ``s
 
 # ruff: noqa: FBT002  Parameters of terms come by position.
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -3,8 +3,6 @@
 A term is a rate: the task multiplies it by its weight and the length of a step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

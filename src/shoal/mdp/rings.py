@@ -1,7 +1,5 @@
 """The last values of an observation or action, for its delay and its history: a ring of rows of columns."""
 
-from __future__ import annotations
-
 import warp as wp
 
 

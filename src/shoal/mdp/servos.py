@@ -1,7 +1,5 @@
 """Position servos in each environment: MuJoCo's position actuators, and its DC motors with a target position."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

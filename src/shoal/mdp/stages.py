@@ -1,7 +1,5 @@
 """The text of the kernels of a step, from the terms of each stage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,10 +45,13 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[So
     called: tuple[Any, ...] = (track_contact, clear_contact, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
     observing = _observe(config, terms, binder)
+    sense, reward = _sense(terms, binder), _reward(config, terms)
+    if not binder.torch:  # No torch function reads the contacts in between.
+        sense, reward.lines = Source("sense"), sense.lines + reward.lines
     return [
         _act(config, terms, binder),
-        _sense(terms, binder),
-        _reward(config, terms),
+        sense,
+        reward,
         _reset(config, terms, binder),
         _interval(config, terms, binder),
         _startup(config, terms),

@@ -1,11 +1,10 @@
 """The base class of tasks that are made of terms: the terms of each stage of a step become one Warp kernel."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -64,7 +63,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
     | `gravity` | (num_envs, 3) | gravity [m/s²] |
 
-    A field of `MjModel` that an event of mode `reset` or `interval` reads or writes reaches the engine with it.
+    A field of `MjModel` that an event of mode `reset` or `interval` reads or writes reaches the engine with it. A field
+    of `MjData` that neither observations nor actions read may describe the last episode until the first physics step.
     """
 
     def home(self) -> np.ndarray:
@@ -119,7 +119,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         contacts = self._bind("contacts")
         for name, bound in contacts.items():
             self.binder.columns[name] = bound.columns
-            self.binder.structs[name] = new_contact(partial(self._contact_array, name, len(bound.columns)))
+            self.binder.structs[name] = new_contact(self.array, f"contacts/{name}", len(bound.columns))
         self.bound = BoundTerms(
             actions=self._bind("actions", "i", "action"),
             commands=self._bind("commands", "first"),
@@ -156,9 +156,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
         terms = self.config.terms(group)
         return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
-
-    def _contact_array(self, name: str, columns: int, field: str, dtype: Any) -> wp.array:
-        return self.array(f"contacts/{name}/{field}", columns, dtype)
 
     def _number_commands(self) -> dict[str, Command]:
         """Give each command its columns; return the name, range and unit of each."""
@@ -270,6 +267,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
         functions = [*self.binder.functions.values(), *(each.function for each in self.binder.torch)]
+        after_reset = [
+            *self.bound.actions.values(),
+            *chain(*(group.values() for group in self.bound.observations.values())),
+        ]
+        fresh = frozenset[str]().union(*(uses(each.function) for each in after_reset))
         in_text = re.findall(r"\bstate\.(\w+)", text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:
@@ -277,7 +279,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             elif name in made:
                 values[name] = made[name]()
             elif name in DATA_FIELDS:
-                values[name] = self.data(name)
+                values[name] = self.engine.data(name, after_physics_only=name not in fresh)
             elif field := _model_field(name):
                 values[name] = self.parameter(field)
             elif name.startswith(_DEFAULT) and (field := _model_field(name.removeprefix(_DEFAULT))):

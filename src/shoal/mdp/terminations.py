@@ -1,7 +1,5 @@
 """Terminations. Names are mjlab's where it has the term."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

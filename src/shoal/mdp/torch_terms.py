@@ -10,8 +10,6 @@ Fields of `state` are tensors of shape (num_envs, ...) over the memory of the ta
 curriculum changes it as it changes that of a `wp.func`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -159,26 +159,18 @@ def list_checkpoints(run: RunDir) -> list[Checkpoint]:
     return sorted((Checkpoint(path) for path in found), key=lambda checkpoint: checkpoint.iteration)
 
 
-def best_good(run: RunDir) -> Checkpoint | None:
-    """Return the best valid checkpoint of a run, see `best_first`."""
-    return next((each for each in best_first(list_checkpoints(run)) if each.damage() is None), None)
+def best_good(*runs: RunDir) -> Checkpoint | None:
+    """Return the best valid checkpoint of a run, or of several, oldest first; see `best_first`."""
+    checkpoints = [each for run in runs for each in list_checkpoints(run)]
+    return next((each for each in best_first(checkpoints) if each.damage() is None), None)
 
 
 def best_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Return checkpoints by descending score, then the newest first.
+    """Return checkpoints, given oldest first, by descending score, then the newest first.
 
     Only scores that compare with that of the newest checkpoint count. Checkpoints without one come last.
     """
-    return _by_score(sorted(checkpoints, key=lambda each: each.iteration, reverse=True))
-
-
-def best_of_runs(runs: Sequence[RunDir]) -> Checkpoint | None:
-    """Return the best valid checkpoint of several runs, oldest first, with the scores of `best_first`."""
-    newest_first = [each for run in reversed(runs) for each in reversed(list_checkpoints(run))]
-    return next((each for each in _by_score(newest_first) if each.damage() is None), None)
-
-
-def _by_score(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
+    newest_first = list(checkpoints)[::-1]
     newest = next((each for each in newest_first if each.manifest()), None)
 
     def score_of(each: Checkpoint) -> float:
@@ -198,8 +190,7 @@ def to_drop(run: RunDir, config: TrainConfig) -> list[Checkpoint]:
         return []
     newest, _ = newest_good(run)
     kept = {*found[-config.keep_last :], newest, best_good(run)}
-    every = config.keep_every
-    return [each for each in found if each not in kept and not (every and each.iteration % every == 0)]
+    return [each for each in found if each not in kept]
 
 
 def to_strip(run: RunDir, config: TrainConfig) -> list[Checkpoint]:
@@ -221,6 +212,11 @@ def newest_good(run: RunDir) -> tuple[Checkpoint | None, list[str]]:
 
 def checkpoint_at(path: Path) -> Path:
     """Return the model file of `path`: a `.pt` file, or a valid checkpoint directory."""
+    if path.suffix in (".onnx", ".pt2"):
+        raise UsageError(
+            f"{path} is an exported policy, and a checkpoint is needed: pass a directory below <run>/checkpoints or a "
+            ".pt file. `evaluate` runs exported policies."
+        )
     if path.is_file():
         return path
     if (path / MODEL).is_file():

@@ -55,7 +55,7 @@ def _code_of(task: str) -> tuple[list[str], list[str]]:
 
 
 def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
-    """Return a clause about each difference between two machines."""
+    """Return a clause about each difference between two nodes."""
     found = [
         f"{name} is {theirs} there and {ours} here"
         for name in sorted(here.versions.keys() | there.versions.keys())
@@ -77,9 +77,9 @@ def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None
     if not unlike:
         return
     raise UsageError(
-        f"Host {', '.join(unlike)} differs from {here.host}, where this was started, in what is listed above: install "
-        "the same versions and the same code on all machines, or let them share one directory.",
-        details="\n".join(f"Host {host}: {each}." for host, found in unlike.items() for each in found),
+        f"Node {', '.join(unlike)} differs from {here.host}, where this was started, in what is listed above: install "
+        "the same versions and the same code on all nodes, or let them share one directory.",
+        details="\n".join(f"Node {host}: {each}." for host, found in unlike.items() for each in found),
     )
 
 

@@ -1,11 +1,20 @@
-"""`Job`: one policy in one variation of a task, and `Part`, the episodes of it that one worker runs at a time."""
+"""What workers take bit by bit: the jobs of an evaluation, with their parts and files, and the trials of a sweep.
 
+A `Job` is one policy in one variation of a task, and a `Part` are the episodes of it that one worker runs at a time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from shoal.config.checks import NOT_NAN
-from shoal.config.jobs import JobSettings
+from shoal.config.evaluate import EvaluateConfig, JobSettings
+from shoal.config.sweep import SweepFile
+from shoal.errors import UsageError
+from shoal.machine.gpus import VisibleGpus
+from shoal.plan.launch import Plan, plan_launch, refuse_unwritable
+from shoal.plan.nodes import Nodes
 from shoal.plan.rundir import Below
 
 _Resolved = Annotated[dict[str, Any], NOT_NAN]
@@ -80,5 +89,65 @@ class JobFiles:
     """One JSON object a line about the time of each part."""
     summary = Below("summary.json")
     """Statistics of the job."""
-    film = Below("episode_000000.mp4")
-    """The film of the first episode."""
+    video = Below("episode_000000.mp4")
+    """The video of the first episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatePlan(Plan):
+    """What one `evaluate` command will do: its workers take parts of the jobs. The run's directory has the results."""
+
+    config: EvaluateConfig
+    jobs: tuple[Job, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Those of the jobs."""
+        return tuple(sorted({job.task for job in self.jobs}))
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all jobs."""
+        return sum(len(job.parts()) for job in self.jobs)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is decided, for `--dry-run`."""
+        return {
+            "launch_mode": self.launch_mode,
+            "devices": list(self.devices),
+            "world_size": self.world_size,
+            "assignment": self.config.assignment,
+            "jobs": [f"{job.name} ({len(job.parts())} parts)" for job in self.jobs],
+        }
+
+
+def plan_evaluation(
+    config: EvaluateConfig,
+    jobs: Sequence[Job],
+    environ: Mapping[str, str],
+    gpus: VisibleGpus,
+    probe_hosts: Callable[[], Nodes] | None = None,
+) -> EvaluatePlan:
+    """Decide where the workers of these jobs run."""
+    launch = plan_launch(config, environ, gpus, probe_hosts)
+    apart = next((node.host for node in launch.nodes if not node.shares_runs), None)
+    if apart is not None:
+        raise UsageError(
+            f"Node {apart} does not see --log-root {config.log_root}, where workers take their jobs from: pass "
+            "--log-root with a directory that all nodes share."
+        )
+    # The jobs need no process group. Ranks that a launcher started have one, which their policies may use.
+    backend = None if launch.rank is None else launch.backend
+    plan = EvaluatePlan(**launch.shared(config=config, backend=backend), jobs=tuple(jobs))
+    refuse_unwritable("--out", Path(config.out or config.log_root))
+    plan.refuse_unwritable_logs(environ)
+    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan(Plan):
+    """What one `sweep` command will do: each worker trains one trial at a time."""
+
+    sweep: SweepFile
+    file: str
+    """Path of the file."""

@@ -1,28 +1,29 @@
-"""Resume resolution: the run that `--resume` continues, and the checkpoint that a training starts from."""
+"""The checkpoint that a training starts from: by `--resume`, with its run, `--checkpoint` or `--teacher`."""
 
 import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from shoal.config import AgentConfig, TrainConfig
-from shoal.config.plain import to_plain
+from shoal.config import AgentConfig, DistillationConfig, TrainConfig
+from shoal.config.checks import is_custom
+from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError, counted
 from shoal.plan.changes import flag_words, flatten
 from shoal.plan.checkpoints import (
     Checkpoint,
     best_good,
-    best_of_runs,
     check_learner,
     checkpoint_at,
     newest_good,
     run_of,
 )
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
-from shoal.plan.saved_config import read_plain_file
-from shoal.plan.spec import Start
+from shoal.reading import read_plain_file, refusing
+from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,21 @@ _OF_NETWORKS = {
     *("normalize_observations", "normalize_values", "normalize_input", "normalize_value"),
 }
 """Fields of learners that networks and normalisers follow from, besides observation groups."""
+_COMPARED = ("robot", "actions", "physics_dt", "decimation")
+"""Fields of the environment, besides observations, that a teacher's actions depend on."""
+_ERRORS = {"noise", "delay"}
+"""Fields of an observation that may differ: a teacher may observe better than it did in its own training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The checkpoint that training starts from."""
+
+    model: str
+    """Path of the `model.pt` to load."""
+    mode: Literal["continue", "weights", "teacher"]
+    """`continue` takes iteration, totals, optimizer and learning rate too; `weights` only the networks; `teacher` is of
+    another learner, and only its policy is taken."""
 
 
 def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Start | None, int, list[str]]:
@@ -146,30 +162,25 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file of a checkpoint or run by path, or of `latest`, `best` or `best-of-runs`."""
-    if checkpoint == "best":
-        run, _ = _newest_run_with_checkpoint(log_root, spec)
-        found = best_good(run)
-        if found is not None and found.score is None:
-            _warn_of_no_score(run)
-    elif checkpoint == "best-of-runs":
-        newest, _ = _newest_run_with_checkpoint(log_root, spec)
-        runs = list_runs(newest.path.parent)
-        found = best_of_runs(runs)
-        if found is not None:
-            which = "newest, since no scores can be compared"
-            if found.score is not None:
-                which = f"best, whose {found.metric} is {found.score:.2f}"
-            logger.warning("Of %s %s is taken, the %s.", counted(len(runs), "run"), found.path, which)
-    elif checkpoint == "latest":
-        found, _passed_over = newest_good(_newest_run_with_checkpoint(log_root, spec)[0])
-    elif RunDir(Path(checkpoint)).checkpoints_dir.is_dir():
+    if checkpoint not in ("latest", "best", "best-of-runs"):
+        if not RunDir(Path(checkpoint)).checkpoints_dir.is_dir():
+            return checkpoint_at(Path(checkpoint))
         found, _passed_over = newest_good(RunDir(Path(checkpoint)))
         if found is None:
             raise UsageError(f"The run {checkpoint} has no whole checkpoint: pass another one, or train it further.")
-    else:
-        return checkpoint_at(Path(checkpoint))
+        return found.model
+    run, _passed_over = _newest_run_with_checkpoint(log_root, spec)
+    runs = list_runs(run.path.parent) if checkpoint == "best-of-runs" else [run]
+    found = newest_good(run)[0] if checkpoint == "latest" else best_good(*runs)
     if found is None:  # Removed by another process meanwhile.
         raise UsageError(f"The newest checkpoint below {log_root} is gone: try again.")
+    if checkpoint == "best" and found.score is None:
+        _warn_of_no_score(run)
+    if checkpoint == "best-of-runs":
+        which = "newest, since no scores can be compared"
+        if found.score is not None:
+            which = f"best, whose {found.metric} is {found.score:.2f}"
+        logger.warning("Of %s %s is taken, the %s.", counted(len(runs), "run"), found.path, which)
     return found.model
 
 
@@ -193,3 +204,90 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
             "anew without this flag."
         )
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
+
+
+def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
+    """Return a new training with the network of `--teacher`, and its checkpoint. None without a teacher.
+
+    Raises:
+        UsageError: There is no such teacher, or it is of another task or learner, or observed other things.
+    """
+    agent = config.agent
+    if not isinstance(agent, DistillationConfig):
+        if config.teacher is not None:
+            raise UsageError(
+                f"--teacher {config.teacher} was asked for, but the learner {config.learner} has no teacher: pass "
+                "--learner distillation, or leave it out."
+            )
+        return config, None
+    spec = registry.resolve(agent.teacher_task or config.task)
+    if config.teacher is None:
+        raise UsageError(
+            f"The learner {config.learner} needs a teacher: pass --teacher with a run or a checkpoint of "
+            f"{spec.name}, or 'latest' or 'best'."
+        )
+    model = find_model(config.log_root, spec, config.teacher)
+    learner = Checkpoint(model.parent).manifest().get("learner", "rsl_rl")
+    if learner != "rsl_rl":
+        raise UsageError(
+            f"The teacher {model} is of the learner {learner}, but must be of rsl_rl: pass another --teacher."
+        )
+    run = run_of(model)
+    if run is not None:
+        saved = read_plain_file("--teacher", run.train_yaml, example="<run>/params/train.yaml")
+        with refusing(run.train_yaml, "pass another --teacher", "--teacher "):
+            config = replace(config, agent=_like_teacher(config, agent, model, saved))
+    return config, Start(model=str(model.absolute()), mode="teacher")
+
+
+def _like_teacher(config: TrainConfig, agent: DistillationConfig, model: Path, saved: Any) -> DistillationConfig:  # noqa: ANN401
+    """Return the learner with the network of the teacher's run, whose configuration is `saved`."""
+    wanted = agent.teacher_task or config.task
+    if Path(saved["task"]).name != Path(wanted).name:  # A task in a file may have moved.
+        raise UsageError(
+            f"The teacher {model} is of the task {saved['task']}, but must be of {wanted}: pass another --teacher, or "
+            f"--agent.teacher-task {saved['task']}."
+        )
+    network = from_plain(agent.teacher, saved["agent"]["actor"], "agent.teacher")
+    if is_custom(network.class_name) and network.class_name != agent.teacher.class_name:
+        raise UsageError(
+            f"The teacher {model} would import '{network.class_name}': read that code, and pass "
+            f"--agent.teacher.class-name {network.class_name} if you trust it."
+        )
+    groups = saved["agent"]["obs_groups"].get("actor", ["policy"])
+    _compare(model, saved["env"], groups, to_plain(config.env), agent.obs_groups.get("teacher", ("teacher",)))
+    return replace(agent, teacher=network)
+
+
+def _compare(
+    model: Path, then: Mapping[str, Any], groups_then: Sequence[str], now: Mapping[str, Any], groups_now: Sequence[str]
+) -> None:
+    """Refuse a teacher with other observations or actions, of two environments and the groups it observes in each."""
+    before, after = _observed(then, groups_then), _observed(now, groups_now)
+    names_before, names_after = ([name for _, name, _ in each] for each in (before, after))
+    if names_before != names_after:
+        raise UsageError(
+            f"The teacher {model} observes {', '.join(names_before)}, but the groups {', '.join(groups_now)} of this "
+            f"task have {', '.join(names_after)}: pass other --agent.obs-groups, or another --teacher."
+        )
+    pairs = [(field, new, old) for (field, _, new), (_, _, old) in zip(after, before, strict=True)]
+    pairs += [(name, now[name], then.get(name)) for name in _COMPARED if name in now]
+    for field, new, old in pairs:
+        was = flatten({field: old}, "env.")
+        other = next((name for name, value in flatten({field: new}, "env.").items() if was.get(name) != value), None)
+        if other is not None:
+            raise UsageError(
+                f"The teacher {model} was trained with {flag_words({other: was.get(other)})}, and here that is "
+                f"{flag_words({other: flatten({field: new}, 'env.')[other]})}: pass the teacher's value, or another "
+                "--teacher."
+            )
+
+
+def _observed(env: Mapping[str, Any], groups: Sequence[str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return field, name and parameters of each observation of some groups; none of a task that has no terms."""
+    terms = env.get("observations", {})
+    return [
+        (f"observations.{group}.{name}", name, {key: each for key, each in term.items() if key not in _ERRORS})
+        for group in groups
+        for name, term in terms.get(group, {}).items()
+    ]

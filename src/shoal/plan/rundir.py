@@ -83,6 +83,11 @@ class RunDir:
         """Time stamp, run name, and a number where two runs had the same."""
         return self.path.name
 
+    @property
+    def experiment(self) -> str:
+        """Name of the directory that holds the runs of its task."""
+        return self.path.parent.name
+
     def saved_model(self, field: str) -> Path | None:
         """Return the copy of the MJCF or other file that a field of the environment names, if there is one."""
         directory, stem = self.models_dir / field, Path(MODEL_FILE).stem
@@ -100,16 +105,16 @@ class RunDir:
         """Return the directory of a checkpoint that is being removed."""
         return self.checkpoints_dir / f".dropped-{iteration:06d}"
 
-    def lost_npz(self, rank: int) -> Path:
+    def diverged_npz(self, rank: int) -> Path:
         """Return the file of a rank's diverged environments, for `shoal replay`."""
-        return self.ranks_dir / f"rank_{rank:05d}.lost.npz"
+        return self.ranks_dir / f"rank_{rank:05d}.diverged.npz"
 
 
 def refuse_links(run: RunDir) -> None:
     """Refuse a run with a symbolic link where a training writes."""
     written = (run.params_dir, run.models_dir, run.checkpoints_dir, run.ranks_dir, run.exports_dir, run.torchrunx_dir)
-    films = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
-    for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, run.lock, *films):
+    videos = run.videos_dir.glob("*") if run.videos_dir.is_dir() else ()
+    for path in (*written, run.videos_dir, run.path / "wandb", run.wandb_run_id, run.metrics_jsonl, run.lock, *videos):
         if path.is_symlink():
             raise UsageError(
                 f"{path} is a link to {path.readlink()}, and what is written there would land elsewhere: put what it "

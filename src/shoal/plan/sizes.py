@@ -17,19 +17,18 @@ CONTEXT_BYTES = 200 * MIB
 """Least GPU memory of a worker, before its first environment [bytes]: a CUDA context with torch's and Warp's kernels,
 usually 250 MiB and more."""
 
-_EXPERIENCE_FLOATS = 7
-"""Least numbers in rsl_rl's storage for each environment step, besides the observation: an action with mean and
-deviation, of one number each; reward, value, return, and advantage."""
-
 
 def experience_bytes_per_env(plan: TrainPlan) -> int:
-    """Return the least size of one environment's experience of one iteration [bytes]."""
-    observation = plan.spec.observation_size if _has_declared_sizes(plan) else 1
-    return FLOAT * (_EXPERIENCE_FLOATS + observation) * plan.config.agent.num_steps_per_env
+    """Return the least size of one environment's experience that is kept [bytes]."""
+    agent = plan.config.agent
+    # A learner may keep the groups that it uses alone. The task's own uses all of them.
+    is_known = _has_declared_sizes(plan) and agent.obs_groups == plan.spec.agent.obs_groups
+    observation = plan.spec.observation_size if is_known else 1
+    return FLOAT * (agent.experience_floats + observation) * agent.experience_steps
 
 
 def gpu_bytes_per_env(plan: TrainPlan) -> int:
-    """Return the least GPU memory of one environment, with its experience of one iteration [bytes]."""
+    """Return the least GPU memory of one environment, with its experience that is kept [bytes]."""
     environment = plan.spec.gpu_bytes_per_env if _has_declared_sizes(plan) else 0
     return environment + experience_bytes_per_env(plan)
 

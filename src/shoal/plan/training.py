@@ -4,7 +4,7 @@ What cannot be done is refused here, before a process is started or a file is wr
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,53 +12,43 @@ from shoal.config import AgentConfig, TrainConfig
 from shoal.config.env import MujocoConfig
 from shoal.config.learners import resolve_learner
 from shoal.config.rl_games import RlGamesConfig
-from shoal.errors import UsageError
+from shoal.errors import UsageError, did_you_mean
 from shoal.machine.gpus import VisibleGpus
-from shoal.plan.launch import LaunchPlan, plan_launch, refuse_unwritable
-from shoal.plan.launchers import Launcher, launcher_of
+from shoal.plan.launch import Plan, plan_launch, refuse_unwritable
 from shoal.plan.nodes import Nodes
-from shoal.plan.resume import changes_since, find_start
+from shoal.plan.ranks import Launcher, launcher_of
+from shoal.plan.resume import Start, changes_since, find_start, with_teacher
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
-from shoal.plan.spec import Start, TrainSpec
-from shoal.plan.teacher import with_teacher
 from shoal.reading import parse_yaml, read_bytes, refusing
-from shoal.shell import typable
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
+from shoal.text import typable
 from shoal.user_code import absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan(LaunchPlan):
-    """What one `train` command will do."""
+class TrainPlan(Plan):
+    """What one `train` command will do. The number of environments of its configuration is that of each worker."""
 
     config: TrainConfig
-    spec: TaskSpec
-    num_envs: int
-    """Environments on each worker."""
-    continued: RunDir | None
+    continued: RunDir | None = None
     """The run that is continued; None for a new one."""
-    start: Start | None
-    start_iteration: int
+    start: Start | None = None
+    start_iteration: int = 0
+    probe: int | None = None
+    """Size of the all_reduce that the ranks time before they train; 0 for that of the learner's gradient, None for no
+    measurement."""
 
-    def worker_spec(
-        self, run: RunDir, log_dir: Path | None = None, launch: Mapping[str, Any] | None = None
-    ) -> TrainSpec:
-        """Return what the workers need to know. Rank files go to `log_dir`; `launch` is the entry of `run.json`."""
-        return TrainSpec(
-            **self.node_fields(run, log_dir),
-            config=self.config,
-            backend=self.backend,
-            num_envs=self.num_envs,
-            start=self.start,
-            launch=dict(launch or {}),
-        )
+    @property
+    def spec(self) -> TaskSpec:
+        """The task."""
+        return registry.resolve(self.config.task)
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the plan as plain values, for `run.json` and `--dry-run`."""
+    def summary(self) -> dict[str, Any]:
+        """Return what is decided, for `run.json` and `--dry-run`."""
         config, agent = self.config, self.config.agent
         remote = {
-            "machines": [f"{node.host}: {', '.join(node.devices)}" for node in self.nodes],
+            "nodes": [f"{node.host}: {', '.join(node.devices)}" for node in self.nodes],
             "interfaces": [f"{node.host}: {node.network.get('GLOO_SOCKET_IFNAME', '-')}" for node in self.nodes],
             "rendezvous": self.rendezvous,
         }
@@ -66,7 +56,7 @@ class TrainPlan(LaunchPlan):
         if physics_dt is not None:
             control_hz = 1 / physics_dt / getattr(config.env, "decimation", 1)
             rates = {"physics_hz": round(1 / physics_dt, 3), "control_hz": round(control_hz, 3)}
-        samples = self.num_envs * agent.num_steps_per_env
+        samples = config.num_envs * agent.num_steps_per_env
         return {
             "task": config.task,
             "learner": config.learner,
@@ -76,10 +66,10 @@ class TrainPlan(LaunchPlan):
             "backend": self.backend,
             "world_size": self.world_size,
             **rates,
-            "num_envs": self.num_envs,
-            "num_envs_total": self.num_envs * self.world_size,
+            "num_envs": config.num_envs,
+            "num_envs_total": config.num_envs * self.world_size,
             "samples_per_iteration": samples * self.world_size,
-            **agent.plan_entries(self.num_envs),
+            **agent.plan_entries(config.num_envs),
             "seeds": [config.seed + rank for rank in range(self.world_size)],
             "max_iterations": config.max_iterations,
             "start": self.start.model if self.start else None,
@@ -96,29 +86,34 @@ def plan_training(
     """Decide everything about one training. With `--hosts`, `probe_hosts` probes and plans the nodes."""
     spec = registry.resolve(config.task)
     refuse_bad_name("--run-name", config.run_name)
-    launch = plan_launch(config, (config.task,), environ, gpus, probe_hosts, spawns=bool(config.max_restarts))
+    launch = plan_launch(config, environ, gpus, probe_hosts, spawns=bool(config.max_restarts))
     world_size = launch.world_size
     _refuse_useless_restarts(config, launcher_of(environ), world_size)
     num_envs = _envs_per_worker(config, world_size)
     resolve_learner(config.learner).require()
     config.agent.check_samples(num_envs)
+    _refuse_unknown_groups(config)
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(launch.nodes[0].devices[0])
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     continued, start, iteration, passed_over = find_start(config, spec) if launch.leads else (None, None, 0, [])
     if launch.leads and start is None:
         config, start = with_teacher(config)
+    if launch.leads and (launch.launch_mode != "in process" or config.dry_run):  # Else the start finds it at once.
+        spec.check_build(config.env)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, spec.note, *spec.check_env(config.env), *passed_over, change)
     notes = (*notes, _wandb_note(config, continued))
     # From here on files are named so that they are found from any working directory.
     config = replace(
-        config, task=absolute(config.task), learner=absolute(config.learner), agent=_with_text(config.agent)
+        config,
+        task=absolute(config.task),
+        learner=absolute(config.learner),
+        agent=_with_text(config.agent),
+        num_envs=num_envs,
     )
     plan = TrainPlan(
         **launch.shared(config=config, notes=tuple(note for note in notes if note)),
-        spec=spec,
-        num_envs=num_envs,
         continued=continued,
         start=start,
         start_iteration=iteration,
@@ -157,6 +152,19 @@ def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, wor
             f"--min-workers {config.min_workers} was asked for, but there are {world_size} to begin with: "
             f"pass --min-workers {world_size} or fewer."
         )
+
+
+def _refuse_unknown_groups(config: TrainConfig) -> None:
+    """Refuse observation groups of the learner that an environment of terms does not have."""
+    observations = getattr(config.env, "observations", None)
+    groups = [each.name for each in fields(observations)] if is_dataclass(observations) else []
+    for name, wanted in config.agent.obs_groups.items():
+        unknown = next((each for each in wanted if groups and each not in groups), None)
+        if unknown is not None:
+            raise UsageError(
+                f"--agent.obs-groups.{name} names {unknown!r}, but the environment observes "
+                f"{', '.join(groups)}.{did_you_mean(unknown, groups)} Pass other groups."
+            )
 
 
 def _envs_per_worker(config: TrainConfig, world_size: int) -> int:

@@ -3,8 +3,6 @@
 They read and write arrays by row and know nothing of any task.
 """
 
-from __future__ import annotations
-
 import warp as wp
 
 
@@ -15,12 +13,27 @@ def seed_environments(seed: wp.int32, first: wp.int32, rng: wp.array[wp.uint32])
     rng[env] = wp.rand_init(seed, first + env)
 
 
+LARGEST = wp.constant(1e10)
+"""An environment has diverged when a position or velocity is not smaller: MuJoCo's own limit, mjMAXVAL."""
+
+
+@wp.func
+def is_bounded(row: wp.array[wp.float32]) -> wp.bool:
+    """Whether all numbers of a row are finite and smaller than `LARGEST`."""
+    bounded = wp.bool(True)
+    for column in range(row.shape[0]):
+        bounded = bounded and wp.abs(row[column]) < wp.float32(LARGEST)
+    return bounded
+
+
 @wp.kernel(enable_backward=False)
 def close_step(
     terms: wp.array2d[wp.float32],
     weights: wp.array[wp.float32],
     max_episode_length: wp.int32,
     reset_diverged: wp.bool,
+    qpos: wp.array2d[wp.float32],
+    qvel: wp.array2d[wp.float32],
     diverged: wp.array[wp.bool],
     terminated: wp.array[wp.bool],
     truncated: wp.array[wp.bool],
@@ -39,15 +52,18 @@ def close_step(
     learner would add the value of a state that was never reached. An environment whose state or reward is not
     finite fails, with a last reward of 0; or, unless `reset_diverged`, of NaN. Where the state is finite and a term is
     not, `bad_terms` gets the term's number, counted from 1, unless it has one.
+
+    The state is not finite where `diverged` is set, or a number of `qpos` or `qvel` is not smaller than `LARGEST`.
     """
     env = wp.tid()
+    is_lost = diverged[env] or not is_bounded(qpos[env]) or not is_bounded(qvel[env])
     total = wp.float32(0.0)
     for term in range(weights.shape[0]):
         value = weights[term] * terms[env, term]
         total += value
-        if bad_terms[env] == 0 and not diverged[env] and not wp.isfinite(value):
+        if bad_terms[env] == 0 and not is_lost and not wp.isfinite(value):
             bad_terms[env] = term + 1
-    is_diverged = diverged[env] or (reset_diverged and not wp.isfinite(total))
+    is_diverged = is_lost or (reset_diverged and not wp.isfinite(total))
     length = episode_length[env] + 1
     failed = terminated[env] or is_diverged
     cut_off = (length >= max_episode_length or truncated[env]) and not failed
@@ -75,29 +91,25 @@ def close_step(
     diverged[env] = False
 
 
+@wp.struct
+class RowCopy:
+    """An array whose rows are copied to another one, both (num_envs, columns)."""
+
+    source: wp.array2d[wp.float32]
+    target: wp.array2d[wp.float32]
+
+
 @wp.kernel(enable_backward=False)
-def copy_rows_where(
-    one: wp.array[wp.bool], other: wp.array[wp.bool], source: wp.array2d[wp.float32], target: wp.array2d[wp.float32]
-) -> None:
-    """Copy the rows where either mask is set. One thread for each number."""
+def copy_rows_where(one: wp.array[wp.bool], other: wp.array[wp.bool], copies: wp.array[RowCopy]) -> None:
+    """Copy the rows of several arrays where either mask is set. One thread for each number of an environment."""
     env, column = wp.tid()
-    if one[env] or other[env]:
-        target[env, column] = source[env, column]
-
-
-@wp.kernel(enable_backward=False)
-def find_diverged(
-    qpos: wp.array2d[wp.float32], qvel: wp.array2d[wp.float32], limit: wp.float32, diverged: wp.array[wp.bool]
-) -> None:
-    """Mark environments with a position or velocity that is NaN, or not smaller than `limit`."""
-    env = wp.tid()
-    is_finite = wp.bool(True)
-    for column in range(qpos.shape[1]):
-        is_finite = is_finite and wp.abs(qpos[env, column]) < limit
-    for column in range(qvel.shape[1]):
-        is_finite = is_finite and wp.abs(qvel[env, column]) < limit
-    if not is_finite:
-        diverged[env] = True
+    if not (one[env] or other[env]):
+        return
+    at = wp.int32(0)
+    while column >= copies[at].source.shape[1]:
+        column -= copies[at].source.shape[1]
+        at += 1
+    copies[at].target[env, column] = copies[at].source[env, column]
 
 
 @wp.kernel(enable_backward=False)

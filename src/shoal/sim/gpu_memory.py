@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import torch
 import warp as wp
 
-from shoal.checks.findings import size
 from shoal.errors import ShoalError, TrainingFailedError, WorkerLostError
+from shoal.text import size
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|Failed to allocate \d+ bytes on device 'cuda:\d+'\s*$")
 """Matches errors of CUDA, torch and Warp's allocator. The latter appends any other reason, such as missing pools."""

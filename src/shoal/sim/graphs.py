@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby, zip_longest
 from typing import Any, TypeAlias
 
@@ -44,6 +44,11 @@ class StepGraph:
     def is_captured(self) -> bool:
         """Whether all stages but the host's are captured."""
         return all(graph.is_captured for graph in self._graphs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the step is one captured graph."""
+        return self.is_captured and len(self._calls) == 1
 
     @property
     def launches(self) -> list[Launch]:
@@ -82,7 +87,6 @@ class CapturedGraph:
         """
         self._function = function
         self._device = device
-        self._stream: wp.Stream | None = None
         self._graph: wp.Graph | None = None
         self.launches: Sequence[Launch] = ()
         """The captured kernel launches, in order."""
@@ -108,8 +112,7 @@ class CapturedGraph:
             with torch_stream(self._device):
                 self._function()
         elif self._device.is_cuda:
-            self._stream = _stream_of_torch(self._device, known=self._stream)
-            wp.capture_launch(self._graph, stream=self._stream)
+            wp.capture_launch(self._graph, stream=_stream_of_torch(self._device))
         else:
             wp.capture_launch(self._graph)
 
@@ -209,12 +212,15 @@ def torch_stream(device: wp.Device) -> Iterator[None]:
         yield
 
 
-def _stream_of_torch(device: wp.Device, known: wp.Stream | None = None) -> wp.Stream:
-    """Return torch's current stream as a Warp stream: `known`, if it is that one."""
-    current = torch.cuda.current_stream(device.ordinal)
-    if known is not None and (known.cuda_stream or 0) == current.cuda_stream:
-        return known
-    return wp.stream_from_torch(current)
+def _stream_of_torch(device: wp.Device) -> wp.Stream:
+    """Return torch's current stream, which is that of this thread, as a Warp stream."""
+    return _known_stream(device.alias, torch.cuda.current_stream(device.ordinal).cuda_stream)
+
+
+@cache
+def _known_stream(alias: str, handle: int) -> wp.Stream:
+    """Return a stream of torch's, of which there are few, and which it keeps, as a Warp stream."""
+    return wp.Stream(wp.get_device(alias), cuda_stream=handle)
 
 
 @contextmanager

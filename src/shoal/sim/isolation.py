@@ -14,6 +14,8 @@ import torch
 import warp as wp
 
 from shoal.errors import UsageError
+from shoal.heartbeat import Heartbeat
+from shoal.sim.kernel_cache import shared_kernel_cache
 
 _NO_DRIVER = b"Could not find or load the NVIDIA CUDA driver"
 """Output of Warp's native library on machines without a GPU. Shoal reports the device itself."""
@@ -23,11 +25,14 @@ EGL_DEVICE_VARIABLE = "MUJOCO_EGL_DEVICE_ID"
 
 
 @contextmanager
-def isolated(device: str, *, threads: int | None = None) -> Iterator[None]:
+def isolated(
+    device: str, *, threads: int | None = None, matmul_precision: str | None = None, beat: Heartbeat | None = None
+) -> Iterator[None]:
     """Make `device` the default of torch, Warp and EGL in the body, and restore the old ones.
 
-    It is ``"cpu"`` or ``"cuda:<index>"``, counted among the visible GPUs. torch may use so many `threads` on the CPU;
-    None leaves its own choice.
+    It is ``"cpu"`` or ``"cuda:<index>"``, counted among the visible GPUs. torch may use so many `threads` on the CPU,
+    and multiplies matrices with `matmul_precision`; None leaves its own choice. Kernels are compiled by one process at
+    a time, and `beat` shows a wait for another.
 
     Raises:
         UsageError: If Warp does not know the device.
@@ -51,7 +56,11 @@ def isolated(device: str, *, threads: int | None = None) -> Iterator[None]:
         if threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(threads)
+        if matmul_precision is not None:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision(matmul_precision)
         stack.enter_context(wp.ScopedDevice(warp_device))
+        stack.enter_context(shared_kernel_cache(beat or Heartbeat()))
         yield
 
 

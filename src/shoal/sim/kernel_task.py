@@ -7,13 +7,12 @@ One step is, for all environments at once::
     reset()      where done: a new episode's first state                      the author's kernels
     observe()    state -> observations                                        the author's kernels
 
-It is captured once, when the task is built, and launched for each step (`shoal.sim.graphs`): a step runs no
-Python. So these methods may only launch kernels, and what changes from step to step must live in arrays.
-`shoal.sim.validation` checks the kernels first.
+It is captured once, when the task is built, and launched for each step (`shoal.sim.graphs`): a step runs no Python. So
+these methods may only launch kernels, and what changes from step to step must live in arrays (`shoal.sim.validation`).
 
-**Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and
-mjlab: an episode's return does not change with the control frequency, and a term that is always 1 with weight
-1 returns the episode's length in seconds. `reward_per_step` leaves the time step out.
+**Reward terms are rates.** The reward of a step is ``sum(weight * term) * step_dt``, as in Isaac Lab and mjlab: an
+episode's return does not change with the control frequency, and a term that is always 1 with weight 1 returns the
+episode's length in seconds. `reward_per_step` leaves the time step out.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -28,7 +28,7 @@ import numpy as np
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import NoPictureError, ShoalError, UsageError
 from shoal.sim import validation
 from shoal.sim.bookkeeping import close_step, seed_environments
 from shoal.sim.graphs import Stage, StepGraph, torch_stream
@@ -57,9 +57,9 @@ class Command:
 class KernelTask(ABC, Generic[ConfigT]):
     """A task of `num_envs` environments on one device. Shapes below: (num_envs, columns), or (num_envs,).
 
-    A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in
-    `simulate`, `reset` and `observe`. For each reward term its configuration has a field ``<term>_weight``.
-    `shoal.tasks.registry` documents what else a task in a user's own file may declare.
+    A subclass declares the class attributes, allocates its state in `allocate`, and launches its kernels in `simulate`,
+    `reset` and `observe`. Its configuration has a field ``<term>_weight`` for each reward term. See
+    `shoal.tasks.registry` for what else a task in a user's own file may declare.
     """
 
     resets_diverged: bool = False
@@ -89,6 +89,8 @@ class KernelTask(ABC, Generic[ConfigT]):
     """Names of the columns of `done_terms`: the part of episodes that each ended is logged."""
     done_terms: wp.array
     """Which terminations hold after this step, if there are any. Shape (num_envs, number of terminations)."""
+    checked_state: tuple[wp.array | None, wp.array | None] = (None, None)
+    """Positions and velocities whose numbers show whether an environment has diverged. Shapes (num_envs, n)."""
     log: Mapping[str, float] = MappingProxyType({})
     """Further numbers that are logged with each step, by name."""
     reward_per_step: ClassVar[bool] = False
@@ -106,12 +108,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         """
         if num_envs < 1:
             raise UsageError(f"{num_envs} environments were asked for: pass --num-envs 1 or more.")
-        self.check_declarations(config)
-        self.config = config
-        self.num_envs = num_envs
-        self.seed = seed
-        self.device: wp.Device = wp.get_device(device)
-        self._arrays: dict[str, wp.array] = {}
+        self.configure(config, num_envs, device, seed)
         with wp.ScopedDevice(self.device):
             self.build()
             self.max_episode_length = max(1, round(config.episode_length_s / self.step_dt))
@@ -123,6 +120,17 @@ class KernelTask(ABC, Generic[ConfigT]):
             self.graph = self.capture()
             validation.check_capture(self)
         self.restart(seed)
+
+    def configure(self, config: ConfigT, num_envs: int, device: str, seed: int) -> None:
+        """Set what `build` needs, once the declarations are checked."""
+        self.check_declarations(config)
+        self.config = config
+        self.num_envs = num_envs
+        self.seed = seed
+        self.device: wp.Device = wp.get_device(device)
+        self._arrays: dict[str, wp.array] = {}
+
+    build_once = classmethod(validation.build_once)
 
     def _allocate_shared(self) -> None:
         """Allocate the arrays of every task."""
@@ -225,20 +233,20 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Launch kernels that fill the arrays of `self.obs`, every column for every environment."""
 
     def scene(self) -> mujoco.MjModel:
-        """Return the model that films and viewers draw for one environment.
+        """Return the model that videos and viewers draw for one environment.
 
         Raises:
-            UsageError: The task has no picture.
+            NoPictureError: The task has no picture.
         """
         message = f"The task {type(self).__name__} cannot be shown, because it has no scene(): it can only be trained."
-        raise UsageError(message)
+        raise NoPictureError(message)
 
     def positions(self) -> wp.array:
         """Return ``qpos`` of the scene, if there is one, in every environment. Shape (num_envs, the scene's nq)."""
         raise NotImplementedError
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return what films and viewers draw beside the scene for one environment, see `shoal.sim.render.marks`.
+        """Return what videos and viewers draw beside the scene for one environment, see `shoal.sim.render.marks`.
 
         It is called on the host when something is drawn, and never by a step. `row` has the environment's row of each
         array of `arrays` by name; of a field of `MjData` by MuJoCo's name. Only what is read is copied: each call must
@@ -292,13 +300,9 @@ class KernelTask(ABC, Generic[ConfigT]):
         dim: int | tuple[int, ...] | None = None,
     ) -> None:
         """Launch `kernel` on the task's device, with one thread for each environment, or `dim` threads."""
-        wp.launch(
-            kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
-            dim=self.num_envs if dim is None else dim,
-            inputs=inputs,
-            outputs=outputs,
-            device=self.device,
-        )
+        dim = self.num_envs if dim is None else dim
+        any_kernel: Any = kernel  # The decorator turns a function into a kernel.
+        wp.launch(any_kernel, dim=dim, inputs=inputs, outputs=outputs, device=self.device)
 
     # Used by the learner's side.
 
@@ -357,8 +361,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state that follows from `seed` and its index, counted from `first`."""
         self.first_env.fill_(first)
-        # Warp's kernels take seeds as signed 32-bit numbers.
-        self.launch(seed_environments, inputs=[seed % 2**31, first], outputs=[self.rng])
+        self.launch(seed_environments, inputs=[seed % 2**31, first], outputs=[self.rng])  # Seeds have 31 bits.
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order."""
@@ -370,11 +373,8 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def final_stages(self) -> list[Stage]:
         """Return the stages that keep the last observations of episodes, between `close` and the reset, if any."""
-        return [*self.observe_stages(), self._keep_observations] if self.final_obs else []
-
-    def _keep_observations(self) -> None:
-        for group, array in self.obs.items():
-            wp.copy(self.final_obs[group], array)
+        copies = [partial(wp.copy, kept, self.obs[group]) for group, kept in self.final_obs.items()]
+        return [*self.observe_stages(), *copies] if copies else []
 
     def keep_final_observations(self) -> None:
         """Observe before the reset, too, in every step from now on: the step is captured anew.
@@ -392,9 +392,9 @@ class KernelTask(ABC, Generic[ConfigT]):
         """Launch the kernel that counts the step and closes episodes."""
         self.launch(
             close_step,
-            inputs=[self.terms, self.weights, self.max_episode_length, self.resets_diverged, self.diverged],
-            outputs=[
-                *(self.terminated, self.truncated, self.episode_length, self.episode_sums, self.reward),
+            inputs=[
+                *(self.terms, self.weights, self.max_episode_length, self.resets_diverged, *self.checked_state),
+                *(self.diverged, self.terminated, self.truncated, self.episode_length, self.episode_sums, self.reward),
                 *(self.done, self.time_out, self.finished_sums, self.divergences, self.bad_terms),
             ],
         )

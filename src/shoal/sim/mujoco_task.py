@@ -5,7 +5,6 @@ One step is, for all environments at once::
     apply_actions()    actions -> controls                                    the author's kernels
     history            with `on_nan` stop: the physics' inputs are kept       shoal.sim.nan.history
     the engine         `decimation` physics steps                             shoal.sim.engines
-    find_diverged      states that are not finite                             shoal.sim.bookkeeping
     compute_rewards()  state -> reward terms, terminated flags                the author's kernels
     close              as in every kernel task                                shoal.sim.kernel_task
     reset_state()      where done: a new episode's first state                the author's kernels
@@ -21,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import mujoco
 import numpy as np
@@ -30,8 +29,7 @@ import warp as wp
 
 from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
-from shoal.sim.bookkeeping import find_diverged
-from shoal.sim.engines.engine import LARGEST, Engine, rows_of
+from shoal.sim.engines.engine import Engine, rows_of
 from shoal.sim.engines.native import NativeEngine
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import KernelTask
@@ -56,6 +54,10 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
 
     model: mujoco.MjModel
     """The model, for its names and numbers. Writing to it changes nothing."""
+
+    capacities: ClassVar[tuple[int, int] | None] = None
+    """Contacts and constraints that MuJoCo Warp has room for in each environment, where `--env.nconmax` and
+    `--env.njmax` do not say it. They hold for the model of this class's `config`. None: computed from the model."""
 
     @classmethod
     @abstractmethod
@@ -130,14 +132,26 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             self.engine = WarpEngine(
                 self.model,
                 **sizes,
-                nconmax=config.nconmax,
-                njmax=config.njmax,
+                declared=self._declared_capacities(),
+                chosen={
+                    name: value for name in MujocoConfig.size_fields if (value := getattr(config, name)) is not None
+                },
                 deterministic=config.deterministic,
             )
         self.resets_diverged = self.config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
+        self.checked_state = self.qpos, self.qvel
         self.moved = self.array("moved", dtype=wp.bool)
         """Set by kernels of `interval_events` where they have written positions or speeds. Cleared by the engine."""
+
+    def _declared_capacities(self) -> dict[str, int]:
+        """Return `capacities` by their flags; nothing where another model than the declaring class's is simulated."""
+        declaring = next(each for each in type(self).__mro__ if "capacities" in vars(each))
+        if self.capacities is None or any(
+            getattr(self.config, name) != getattr(declaring.config, name) for name in self.config.model_fields
+        ):
+            return {}
+        return dict(zip(MujocoConfig.size_fields, self.capacities, strict=True))
 
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and declare its arrays."""
@@ -158,7 +172,7 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             self.reset_state,
             self.interval_events,
             *([partial(self.history.mark, self.done, self.moved)] if self.history else []),
-            self._by_engine(partial(self.engine.forward, self.done, self.moved)),
+            self._by_engine(partial(self.engine.forward, self.done, self.moved, all_fields=False)),
             *self.observe_stages(),
         ]
 
@@ -168,7 +182,6 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             self.apply_actions,
             *([self.history.keep] if self.history else []),
             self._by_engine(self.engine.step),
-            self.find_diverged,
             *self.reward_stages(),
         ]
 
@@ -182,10 +195,6 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
     def simulate(self) -> None:
         """Turn actions into the next state, terms and flags."""
         run_all(self._physics())
-
-    def find_diverged(self) -> None:
-        """Launch the kernel that marks environments whose state is not finite."""
-        self.launch(find_diverged, inputs=[self.qpos, self.qvel, LARGEST], outputs=[self.diverged])
 
     def reset(self) -> None:
         """Begin new episodes where done."""
@@ -224,8 +233,14 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         return self.history.dump(self.engine, None if scene is self.model else scene, **where)
 
     def take_warnings(self) -> dict[str, str]:
-        """Return the engine's warnings."""
-        return self.engine.take_warnings()
+        """Return the engine's warnings. Where its capacities did not suffice, it has more from now on."""
+        warnings = self.engine.take_warnings()
+        if self.engine.planned:
+            del self.graph  # Its memory is free for the next.
+            with torch_stream(self.device):
+                self.engine.enlarge()
+                self.graph = self.capture()
+        return warnings
 
     def scene(self) -> mujoco.MjModel:
         """Return the model."""

@@ -4,13 +4,13 @@ A kernel that leaves a column unwritten trains badly without a message. All chec
 checked, and nothing is read back to the host, on the step path.
 """
 
-# ruff: noqa: D102  The methods of the protocol are documented in `KernelTask`.
+from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import combinations
 from types import ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import warp as wp
@@ -18,8 +18,13 @@ import warp as wp
 from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bounds import Arguments, checked_launches
-from shoal.sim.graphs import Stage, StepGraph, capture_error, difference, run_all
+from shoal.sim.graphs import capture_error, difference, run_all
+from shoal.sim.isolation import isolated
 
+if TYPE_CHECKING:
+    from shoal.sim.kernel_task import KernelTask
+
+Task: TypeAlias = "KernelTask[Any]"
 Snapshot = dict[str, np.ndarray]
 
 _TOLERANCE = 1e-4
@@ -46,30 +51,16 @@ _ONLY_LAUNCHES = (
 )
 
 
-class Task(Protocol):
-    """The parts of a kernel task that validation runs one by one, see `shoal.sim.kernel_task.KernelTask`."""
+def build_once(task: type[Task], config: Any) -> None:  # noqa: ANN401  The task's own class of settings.
+    """Build the model of a task and bind its terms for one environment on the CPU, as far as that needs no kernel.
 
-    reward_terms: ClassVar[tuple[str, ...]]
-    num_envs: int
-    seed: int
-    device: wp.Device
-    actions: wp.array
-    terms: wp.array
-    done: wp.array
-    obs: Mapping[str, wp.array]
-    graph: StepGraph
-
-    @property
-    def arrays(self) -> Mapping[str, wp.array]: ...
-    @property
-    def host_state(self) -> Mapping[str, np.ndarray]: ...
-    def seed_rng(self, seed: int) -> None: ...
-    def restart(self, seed: int | None = None) -> None: ...
-    def simulate(self) -> None: ...
-    def reset(self) -> None: ...
-    def observe(self) -> None: ...
-    def stages(self) -> list[Stage]: ...
-    def capture(self) -> StepGraph: ...
+    Raises:
+        ShoalError: The task's declarations, its model or its terms are at fault.
+    """
+    with isolated("cpu"):
+        probe = task.__new__(task)
+        probe.configure(config, 1, "cpu", 0)
+        probe.build()
 
 
 def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  The class of a task.

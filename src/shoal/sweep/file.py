@@ -36,20 +36,15 @@ def read_sweep(file: Path) -> SweepFile:
     """
     data: Any = read_plain_file("The sweep", file, example="sweep.yaml")
     with refusing(file, "give other numbers"):
-        sweep = _read(data)
+        sweep = from_plain(SweepFile, data)
+        sweep = replace(
+            sweep,
+            task=absolute(sweep.task),
+            parameters={name.replace("-", "_"): value for name, value in sweep.parameters.items()},
+            fixed={name.replace("-", "_"): value for name, value in sweep.fixed.items()},
+        )
         _check(sweep)
     return sweep
-
-
-def _read(data: Any) -> SweepFile:  # noqa: ANN401  Whatever the file holds.
-    """Return the sweep of plain values."""
-    sweep = from_plain(SweepFile, data)
-    return replace(
-        sweep,
-        task=absolute(sweep.task),
-        parameters={name.replace("-", "_"): value for name, value in sweep.parameters.items()},
-        fixed={name.replace("-", "_"): value for name, value in sweep.fixed.items()},
-    )
 
 
 def _check(sweep: SweepFile) -> None:

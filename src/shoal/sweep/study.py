@@ -19,9 +19,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from shoal.config.sweep import SweepFile
 from shoal.files import Folder
-from shoal.launch.run_record import is_in_use, lock_run
 from shoal.plan.rundir import RunDir
 from shoal.reading import read_lines, refusing
+from shoal.run_record import is_in_use, lock_run
 from shoal.sweep.file import config_of, grid_of, is_whole, number_of_trials
 
 End = Literal["finished", "pruned", "failed"]
@@ -110,9 +110,8 @@ class SweepStudy:
     def claim(self) -> Iterator[Trial | None]:
         """Lock a trial for the body: an unfinished one that no process trains, or else a new one; None without."""
         with ExitStack() as stack:
-            with Folder(self._folder).locked(
-                self._folder / "trials"
-            ):  # So that no more trials are made than were asked for.
+            # So that no more trials are made than were asked for.
+            with Folder(self._folder).locked(self._folder / "trials"):
                 trial = self._claim(stack)
             yield trial
 

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import platform
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,17 +15,16 @@ import torch
 
 from shoal.errors import ShoalError, TerminatedRunError, TrainingFailedError, WorkerLostError, did_you_mean, reason_of
 from shoal.heartbeat import Heartbeat
-from shoal.launch.modes import without
-from shoal.launch.run_record import record_launch
 from shoal.learn.metrics import Row
 from shoal.learn.run_json import record_end
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.checkpoints import newest_good
-from shoal.plan.ranks import RANK_VARIABLES, Rank, usable_threads
+from shoal.plan.job import SweepPlan
+from shoal.plan.ranks import RANK_VARIABLES, Rank, usable_threads, without
 from shoal.plan.rundir import RunDir
-from shoal.plan.spec import SweepSpec, TrainSpec
 from shoal.plan.training import TrainPlan, plan_training
 from shoal.reading import read_bytes
+from shoal.run_record import WorkerReport, record_launch
 from shoal.signals import ERRORS, StopRequests
 from shoal.sim.gpu_memory import refuse_broken_gpu
 from shoal.sweep.file import metric_of, training_of
@@ -41,22 +41,24 @@ _MOST_LOSSES = 3
 """How often a trial may lose its worker until it has failed."""
 
 
-def run_trials(spec: SweepSpec, rank: Rank, *, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
+def run_trials(
+    plan: SweepPlan, rank: Rank, *, stop: StopRequests, on_row: _OnRow, beat: Heartbeat, **_of_a_group: object
+) -> tuple[WorkerReport, Callable[[], None]]:
     """Train trials until as many as were asked for have begun, and each is finished or trained by another process.
 
-    `on_row` is called with a row for each trial that begins or ends.
+    `on_row` is called with a row for each trial that begins or ends. The ranks need no process group.
 
     Raises:
         ShoalError: A signal came, or the GPU cannot be used any more.
     """
     if rank.local_world_size > 1:
         os.environ["OMP_NUM_THREADS"] = str(usable_threads(rank))  # A lone rank would take the cores of all.
-    worker = _Worker(spec, rank, stop, on_row, beat)
+    worker = _Worker(plan, rank, stop, on_row, beat)
     with without(RANK_VARIABLES):  # Libraries would take a trial for one of several ranks.
         while worker.run_one():
             gc.collect()
-            if worker.device != "cpu":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # Nothing, unless this process uses a GPU.
+    return WorkerReport(rank=rank.rank, host=platform.node(), device=worker.device), lambda: None
 
 
 class _TrialStop(StopRequests):
@@ -75,17 +77,17 @@ class _TrialStop(StopRequests):
 class _Worker:
     """One rank at work."""
 
-    def __init__(self, spec: SweepSpec, rank: Rank, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
-        self._spec, self._stop, self._on_row, self._beat = spec, stop, on_row, beat
-        self.device = spec.nodes[0].devices[rank.local_rank]
+    def __init__(self, plan: SweepPlan, rank: Rank, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
+        self._plan, self._stop, self._on_row, self._beat = plan, stop, on_row, beat
+        self.device = plan.nodes[0].devices[rank.local_rank]
         self._number = rank.rank
-        self._study = SweepStudy(spec.run.path, spec.sweep)
-        self._metric = metric_of(spec.sweep)
+        self._study = SweepStudy(plan.run.path, plan.sweep)
+        self._metric = metric_of(plan.sweep)
         self._row: Row = {}  # The newest metrics of a training.
 
     def run_one(self) -> bool:
         """Train one trial; return False if none is left for this rank."""
-        self._beat.iteration, self._beat.limit = 0, self._spec.config.startup_timeout or math.inf
+        self._beat.iteration, self._beat.limit = 0, self._plan.config.startup_timeout or math.inf
         self._beat.enter("startup")
         self._refuse_after_signal()
         with self._study.claim() as trial:
@@ -107,13 +109,13 @@ class _Worker:
 
     def _attempt(self, trial: Trial) -> None:
         """Train a trial, from its newest checkpoint if it has one, and record its end."""
-        plan, end = self._plan(trial), "finished"
+        plan, end = self._plan_of(trial), "finished"
         if plan is not None:
             launch = record_launch(trial.run, plan)
             self._report("running", trial)
             try:
                 _refuse_lost(trial.run)
-                end = self._train(trial, plan.worker_spec(trial.run, launch=launch))
+                end = self._train(trial, replace(plan, run_dir=str(trial.run.path.absolute()), launch=launch))
             except BaseException as error:
                 code = error.exit_code if isinstance(error, ShoalError) else 1
                 record_end(trial.run, launch, code, str(error) or repr(error))
@@ -124,9 +126,9 @@ class _Worker:
             raise TrainingFailedError(f"No iteration had a finite '{self._metric}', the score.{near}")
         self._end(trial, end)
 
-    def _plan(self, trial: Trial) -> TrainPlan | None:
+    def _plan_of(self, trial: Trial) -> TrainPlan | None:
         """Return the plan of a trial's training; None if only its end was not recorded."""
-        config = training_of(self._spec.sweep, trial.parameters, self._spec.config, self.device)
+        config = training_of(self._plan.sweep, trial.parameters, self._plan.config, self.device)
         newest, _ = newest_good(trial.run)
         if newest is not None and newest.iteration >= config.max_iterations:
             return None
@@ -134,17 +136,19 @@ class _Worker:
             config = replace(config, resume=(str(trial.run.path),), checkpoint=None)
         return replace(plan_training(config, {}, visible_gpus()), continued=trial.run)
 
-    def _train(self, trial: Trial, spec: TrainSpec) -> End:
+    def _train(self, trial: Trial, plan: TrainPlan) -> End:
         stop = _TrialStop(self._stop)
 
         def take_row(row: Row) -> None:
             self._row = row
-            iteration, score = int(row["iteration"]), row.get(self._metric, math.nan)
-            if math.isfinite(score) and trial.report(iteration, score):
+            score = row.get(self._metric, math.nan)
+            # On a GPU the row with an evaluation is a later one, and not the same in each trial.
+            of = "Eval/iteration" if self._metric.startswith("Eval/") else "iteration"
+            if math.isfinite(score) and trial.report(int(row[of]), score):
                 stop.prunes = True
 
         try:
-            _, export = run_worker(spec, _ALONE, stop=stop, on_row=take_row, beat=self._beat)
+            _, export = run_worker(plan, _ALONE, stop=stop, on_row=take_row, beat=self._beat)
         except TerminatedRunError:
             if self._stop.first is not None:
                 raise
@@ -172,7 +176,7 @@ class _Worker:
             "score": None if last is None else trial.reported[last],
             "parameters": trial.parameters,
         }
-        self._spec.run.folder.append(self._spec.run.metrics_jsonl, json.dumps(row))
+        self._plan.run.folder.append(self._plan.run.metrics_jsonl, json.dumps(row))
         if self._on_row is not None:
             self._on_row(row)
 

@@ -10,16 +10,24 @@ import os
 import re
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from shoal.config import AgentConfig, BaseEnvConfig, DistributionConfig, ModelConfig, RslRlConfig, TrainConfig
+from shoal.config import (
+    AgentConfig,
+    BaseEnvConfig,
+    DistributionConfig,
+    ModelConfig,
+    PpoConfig,
+    RslRlConfig,
+    TrainConfig,
+)
 from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.user_code import find_class, load
@@ -63,7 +71,9 @@ class TaskSpec:
     other_agents: tuple[AgentConfig, ...] = ()
     """Defaults of further learners."""
     num_envs: int = 1024
-    """Default number of environments on each worker."""
+    """Default number of environments on each worker: what learns fastest on the CPU."""
+    gpu_num_envs: int | None = None
+    """The same on a GPU, where more cost little; None: as many."""
     max_iterations: int = 300
     """Default length of a training [iterations]."""
     builder: str
@@ -123,9 +133,23 @@ class TaskSpec:
             UsageError: The task's own code, or its model, is wrong.
         """
         builder = self.load_builder()
+        settings = () if type(config) is BaseEnvConfig else (config,)
+        return self._calling(builder, partial(builder, *settings, num_envs=num_envs, device=device, seed=seed))
+
+    def check_build(self, config: BaseEnvConfig) -> None:
+        """Build a task of kernels of the user's own once, as far as that takes about a second.
+
+        Raises:
+            UsageError: The task's own code, or its model, is wrong.
+        """
+        builder: Any = self.load_builder() if ".py:" in self.builder else None
+        if hasattr(builder, "build_once"):
+            self._calling(builder, partial(builder.build_once, config))
+
+    def _calling(self, builder: Any, make: Callable[[], Any]) -> Any:  # noqa: ANN401  A class or a function; what it makes.
+        """Return what `make` makes; name the line of the user's code that is at fault otherwise."""
         try:
-            settings = () if type(config) is BaseEnvConfig else (config,)
-            return builder(*settings, num_envs=num_envs, device=device, seed=seed)
+            return make()
         except (ShoalError, AttributeError, LookupError, NameError, TypeError, ValueError, FileNotFoundError) as error:
             line = _source_line(error, builder)
             if line is None or (isinstance(error, ShoalError) and type(error) is not ShoalError):
@@ -156,11 +180,27 @@ class TaskSpec:
         return None if self.reference is None else load(self.reference)
 
 
-def networks(*hidden_dims: int, init_std: float = 1.0, std_range: tuple[float, float] | None = None) -> dict[str, Any]:
-    """Return an actor, whose actions are normally distributed, and a critic like it, as `RslRlConfig` takes them."""
+def ppo(
+    *hidden_dims: int,
+    init_std: float = 1.0,
+    std_range: tuple[float, float] | None = None,
+    steps: int = 24,
+    privileged: bool = False,
+    **algorithm: Any,  # noqa: ANN401  Fields of `PpoConfig`.
+) -> RslRlConfig:
+    """Return rsl_rl's PPO with an actor, whose actions are normally distributed, and a critic like it.
+
+    One that is `privileged` observes the group `critic`. An iteration has so many `steps` of each environment.
+    """
     critic = ModelConfig(hidden_dims=hidden_dims, obs_normalization=True)
     drawn = DistributionConfig(class_name="GaussianDistribution", init_std=init_std, std_range=std_range)
-    return {"actor": replace(critic, distribution=drawn), "critic": critic}
+    return RslRlConfig(
+        num_steps_per_env=steps,
+        obs_groups={"actor": ("policy",), "critic": ("critic" if privileged else "policy",)},
+        actor=replace(critic, distribution=drawn),
+        critic=critic,
+        algorithm=PpoConfig(**algorithm),
+    )
 
 
 def require_extra(extra: str) -> Path:
@@ -192,11 +232,11 @@ def resolve(task: str) -> TaskSpec:
         return load(_LIBRARIES[where])(name)
     if colon:
         return _from_author(_imported(task), task)
-    specs = registered()
-    if task not in specs:
-        message = f"There is no task '{task}'.{did_you_mean(task, specs)} `shoal tasks` lists what can be trained."
-        raise UsageError(message)
-    return specs[task]
+    spec = next((each for each in _specs() if each.name == task), None)
+    if spec is None:
+        hint = did_you_mean(task, registered())
+        raise UsageError(f"There is no task '{task}'.{hint} `shoal tasks` lists what can be trained.")
+    return spec
 
 
 def is_reference(word: str) -> bool:
@@ -206,14 +246,20 @@ def is_reference(word: str) -> bool:
 
 @cache
 def registered() -> dict[str, TaskSpec]:
-    """Return all tasks by name: Shoal's, then those of installed packages."""
-    shipped = (EntryPoint(name="", value=value, group=ENTRY_POINT_GROUP) for value in _SHIPPED)
+    """Return all tasks by name. Of two with one name the first counts."""
     specs: dict[str, TaskSpec] = {}
-    for point in (*shipped, *entry_points(group=ENTRY_POINT_GROUP)):
-        loaded = point.load()
-        for spec in loaded if isinstance(loaded, tuple) else (loaded,):
-            specs.setdefault(spec.name, spec)
+    for spec in _specs():
+        specs.setdefault(spec.name, spec)
     return specs
+
+
+def _specs() -> Iterator[TaskSpec]:
+    """Yield Shoal's tasks, then those of installed packages. Each family is imported when it is reached."""
+    for value in _SHIPPED:
+        yield from load(value)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        loaded = point.load()
+        yield from loaded if isinstance(loaded, tuple) else (loaded,)
 
 
 def _is_task(value: Any) -> bool:  # noqa: ANN401  Anything that a file defines.

@@ -1,16 +1,13 @@
 """Control panel of the web viewer: buttons, sliders and texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    import viser
+import viser
 
-    from shoal.sim.kernel_task import Command
-    from shoal.viewer.playback import EnvStatus
+from shoal.sim.kernel_task import Command
+from shoal.viewer.playback import EnvStatus
 
 Action = Literal["pause", "step", "reset", "load"]
 

@@ -1,19 +1,14 @@
 """Marks and contacts in a viser scene: one node for all that look alike, in all environments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import viser
 
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
+from shoal.sim.render.shapes import SceneGeometry
 from shoal.sim.render.surfaces import sphere
-
-if TYPE_CHECKING:
-    import viser
-
-    from shoal.sim.render.shapes import SceneGeometry
 
 _CONTACT = (230, 153, 51)
 """MuJoCo's colour of contact points."""

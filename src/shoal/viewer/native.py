@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -18,10 +17,10 @@ def show(
 ) -> None:
     """Show one environment in a window until it is closed, or a signal comes. An untrained agent has no `model`."""
     keys: SimpleQueue[int] = SimpleQueue()
-    with open_policy(replace(config, episodes=1), spec, model, device) as (env, policy):
+    with open_policy(config, spec, model, device, num_envs=1) as (env, policy):
         playback = Playback(env, policy)
         pacer = Pacer(playback.picture.step_dt)
-        with Window(playback.picture.scene(), keys.put) as window:
+        with Window(playback.scene, keys.put) as window:
             print_line("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
             while window.is_open:
                 started = time.monotonic()

@@ -1,22 +1,16 @@
 """Playback of a policy in real time: step all environments, and keep rewards and returns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from shoal.envs.capabilities import capabilities_of
+from shoal.envs.vec_env import VecEnv
+from shoal.learn.evaluation import Policy
+from shoal.sim.render.marks import Mark
 from shoal.sim.render.rows import drawn_tensors
-
-if TYPE_CHECKING:
-    from shoal.envs.building import VecEnv
-    from shoal.learn.evaluation import Policy
-    from shoal.sim.render.marks import Mark
-
 
 FRAME_S = 1 / 60
 """Period of the viewer's loop [s]."""
@@ -71,6 +65,7 @@ class Playback:
         self.env = env
         self.policy = policy
         self.picture = capabilities_of(env).picture()
+        self.scene = self.picture.scene()  # First: it says why there is nothing to show.
         self.commands, self._commands = capabilities_of(env).commands()
         self._positions, self._read = drawn_tensors(self.picture)
         self._observations = env.get_observations()

@@ -1,20 +1,14 @@
 """viser scene of several environments: one batch of meshes for all geoms of one shape and all environments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import viser
 
+from shoal.sim.render.marks import Mark
+from shoal.sim.render.shapes import SceneGeometry, Shape
 from shoal.viewer.marks import ViserMarks, colour_bytes
-
-if TYPE_CHECKING:
-    import viser
-
-    from shoal.sim.render.marks import Mark
-    from shoal.sim.render.shapes import SceneGeometry, Shape
 
 _VIEW = np.array([0.3, -1.0, 0.45])
 """Direction from the scene to the initial camera."""

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,9 +33,9 @@ def show(
     config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
 ) -> NoReturn:
     """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
-    with open_policy(replace(config, episodes=config.num_envs), spec, model, device) as (env, policy):
+    with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
         playback = Playback(env, policy)
-        geometry = SceneGeometry(playback.picture.scene())
+        geometry = SceneGeometry(playback.scene)
         with _served(config, label=spec.name) as (server, token):
             scene = ViserScene(server, geometry, playback.positions())
             panel = ControlPanel(
@@ -44,7 +43,7 @@ def show(
             )
             for line in viewer_urls(config.viewer_host, server.get_port(), token):
                 print_line(line)
-            WebViewer(playback, scene, panel, model, config.agent_kind).run()
+            WebViewer(playback, scene, panel, model, config.checkpoint).run()
 
 
 def viewer_urls(host: str, port: int, token: str) -> list[str]:

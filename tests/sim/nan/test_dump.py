@@ -1,4 +1,4 @@
-"""The file of lost environments: whole or absent, and refused in a sentence where it is not what it should be."""
+"""The file of diverged environments: whole or absent, and refused in a sentence where it is not what it should be."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.bombs import ARRAYS
+from support.diverged_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 from support.limits import files_of_at_most
-from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 
 from shoal.cli import main
 from shoal.errors import UsageError
 from shoal.sim.nan.dump import read_dump, write_dump
-from shoal.sim.render.clip import load_scene, save_scene
+from shoal.sim.render.trajectory import load_scene, save_scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def dump() -> Dump:
 @pytest.fixture
 def file(dump: Dump, tmp_path: Path) -> Path:
     """It, as a file."""
-    path = tmp_path / "rank_00000.lost.npz"
+    path = tmp_path / "rank_00000.diverged.npz"
     write_dump(dump, path)
     return path
 
@@ -55,17 +55,17 @@ def test_it_comes_back_as_it_was_written(dump: Dump, file: Path) -> None:
 
 def test_another_scene_is_kept_beside_the_model(dump: Dump, tmp_path: Path) -> None:
     scene = np.arange(5, dtype=np.uint8)
-    write_dump(replace(dump, scene=scene), tmp_path / "x.lost.npz")
-    assert read_dump(tmp_path / "x.lost.npz").scene.tobytes() == scene.tobytes()
+    write_dump(replace(dump, scene=scene), tmp_path / "x.diverged.npz")
+    assert read_dump(tmp_path / "x.diverged.npz").scene.tobytes() == scene.tobytes()
 
 
 def test_it_is_alone_in_its_directory(file: Path) -> None:
-    assert [path.name for path in file.parent.iterdir()] == ["rank_00000.lost.npz"]
+    assert [path.name for path in file.parent.iterdir()] == ["rank_00000.diverged.npz"]
 
 
 def test_a_full_disk_leaves_nothing(dump: Dump, tmp_path: Path) -> None:
     with files_of_at_most(1000), pytest.raises(OSError, match="File too large"):
-        write_dump(dump, tmp_path / "x.lost.npz")
+        write_dump(dump, tmp_path / "x.diverged.npz")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,15 +102,26 @@ def code(file: Path) -> None:
 @pytest.mark.parametrize("change", [truncate, spoil, empty, one_array, other_arrays, code])
 def test_what_is_no_such_file_is_refused(file: Path, change: Callable[[Path], None]) -> None:
     change(file)
-    with pytest.raises(UsageError, match=r"lost\.npz cannot be read \(.+\): pass <run>.*, or copy it once more\."):
+    with pytest.raises(UsageError, match=r"diverged\.npz cannot be read \(.+\): pass <run>.*, or copy it once more\."):
         read_dump(file)
 
 
 def test_a_model_of_another_mujoco_is_refused_with_the_one_that_is_needed(dump: Dump, tmp_path: Path) -> None:
     info = replace(dump.info, versions={**dump.info.versions, "mujoco": "3.1.4"})
-    write_dump(replace(dump, info=info), tmp_path / "old.lost.npz")
+    write_dump(replace(dump, info=info), tmp_path / "old.diverged.npz")
     with pytest.raises(UsageError, match=r"a model of MuJoCo 3\.1\.4, which MuJoCo .* cannot read: .*mujoco==3\.1\.4`"):
-        read_dump(tmp_path / "old.lost.npz")
+        read_dump(tmp_path / "old.diverged.npz")
+
+
+def test_a_file_with_the_key_of_earlier_ones_is_read(dump: Dump, tmp_path: Path) -> None:
+    write_dump(dump, tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as arrays:
+        kept = dict(arrays)
+    about = json.loads(str(kept["about"]))
+    about["lost"] = about.pop("diverged")
+    earlier: dict[str, Any] = kept | {"about": np.array(json.dumps(about))}
+    np.savez_compressed(tmp_path / "old.npz", **earlier)
+    assert read_dump(tmp_path / "old.npz").info == dump.info
 
 
 def test_an_environment_that_is_not_there_is_refused(dump: Dump) -> None:
@@ -124,14 +135,14 @@ def test_an_environment_that_is_not_there_is_refused(dump: Dump) -> None:
 
 def replayed_by_command(dump: Dump, directory: Path) -> None:
     """Run `shoal replay` of a file in this process."""
-    write_dump(dump, directory / "rank_00000.lost.npz")
-    main._shoal(["replay", str(directory / "rank_00000.lost.npz")])
+    write_dump(dump, directory / "rank_00000.diverged.npz")
+    main.shoal(["replay", str(directory / "rank_00000.diverged.npz")])
 
 
 def test_a_model_that_breaks_mujoco_ends_in_a_sentence(dump: Dump, tmp_path: Path) -> None:
     model = load_scene(dump.model)
     model.body_treeid[...] = 1 << 27  # MuJoCo does not check it, and looks far outside of its memory.
-    with pytest.raises(UsageError, match=r"lost\.npz could not be replayed \(killed by SIG(SEGV|BUS)\)"):
+    with pytest.raises(UsageError, match=r"diverged\.npz could not be replayed \(killed by SIG(SEGV|BUS)\)"):
         replayed_by_command(replace(dump, model=save_scene(model)), tmp_path)
 
 
@@ -195,5 +206,5 @@ def test_a_file_whose_description_does_not_fit_is_refused(file: Path, changes: d
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_arrays_that_are_not_what_they_say_are_refused(kind: str, file: Path) -> None:
     ARRAYS[kind](file)
-    with pytest.raises(UsageError, match=r"lost\.npz cannot be read \(.{8,}\): pass <run>"):
+    with pytest.raises(UsageError, match=r"diverged\.npz cannot be read \(.{8,}\): pass <run>"):
         read_dump(file)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 import pytest
-from support.lost_envs import RUNAWAY, act, bouncing, dump_of, part_of, step_until_lost
+from support.diverged_envs import RUNAWAY, act, bouncing, dump_of, part_of, step_until_lost
 
 from shoal.sim.engines.engine import STATE_ROWS
 from shoal.sim.nan.history import MOST_ENVIRONMENTS
@@ -135,7 +135,7 @@ def test_of_many_the_first_are_kept() -> None:
     dump = dump_of(task, rank=2)
     assert [each.env for each in dump.envs] == [num_envs - 1, *range(MOST_ENVIRONMENTS - 1)]
     assert {each.step for each in dump.envs} == {2, 3}
-    assert (dump.info.lost, dump.info.rank, dump.info.num_envs) == (num_envs, 2, num_envs)
+    assert (dump.info.diverged, dump.info.rank, dump.info.num_envs) == (num_envs, 2, num_envs)
 
 
 @each_engine

@@ -1,4 +1,4 @@
-"""A lost environment is lost again: in the same step, from the same states, and told by the joint that went first."""
+"""A diverged environment diverges again: in the same step, from the same states, named by the joint that went first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.calm import changed
-from support.lost_envs import RUNAWAY, act, bouncing, dump_of, step_until_lost
+from support.diverged_envs import RUNAWAY, act, bouncing, dump_of, step_until_lost
 
 from shoal.sim.nan.replay import TOLERANCE, replay
 from shoal.tasks.quadruped.task import FlatVelocity

@@ -66,6 +66,8 @@ class Machine:
             if side is not None:
                 side.violations.clear()
                 side.waits.clear()
+        if self.torch is not None:
+            self.torch.forget_device()
 
     @property
     def is_capturing(self) -> bool:

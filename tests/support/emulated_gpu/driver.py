@@ -146,6 +146,7 @@ class Driver:
         self.peak_bytes = 0
         """Device memory in use, and the most that ever was. Memory of graphs counts as in use once it is captured."""
         self._thread = threading.local()
+        self._runs_kernel = threading.Lock()  # Blocks of threads share memory in Warp's CPU build of kernels.
         self._next_handle = 0x7000
         self._streams: dict[int, _Stream] = {}
         self._current_streams: dict[int, int] = {}  # By context.
@@ -165,6 +166,10 @@ class Driver:
     def graph_of(self, graph: Any) -> list[tuple[str, bytes]]:
         """Return the operations of a `warp.Graph` with the arguments of its kernels."""
         return [(operation.name, operation.arguments) for operation in self._graphs[_number(graph.graph)].operations]
+
+    def nodes_of(self, graph: Any) -> collections.Counter[str]:
+        """Return how many nodes of each kind a `warp.Graph` has, but for those in bodies of conditional nodes."""
+        return collections.Counter(operation.kind for operation in self._graphs[_number(graph.graph)].operations)
 
     @property
     def is_capturing(self) -> bool:
@@ -510,7 +515,8 @@ class Driver:
         invoke: Any = warp_context.invoke_cpu_blocks if block > 1 else warp_context.invoke
 
         def run(_keep: Any = (params, executable)) -> None:
-            invoke(kernel, hooks, own, False)
+            with self._runs_kernel:
+                invoke(kernel, hooks, own, False)
 
         values = b"".join(bytes(value) for value in own if isinstance(value, _PLAIN))
         return int(not self.submit(self.resolve_stream(context, stream), _Operation("kernel", kernel.key, run, values)))

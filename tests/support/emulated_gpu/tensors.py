@@ -2,7 +2,8 @@
 
 A `CudaTensor` holds a tensor of the CPU and computes with it, so that a whole training runs with its real numbers.
 To torch's C++ code it is a tensor on the device `meta`; Python sees `cuda:N`. Each operation passes `_dispatch`, which
-refuses tensors of several devices, and notes where the host waits for the device.
+refuses tensors of several devices, and notes where the host waits for the device. A captured graph of torch is a list
+of such operations: a capture leaves all numbers as they were, and refuses waits; a replay runs the list.
 """
 
 # ruff: noqa: FBT003
@@ -80,8 +81,13 @@ class Torch:
         self.backend: str | None = None
         """The backend that was asked for; gloo stands in for it."""
         self.refuses_waits = False
+        self.launches: collections.Counter[str] = collections.Counter()
+        """Operations that were launched, by name, views left out; replays of graphs are called `graph`."""
+        self.recording: _Recording | None = None
+        """The graph that is being captured."""
         self.random: dict[int, torch.Tensor] = {}
         """State of each GPU's generator."""
+        self.random_before: dict[int, torch.Tensor] = {}
         self._thread = threading.local()
 
     def current_device(self) -> int:
@@ -92,6 +98,10 @@ class Torch:
         """Set the current device of this thread."""
         self.make_context(ordinal)
         self._thread.device = ordinal
+
+    def forget_device(self) -> None:
+        """Let this thread have no current device, as before the first was set."""
+        vars(self._thread).pop("device", None)
 
     def call_runtime(self, what: str) -> None:
         """Note a call that CUDA answers in the context of the thread's current device, and makes it for."""
@@ -109,6 +119,9 @@ class Torch:
         """
         if self.refuses_waits:
             message = f"called a synchronizing CUDA operation: {kind}"
+            raise RuntimeError(message)
+        if self.recording is not None:
+            message = f"CUDA error: operation not permitted when stream is capturing ({kind})\nMore about it."
             raise RuntimeError(message)
         is_main = threading.current_thread() is threading.main_thread()
         (self.waits if is_main else self.background_waits)[kind, _line()] += 1
@@ -260,7 +273,7 @@ class Redirect(TorchDispatchMode):
         return _dispatch(func, args, kwargs or {})
 
 
-def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: C901
+def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # noqa: C901, PLR0912
     """Run one operation of torch on the host's memory."""
     flat, spec = tree_flatten((args, kwargs))
     ours = [each for each in flat if isinstance(each, CudaTensor)]
@@ -294,8 +307,15 @@ def _dispatch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  #
     if inner_kwargs.get("device") is not None:
         inner_kwargs["device"] = torch.device("cpu")
     is_pinned = bool(inner_kwargs.pop("pin_memory", False))
+    recording = state.recording if not _makes_view(func) else None
+    if recording is not None:
+        recording.save_written(func, inner_args, inner_kwargs)
+    elif not _makes_view(func):
+        state.launches[func.__name__] += 1
     with _generator(func, ordinal):
         result = func(*inner_args, **inner_kwargs)
+    if recording is not None:
+        recording.add(func, inner_args, inner_kwargs, ordinal, result)
     if ordinal is None:
         # A copy to the host, or into a tensor of the host, which torch has returned already.
         return args[0] if func is aten.copy_.default else _marked(result, is_pinned)
@@ -407,6 +427,98 @@ def _collective(func: Any, flat: Sequence[Any], spec: Any, ours: Sequence[CudaTe
     return tree_map(lambda each: theirs.get(id(each), each), result)
 
 
+class _Recording:
+    """The operations of a graph, on the host's memory."""
+
+    def __init__(self) -> None:
+        self._operations: list[tuple[Any, Any, Any, int | None, list[torch.Tensor]]] = []
+        self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def save_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Keep what an operation is going to write over."""
+        values = [*args, *([None] * (len(func._schema.arguments) - len(args)))]
+        for argument, value in zip(func._schema.arguments, values, strict=True):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written = tree_flatten(kwargs.get(argument.name, value))[0]
+                self._saved += [(each, each.clone()) for each in written if isinstance(each, torch.Tensor)]
+
+    def add(self, func: Any, args: Any, kwargs: Any, ordinal: int | None, result: Any) -> None:
+        """Note an operation, and the tensors that it made."""
+        is_new = not any(each.alias_info is not None for each in func._schema.returns)
+        made = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)] if is_new else []
+        self._operations.append((func, args, kwargs, ordinal, made))
+
+    def undo(self) -> None:
+        """Make all numbers what they were before the capture, and those of new tensors NaN."""
+        for tensor, before in reversed(self._saved):
+            tensor.copy_(before)
+        self._saved.clear()
+        for *_, made in self._operations:
+            for each in made:
+                if each.is_floating_point():
+                    each.fill_(torch.nan)
+
+    def replay(self) -> None:
+        """Run the operations in order."""
+        for func, args, kwargs, ordinal, made in self._operations:
+            with _generator(func, ordinal):
+                result = func(*args, **kwargs)
+            found = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
+            for old, new in zip(made, found, strict=bool(made)):
+                old.copy_(new)
+
+
+class _Graph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.recorded: _Recording | None = None
+
+    def replay(self) -> None:
+        state.launches["graph"] += 1
+        if self.recorded is None or state.recording is not None:
+            message = "CUDA error: a graph was replayed that is not captured, or in a capture"
+            raise RuntimeError(message)
+        with torch._C._DisableTorchDispatch(), torch.inference_mode():
+            self.recorded.replay()
+
+
+class _Capture:
+    """`torch.cuda.graph`."""
+
+    def __init__(self, graph: _Graph, **_: Any) -> None:
+        self._graph = graph
+
+    def __enter__(self) -> None:
+        _synchronize()
+        state.random_before = dict(state.random)
+        state.recording = _Recording()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        recording, state.recording = state.recording, None
+        assert recording is not None
+        with torch._C._DisableTorchDispatch(), torch.inference_mode():
+            recording.undo()
+        state.random.update(state.random_before)
+        if kind is not None:
+            message = "CUDA error: operation failed due to a previous error during capture"
+            raise RuntimeError(message)
+        if not state.settings.can_instantiate:
+            message = "CUDA error: out of memory"
+            raise RuntimeError(message)
+        self._graph.recorded = recording
+
+
+class _Generator:
+    """A generator of `torch.cuda.default_generators`."""
+
+    def clone_state(self) -> _Generator:
+        return self
+
+    def graphsafe_set_state(self, _: _Generator) -> None:
+        pass
+
+
 # torch.cuda -------------------------------------------------------------------------------------------------------
 
 
@@ -431,7 +543,7 @@ class _Stream:
         return True
 
     def is_capturing(self) -> bool:
-        return state.capturing()
+        return state.capturing() or state.recording is not None
 
     def synchronize(self) -> None:
         state.call_runtime("stream synchronize")
@@ -582,9 +694,14 @@ def patch_torch(machine: Torch) -> None:
         "empty_cache": lambda: None,
         "set_sync_debug_mode": lambda mode: setattr(machine, "refuses_waits", mode in ("error", 2)),
         "_sleep": _sleep,
+        "CUDAGraph": _Graph,
+        "is_current_stream_capturing": lambda: machine.recording is not None,
+        "graph": _Capture,
+        "default_generators": tuple(_Generator() for _ in range(count)),
     }.items():
         setattr(cuda, name, value)
     torch.accelerator.current_stream = _current_stream  # pyright: ignore[reportAttributeAccessIssue]
+    torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")  # noqa: ARG005
     torch._C._cuda_hasPrimaryContext = lambda ordinal: ordinal in machine.contexts
     torch.backends.cudnn.is_acceptable = lambda _: False
     torch._C._set_only_lift_cpu_tensors(True)  # So that `torch.tensor` asks us for a copy to the device.

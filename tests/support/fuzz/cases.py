@@ -149,7 +149,7 @@ COMMANDS: dict[str, Command] = {
         "play", TASK, "--checkpoint", "best-of-runs", "--episodes", "1", *CPU, *_LOGS, given="logs"
     ),
     "export": _command("shoal", "export", TASK, "--checkpoint", _RUN, *_LOGS, given=RUN),
-    "replay": _command("shoal", "replay", "{given}/lost.npz", given="lost.npz"),
+    "replay": _command("shoal", "replay", "{given}/diverged.npz", given="diverged.npz"),
     "motion": _command("shoal", "motion", "{given}/motion.npz", "--out", "{given}/new.npz", given="motion.npz"),
     "motion of a table": _command("shoal", "motion", "{given}/motion.csv", given="motion.csv"),
     "check a motion": _command(

@@ -28,10 +28,10 @@ _SMALL = {
     "env.episode_length_s": 0.1,
 }
 _QUADRUPED = Path(__file__).parents[3] / "src" / "shoal" / "tasks" / "quadruped" / "quadruped.xml"
-_LOST = """
+_DIVERGED = """
 import sys
 from pathlib import Path
-from support.lost_envs import RUNAWAY, bouncing, dump_of, step_until_lost
+from support.diverged_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 from shoal.sim.isolation import isolated
 from shoal.sim.nan.dump import write_dump
 with isolated("cpu"):
@@ -90,7 +90,9 @@ def make_corpus(place: Place, server: Server) -> None:
     with np.load(given / "motion.npz") as motion:
         base = np.concatenate([motion["body_pos_w"][:, 0], motion["body_quat_w"][:, 0][:, [1, 2, 3, 0]]], axis=1)
         np.savetxt(given / "motion.csv", np.concatenate([base, motion["joint_pos"]], axis=1), delimiter=",")
-    subprocess.run([sys.executable, "-c", _LOST, str(given / "lost.npz")], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run(
+        [sys.executable, "-c", _DIVERGED, str(given / "diverged.npz")], check=True, cwd=Path(__file__).parents[2]
+    )
     _make_robots(given / "robot")
     (given / "rl_games.yaml").write_text(_RL_GAMES, encoding="utf-8")
     user = ("-c", "user.name=a", "-c", "user.email=a@example.org")

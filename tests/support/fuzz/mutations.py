@@ -783,7 +783,7 @@ _ROBOT: dict[str, Mutation] = {
 }
 
 BY_SUFFIX: dict[str, dict[str, Mutation]] = {
-    ".yaml": {**_TREE, **_TEXT, "machines": _other_machines},
+    ".yaml": {**_TREE, **_TEXT, "nodes": _other_machines},
     ".json": {**{f"tree {each}": _in_json for each in range(10)}, **_TEXT},
     ".jsonl": _LINE,
     ".part": _LINE,

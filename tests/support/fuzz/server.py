@@ -56,7 +56,7 @@ def _warm_up(commands: list[list[str]]) -> None:
 
     for words in commands:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ShoalError):
-            main._shoal(words)
+            main.shoal(words)
     tempfile.tempdir = None  # Each case has a directory of its own.
 
 

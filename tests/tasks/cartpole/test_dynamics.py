@@ -11,7 +11,7 @@ import pytest
 from mujoco.batch import Batch
 
 from shoal.tasks.cartpole.config import BalanceConfig, CartpoleConfig, SwingupConfig
-from shoal.tasks.cartpole.model import model_xml, reference_rate
+from shoal.tasks.cartpole.model import reference_rate, spec_of
 from shoal.tasks.cartpole.task import Balance, Swingup
 
 NUM_ENVS = 64
@@ -57,7 +57,7 @@ class ReferenceSimulation:
         """Compile the model, with all cart-poles at rest in the middle and upright."""
         self.config = config
         self.num_envs = num_envs
-        self.model = mujoco.MjModel.from_xml_string(model_xml(config))
+        self.model = spec_of(config).compile()
         self._batch = Batch(self.model, nsim=num_envs, nthread=1)
         self._positions = self._batch.bind("qpos")
         self._speeds = self._batch.bind("qvel")
@@ -149,4 +149,4 @@ def test_the_scene_stands_as_the_task_does(device: str) -> None:
         x, theta = row[:2]
         tip = data.body("pole").xpos + data.body("pole").xmat.reshape(3, 3) @ (0.0, 0.0, 1.0)
         np.testing.assert_allclose(tip, (x + np.sin(theta), 0.0, np.cos(theta)), atol=1e-6)
-    assert scene.camera("film").id == 0
+    assert scene.camera("video").id == 0

@@ -44,7 +44,7 @@ def train_and_evaluate(name: str, where: Path, *flags: str, episodes: int) -> fl
     spec = registered()[name]
     logs = str(trained.log_root)
     config = PlayConfig(task=name, gpu_ids=("None",), log_root=logs, episodes=episodes, env=spec.env, agent=spec.agent)
-    return fmean(play(config).returns)
+    return fmean(each["return"] for each in play(config).episodes)
 
 
 @pytest.mark.spawn

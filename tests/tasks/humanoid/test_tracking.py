@@ -13,7 +13,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
-from shoal.launch.run_record import make_run_dir, record_launch
+from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.motion import motion_file
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
 from shoal.tasks.humanoid.tracking_task import Tracking

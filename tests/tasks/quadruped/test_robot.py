@@ -17,9 +17,9 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.errors import UsageError
-from shoal.launch.run_record import make_run_dir, record_launch
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED, build_spec, check_robot, find_feet
+from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.quadruped.config import FLAT
 from shoal.tasks.quadruped.task import FlatVelocity
 

@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,8 +18,6 @@ from shoal.timing import CHANNEL_BEAT_S, CHANNEL_FLUSH_S
 
 Message = dict[str, Any]
 """What was passed to `send`, with its `kind`."""
-OnMessage = Callable[[Message | None], None]
-"""Takes each incoming message, and None at the end, in a thread of the channel."""
 
 GREETING = b"\n\0shoal\0\n"
 """The first bytes of the remote end. A login shell may have printed something before them."""
@@ -30,14 +28,13 @@ _LONGEST_PREAMBLE_BYTES = 1 << 16
 class Channel:
     """One end."""
 
-    def __init__(self, read_from: int, write_to: int, on_message: OnMessage, *, greets: bool = False) -> None:
+    def __init__(self, read_from: int, write_to: int, *, greets: bool = False) -> None:
         """Start to read and to send beats over two descriptors, which this object closes. The remote end `greets`."""
-        self._on_message = on_message
+        self.inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        """Each message that came, and None once the other end has closed, or has sent bytes that are no message."""
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.has_greeted = greets
         """Whether the remote end has sent its greeting."""
-        self.has_ended = False
-        """Whether the other end has closed, or has sent bytes that are no message."""
         self._received_at = time.monotonic()
         self._writer = threading.Thread(target=self._write, args=(write_to, greets), name="channel out", daemon=True)
         self._writer.start()
@@ -78,9 +75,8 @@ class Channel:
                 data = connection.recv_bytes(_LONGEST_BYTES)
                 self._received_at = time.monotonic()
                 if data:
-                    self._on_message(json.loads(data))
-        self.has_ended = True
-        self._on_message(None)
+                    self.inbox.put(json.loads(data))
+        self.inbox.put(None)
 
     def _skip_preamble(self, descriptor: int) -> None:
         seen = b""

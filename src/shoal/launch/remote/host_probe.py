@@ -3,12 +3,11 @@
 Everything that keeps a node from training is reported here, before any training starts, with its remedy.
 """
 
-import queue
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -20,11 +19,10 @@ from shoal.launch.remote.channel import Message
 from shoal.launch.remote.ssh import SshConnection, refuse_without_ssh
 from shoal.machine.host import nearest_existing
 from shoal.machine.network import Route
-from shoal.plan.devices import parse_gpu_ids
 from shoal.plan.environment_parity import code_of, fingerprint, refuse_differences
 from shoal.plan.launch import refuse_unwritable
-from shoal.plan.nodes import NodeFacts, NodePlan, Nodes, plan_devices, rendezvous_candidates
-from shoal.plan.slurm import allocated_hosts
+from shoal.plan.nodes import NodeFacts, Nodes, parse_gpu_ids, plan_nodes, rendezvous_candidates
+from shoal.plan.ranks import allocated_hosts
 from shoal.timing import ANSWER_S, POLL_S
 
 
@@ -49,84 +47,79 @@ def probe_hosts(
     log_root = Path(config.log_root)
     refuse_unwritable("--log-root", log_root)
     with ExitStack() as stack:
-        probes = [_HostProbe(host, config.ssh_config, check, stack) for host in hosts]
+        connections = [SshConnection(host, config.ssh_config) for host in hosts]
+        for connection in connections:
+            stack.callback(connection.close)
         # By this file nodes find out whether they share the directory where runs are made.
         nearest = nearest_existing(log_root)
         failure = f"--log-root asks for {log_root}, but {nearest} takes no file"
         with refusing_os_errors(failure, "pass a directory that you can write to"):
             token = stack.enter_context(NamedTemporaryFile(prefix=".shoal-", dir=nearest))
-        facts, missing = _gather(probes, tasks, token.name)
+        facts, missing = _gather(connections, tasks, token.name, check)
         for error in missing.values():
             if on_missing is None or not facts:
                 raise _combined([*missing.values()])
             on_missing(error)
         own = fingerprint(socket.gethostname(), *code_of(tasks))
         refuse_differences(own, [each.fingerprint for each in facts])
-        planned, notes = plan_devices(parse_gpu_ids(config.gpu_ids), config.nproc_per_node, facts)
+        planned = plan_nodes(parse_gpu_ids(config.gpu_ids), config.nproc_per_node, facts)
         if not facts[0].shares_runs:
             raise UsageError(
-                f"Host {facts[0].host} has rank 0, which writes the run, but does not see {log_root.absolute()}: pass "
+                f"Node {facts[0].host} has rank 0, which writes the run, but does not see {log_root.absolute()}: pass "
                 "--log-root with a directory that it shares with this machine, or start training there."
             )
-        present = [probe for probe in probes if probe.host not in missing]
-        rendezvous, networks = _find_rendezvous(present, facts, config.interface)
-    nodes = tuple(
-        NodePlan.of(workers, each.gpus, host=each.host, network=network, shares_runs=each.shares_runs)
-        for each, workers, network in zip(facts, planned, networks, strict=True)
-    )
-    return Nodes(nodes=nodes, rendezvous=rendezvous, notes=tuple(notes))
+        present = [connection for connection in connections if connection.host not in missing]
+        rendezvous, networks = _find_rendezvous(present, facts, config.interface, check)
+    nodes = tuple(replace(node, network=network) for node, network in zip(planned.nodes, networks, strict=True))
+    return replace(planned, nodes=nodes, rendezvous=rendezvous)
 
 
-class _HostProbe:
-    """A connection to a node agent that only answers requests."""
+def _ask(
+    connections: Sequence[SshConnection],
+    check: Callable[[], None],
+    kind: str,
+    data: Mapping[str, Any],
+    missing: dict[str, ShoalError] | None = None,
+) -> Iterator[tuple[str, Message]]:
+    """Request the same from all nodes at once, and yield host and answer of each.
 
-    def __init__(self, host: str, ssh_config: str | None, check: Callable[[], None], stack: ExitStack) -> None:
-        self.host = host
-        self._check = check
-        self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._connection = SshConnection(host, ssh_config, self._inbox.put)
-        self._deadline = 0.0
-        stack.callback(self._connection.close)
-
-    def request(self, kind: str, data: Mapping[str, Any]) -> None:
-        self._deadline = time.monotonic() + ANSWER_S
-        self._connection.channel.send(kind, data)
-
-    def answer(self) -> Message:
-        """Return the answer to the last request, or raise ShoalError."""
-        while self._inbox.empty():
-            self._check()
-            if time.monotonic() > self._deadline:
-                raise WorkerLostError(
-                    f"Host {self.host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again.",
-                    host=self.host,
-                )
+    Why a host does not answer is put into `missing`, or raised without that.
+    """
+    for connection in connections:
+        connection.channel.send(kind, data)
+    deadline = time.monotonic() + ANSWER_S
+    for connection in connections:
+        host, inbox = connection.host, connection.channel.inbox
+        while inbox.empty() and time.monotonic() < deadline:
+            check()
             time.sleep(POLL_S)
-        answer = self._inbox.get()
-        if answer is None:
-            raise self._connection.error()
-        return answer
+        if inbox.empty():
+            error = WorkerLostError(
+                f"Node {host} was too slow: no answer within {ANSWER_S:.0f} s. See how it is, and try again."
+            )
+        elif (answer := inbox.get()) is None:
+            error = connection.error()
+        else:
+            yield host, answer
+            continue
+        if missing is None:
+            raise error
+        missing[host] = error
 
 
 def _gather(
-    probes: Sequence[_HostProbe], tasks: Sequence[str], token: str
+    connections: Sequence[SshConnection], tasks: Sequence[str], token: str, check: Callable[[], None]
 ) -> tuple[list[NodeFacts], dict[str, ShoalError]]:
     """Request facts from all hosts at once; return them, and an error for each host without an answer."""
     packages, files = code_of(tasks)
     begun = time.time()
-    for probe in probes:
-        probe.request("facts", {"token": token, "packages": packages, "files": files})
     facts: list[NodeFacts] = []
     missing: dict[str, ShoalError] = {}
-    for probe in probes:
-        try:
-            data = probe.answer()
-        except ShoalError as error:
-            missing[probe.host] = error
-            continue
+    asked = {"token": token, "packages": packages, "files": files}
+    for host, data in _ask(connections, check, "facts", asked, missing):
         # The other clock was read between the request and now, so the offset is between these two.
         least, most = data["time"] - time.time(), data["time"] - begun
-        data["fingerprint"]["host"] = data["host"] = probe.host
+        data["fingerprint"]["host"] = data["host"] = host
         data["clock_offset"] = max(least, min(0.0, most))
         facts.append(from_plain(NodeFacts, {each.name: data[each.name] for each in fields(NodeFacts)}))
     return facts, missing
@@ -141,25 +134,26 @@ def _combined(errors: Sequence[ShoalError]) -> ShoalError:
 
 
 def _find_rendezvous(
-    probes: Sequence[_HostProbe], facts: Sequence[NodeFacts], interface: str | None
+    connections: Sequence[SshConnection],
+    facts: Sequence[NodeFacts],
+    interface: str | None,
+    check: Callable[[], None],
 ) -> tuple[str | None, list[dict[str, str]]]:
     """Return an address of the first host to which all others can connect, and each host's variables for that route."""
     if len(facts) == 1:
         return None, [{}]
     candidates = rendezvous_candidates(facts[0], interface)
-    first, *others = probes
-    first.request("listen", {"addresses": candidates})
-    ports = first.answer()["ports"]
-    for probe in others:
-        probe.request("reach", {"ports": ports, "interface": interface})
-    found = [probe.answer()["routes"] for probe in others]
+    first, *others = connections
+    ((_, listening),) = _ask([first], check, "listen", {"addresses": candidates})
+    request = {"ports": listening["ports"], "interface": interface}
+    found = [answer["routes"] for _, answer in _ask(others, check, "reach", request)]
     address = next((each for each in candidates if all(each in routes for routes in found)), None)
     if address is None:
-        unconnected = [probe.host for probe, routes in zip(others, found, strict=True) if not routes]
-        hosts = ", ".join(unconnected or [probe.host for probe in others])
+        unconnected = [each.host for each, routes in zip(others, found, strict=True) if not routes]
+        hosts = ", ".join(unconnected or [each.host for each in others])
         via = f" through {interface}" if interface else ""
         raise UsageError(
-            f"Host {hosts} cannot connect to host {facts[0].host}{via}, where the workers meet (tried "
+            f"Node {hosts} cannot connect to node {facts[0].host}{via}, where the workers meet (tried "
             f"{', '.join(candidates) or 'no address'}): open the way between them in their firewalls, or pass another "
             "--interface."
         )

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import queue
 import signal
 import socket
 import time
@@ -28,7 +27,8 @@ from shoal.launch.rendezvous import write_rendezvous_port
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.network import addresses_by_interface
 from shoal.plan.environment_parity import fingerprint
-from shoal.plan.spec import NodeSpec
+from shoal.plan.launch import Plan
+from shoal.plan.received import read_workers
 from shoal.timing import CHANNEL_BEAT_S, POLL_S, REACH_S
 
 _CHUNK_BYTES = 1 << 16
@@ -41,10 +41,9 @@ def main() -> NoReturn:
     with open(os.devnull) as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # Prints must not get into the channel.
-    inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    channel = Channel(incoming, outgoing, inbox.put, greets=True)
+    channel = Channel(incoming, outgoing, greets=True)
     listeners: list[socket.socket] = []
-    while (message := inbox.get()) is not None:
+    while (message := channel.inbox.get()) is not None:
         kind = message["kind"]
         if kind == "facts":
             channel.send(kind, _facts(message))
@@ -53,7 +52,7 @@ def main() -> NoReturn:
         elif kind == "reach":
             channel.send(kind, {"routes": _reach(message["ports"], message["interface"])})
         elif kind == "launch":
-            _launch(channel, inbox, message)
+            _launch(channel, message)
             break
     channel.close()
     os._exit(0)  # torch, once loaded, takes a second to shut down, and the launching process waits for the connection.
@@ -104,10 +103,12 @@ def _reach(ports: Mapping[str, int], interface: str | None) -> dict[str, tuple[s
         return {address: route for address, route in found if route is not None}
 
 
-def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request: Message) -> None:
+def _launch(channel: Channel, request: Message) -> None:
     """Start the ranks, and serve until the launching process ends the launch."""
-    worker = json.loads(request["spec"])
-    asked = NodeSpec.from_plain(worker)
+    sent = json.loads(request["plan"])
+    asked = read_workers(sent)
+    # A launching process that is stopped for a while comes back, and looks like one behind a cut cable.
+    patience = asked.config.stall_timeout or math.inf
     shares_runs = asked.nodes[0].shares_runs
     with reaped_scratch() as scratch:
         # Without the launching process's disk, files are written here, and sent at the end.
@@ -116,32 +117,32 @@ def _launch(channel: Channel, inbox: queue.SimpleQueue[Message | None], request:
             "run_dir": asked.run_dir if shares_runs else str(scratch / "run"),
             "log_dir": (asked.log_dir if shares_runs else None) or str(scratch / "logs"),
         }
-        spec = replace(asked, **here)
+        plan = replace(asked, **here)
         if not shares_runs:
-            folder_of(spec.run.run_json).make(spec.run.ranks_dir)
-        node = LocalNode(spec, json.dumps(worker | here))
+            folder_of(plan.run.run_json).make(plan.run.ranks_dir)
+        node = LocalNode(plan, json.dumps(sent | here))
         node.start()
         sent, sent_at = NodeStatus(), -math.inf
-        while not _is_ended(inbox, node, scratch):
+        while not _is_ended(channel, node, scratch):
             status = node.status()
             is_new = replace(status, beats=()) != replace(sent, beats=(), lines=(), rows=())
             if is_new or time.monotonic() - sent_at > CHANNEL_BEAT_S:
                 sent, sent_at = status, time.monotonic()
                 _send_status(channel, status)
             node.wait(POLL_S)
-            if channel.silence > request["patience"]:
+            if channel.silence > patience:
                 os._exit(1)  # The reaper ends what this process has started.
         node.close()
         _send_status(channel, node.status())
         if not shares_runs:
-            _send_files(channel, spec, with_logs=bool(asked.log_dir))
+            _send_files(channel, plan, with_logs=bool(asked.log_dir))
     channel.send("bye")
 
 
-def _is_ended(inbox: queue.SimpleQueue[Message | None], node: LocalNode, scratch: Path) -> bool:
+def _is_ended(channel: Channel, node: LocalNode, scratch: Path) -> bool:
     """Handle what the launching process has sent; return whether it has ended the launch."""
-    while not inbox.empty():
-        match inbox.get():
+    while not channel.inbox.empty():
+        match channel.inbox.get():
             case {"kind": "signal", "number": number}:
                 node.signal(signal.Signals(number))
             case {"kind": "rendezvous", "port": port}:
@@ -157,10 +158,10 @@ def _send_status(channel: Channel, status: NodeStatus) -> None:
     channel.send("status", {"status": asdict(status), "time": time.time()})
 
 
-def _send_files(channel: Channel, spec: NodeSpec, *, with_logs: bool) -> None:
+def _send_files(channel: Channel, plan: Plan, *, with_logs: bool) -> None:
     """Send the files that ranks have written to this machine's disk: exit records, stacks and output."""
-    files = [("ranks", path) for path in sorted(spec.run.ranks_dir.iterdir())]
-    files += [("logs", spec.log_file(rank)) for rank in spec.ranks if with_logs]
+    files = [("ranks", path) for path in sorted(plan.run.ranks_dir.iterdir())]
+    files += [("logs", plan.log_file(rank)) for rank in plan.ranks if with_logs]
     for group, path in files:
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LAST_BYTES))

@@ -1,4 +1,4 @@
-"""The connection to another machine by the system's own `ssh`, and the meaning of its messages.
+"""The connection to another node by the system's own `ssh`, and the meaning of its messages.
 
 `ssh` verifies host keys, and knows the user's configuration, keys, agents and jump hosts. The node agent gets its
 directory, environment and requests over standard input, since all users can read a command line.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shoal import PYTHON
 from shoal.errors import ShoalError, UsageError, WorkerLostError
-from shoal.launch.remote.channel import Channel, OnMessage
+from shoal.launch.remote.channel import Channel
 from shoal.procfs import how_it_ended
 from shoal.timing import EXIT_STATUS_S, SSH_ALIVE_COUNT, SSH_ALIVE_S, SSH_CONNECT_S
 
@@ -64,9 +64,9 @@ _OPTIONS = (
 
 
 class SshConnection:
-    """A node agent on another machine, and the channel to it."""
+    """A node agent on another node, and the channel to it."""
 
-    def __init__(self, host: str, ssh_config: str | None, on_message: OnMessage, *, writes_run: bool = False) -> None:
+    def __init__(self, host: str, ssh_config: str | None, *, writes_run: bool = False) -> None:
         """Begin to connect to a machine that ssh knows, on which rank 0 `writes_run`. Failures end the channel."""
         self.host = host
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  As long as this object.
@@ -85,7 +85,7 @@ class SshConnection:
         )
         os.close(stdin)
         os.close(stdout)
-        self.channel = Channel(from_agent, to_agent, on_message)
+        self.channel = Channel(from_agent, to_agent)
         environ = forwarded(os.environ, writes_run=writes_run)
         self.channel.send("environment", {"cwd": str(Path.cwd()), "environ": environ})
 
@@ -93,8 +93,7 @@ class SshConnection:
         """Return the error of a connection that has ended before an answer."""
         if not self.channel.has_greeted:
             return connection_error(self.host, *self._end())
-        message = f"Host {self.host} was lost while it was asked ({self.how_it_ended()}): try again."
-        return WorkerLostError(message, host=self.host)
+        return WorkerLostError(f"Node {self.host} was lost while it was asked ({self.how_it_ended()}): try again.")
 
     def how_it_ended(self) -> str:
         """Return how a connection ended that stood before."""
@@ -147,31 +146,31 @@ def connection_error(host: str, code: int | None, output: str) -> ShoalError:
         return any(part in output for part in parts)
 
     if code == _NO_DIRECTORY:
-        message = f"Host {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path everywhere."
+        message = f"Node {host} has no directory {Path.cwd()} ({quoted}): have the project at the same path everywhere."
     elif code in _NO_PYTHON:
         message = (
-            f"Host {host} has no Python at {sys.executable} ({quoted}): install this environment there, at that path."
+            f"Node {host} has no Python at {sys.executable} ({quoted}): install this environment there, at that path."
         )
     elif has("No module named 'shoal", "No module named shoal"):
-        message = f"Host {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."
+        message = f"Node {host} has no Shoal in {sys.executable} ({quoted}): install it there, too."
     elif has("REMOTE HOST IDENTIFICATION HAS CHANGED"):
         message = (
-            f"Host {host} has another host key than the one that is known, so it may not be that machine: if it was "
-            f"installed anew, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
+            f"Node {host} has another host key than the one that is known, so it may not be that machine: if it was "
+            f"reinstalled, run `ssh-keygen -R {host}`, and `ssh {host}` once to accept the new key."
         )
     elif has("Host key verification failed", "host key is known for"):
-        message = f"Host {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
+        message = f"Node {host} has a host key that is not known here ({quoted}): run `ssh {host}` once to accept it."
     elif has("Could not resolve hostname"):
         message = (
-            f"Host {host} is not known to ssh ({quoted}): pass an address, or a name that DNS or ssh's files know."
+            f"Node {host} is not known to ssh ({quoted}): pass an address, or a name that DNS or ssh's files know."
         )
     elif has("Permission denied (", "Too many authentication failures", "No supported authentication"):
         message = (
-            f"Host {host} refused the login ({quoted}): let `ssh {host} true` work without a password, by a key in "
+            f"Node {host} refused the login ({quoted}): let `ssh {host} true` work without a password, by a key in "
             "~/.ssh/authorized_keys there."
         )
     elif has("Bad configuration option", "terminating, ", "Can't open user config file", "Bad owner or permissions"):
-        message = f"ssh does not take its configuration, asked for host {host} ({quoted}): mend it."
+        message = f"ssh does not take its configuration, asked for node {host} ({quoted}): mend it."
     else:
         return _loss(host, code, output, quoted)
     return UsageError(message)
@@ -180,11 +179,10 @@ def connection_error(host: str, code: int | None, output: str) -> ShoalError:
 def _loss(host: str, code: int | None, output: str, quoted: str) -> WorkerLostError:
     """Return the error of a connection that may stand at the next attempt."""
     if code == _SSH_FAILED:
-        message = f"Host {host} cannot be reached by ssh ({quoted}): see that it is up, and try again."
-        return WorkerLostError(message, host=host)
+        return WorkerLostError(f"Node {host} cannot be reached by ssh ({quoted}): see that it is up, and try again.")
     how = "it does not end" if code is None else how_it_ended(code)
-    message = f"Host {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
-    return WorkerLostError(message, details=output, host=host)
+    message = f"Node {host} ended the connection before it had said anything ({how}: {quoted}): try `ssh {host} true`."
+    return WorkerLostError(message, details=output)
 
 
 def _last_line(output: str) -> str:

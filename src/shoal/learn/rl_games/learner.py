@@ -33,11 +33,11 @@ class RlGamesLearner(TorchLearner):
         self.check_for_nan, self.steps_per_iteration = config.check_for_nan, config.num_steps_per_env
         # The plan has read and checked the file.
         params: dict[str, Any] = config.to_params() if config.yaml is None else parse_yaml(config.yaml)["params"]
-        self._has_states = params["config"].get("central_value_config") is not None
-        self._inputs = FlatObservations(env, config, *(("actor", "critic") if self._has_states else ("actor",)))
+        has_states = params["config"].get("central_value_config") is not None
+        self._inputs = FlatObservations(env, config, *(("actor", "critic") if has_states else ("actor",)))
         self._env = _Environments(self._inputs, world)
         mini_batch = {"minibatch_size": env.num_envs * config.num_steps_per_env // config.num_mini_batches}
-        if self._has_states:
+        if has_states:
             params["config"]["central_value_config"] |= mini_batch
         with tempfile.TemporaryDirectory() as scratch, prints_to_log(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Of torch.jit, which it uses for normalisers.
@@ -62,25 +62,26 @@ class RlGamesLearner(TorchLearner):
             self.agent: Any = A2CAgent("shoal", params)
             self.agent.writer.close()
             self.agent.init_tensors()
-        self._parts: list[Any] = [self.agent, *([self.agent.central_value_net] if self._has_states else [])]
+        self._central = {"central_value": self.agent.central_value_net} if has_states else {}
+        """The central critic, if there is one."""
+        self._parts: list[Any] = [self.agent, *self._central.values()]
         """What has an optimizer, and its schedule."""
         for part in self._parts:
             part.multi_gpu, part.world_size = world.is_distributed, world.size
             part.global_rank, part.local_rank = world.rank, world.local_rank
             part.optimizer.register_step_post_hook(lambda *_: world.beat.mark())
-        if self._has_states:
-            self.agent.central_value_net.writter = None  # It would make the directory again.
+        for net in self._central.values():
+            net.writter = None  # It would make the directory again.
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
         """The network with its normalisers, and the central critic if there is one."""
-        central = {"central_value": self.agent.central_value_net} if self._has_states else {}
-        return {"model": self.agent.model, **central}
+        return {"model": self.agent.model, **self._central}
 
     @property
     def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
         """The optimizers."""
-        central = {"central_value_optimizer": self.agent.central_value_net.optimizer} if self._has_states else {}
+        central = {f"{name}_optimizer": net.optimizer for name, net in self._central.items()}
         return {"optimizer": self.agent.optimizer, **central}
 
     def iterate(self, env: TrainingEnv) -> dict[str, float]:

@@ -32,6 +32,8 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
         library_config = to_rsl_rl(config)
         algorithm = library_config["algorithm"]["class_name"]
         library_config["algorithm"]["class_name"] = self.algorithms.get(algorithm, algorithm)
+        if library_config["algorithm"]["class_name"] is PPO:
+            library_config["algorithm"]["cuda_graphs"] = self.config.cuda_graphs
         with prints_to_log():
             super().__init__(env, library_config, log_dir=None, device=world.device)
         # Each mini-batch is progress: an update of many samples takes longer than a hang may.

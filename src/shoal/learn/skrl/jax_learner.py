@@ -43,14 +43,12 @@ class SkrlJaxLearner(AgentLearner):
         settings = skrl.config.jax
         settings.key = _drawn()  # Equal on all ranks, as the first weights are.
         spaces = {**self.inputs.spaces(env.num_actions, math.inf), "device": settings.device}
-        self._policy: Any
-        self._value: Any
-        self._policy, self._value = _make_models(config, world, spaces)
-        for role, model in (("policy", self._policy), ("value", self._value)):
+        models = _make_models(config, world, spaces)
+        for role, model in models.items():
             model.init_state_dict(role=role)
-        self._actions: Any = None
+        self._policy, self._actions = models["policy"], None
         self.agent: Any = PPO(
-            models={"policy": self._policy, "value": self._value},
+            models=models,
             memory=_Memory(memory_size=config.num_steps_per_env, num_envs=env.num_envs, device=spaces["device"]),
             cfg=_settings(config, spaces, world),
             **spaces,
@@ -180,7 +178,7 @@ def _to_torch(array: Any) -> torch.Tensor:  # noqa: ANN401  An array of JAX, or 
     return torch.from_dlpack(jnp.asarray(array).block_until_ready()).clone()
 
 
-def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> tuple[Any, Any]:
+def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any]) -> dict[str, Any]:
     """Return policy and critic. flax copies a module with its own fields alone, so that the classes close over ours."""
 
     def hidden(values: jax.Array) -> jax.Array:
@@ -222,7 +220,7 @@ def _make_models(config: SkrlJaxConfig, world: World, spaces: Mapping[str, Any])
             values = hidden(inputs["states"])
             return nn.Dense(1)(values), {}
 
-    return Policy(**spaces), Value(**spaces)
+    return {"policy": Policy(**spaces), "value": Value(**spaces)}
 
 
 class _Memory(RandomMemory):

@@ -147,16 +147,20 @@ class Perceptron(nn.Module):
         return actions if self.limit is None else torch.tanh(actions) * self.limit
 
 
-class _Policy(Model):
+class _BoundedPolicy(Model):
     """A policy whose random actions come from torch's random state, as everything else does."""
+
+    def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any], *, num_parameters: int) -> None:
+        """Make a network that returns `num_parameters` of the distribution of each action."""
+        super().__init__(**spaces)
+        self.network = MLP(self.num_observations, num_parameters * self.num_actions, [*config.hidden_dims], "elu")
+        self.limit = config.action_limit
 
     def random_act(self, inputs: Mapping[str, torch.Tensor], *, role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         """Return actions from the whole action space."""
         del role
-        space: Any = self.action_space
-        limit = float(space.high[0])
         actions = torch.empty(len(inputs["observations"]), self.num_actions, device=self.device)
-        return actions.uniform_(-limit, limit), {}
+        return actions.uniform_(-self.limit, self.limit), {}
 
 
 class _GaussianPolicy(GaussianMixin, Model):
@@ -173,14 +177,12 @@ class _GaussianPolicy(GaussianMixin, Model):
         return self.network(inputs["observations"]), {"log_std": self.log_std}
 
 
-class _SquashedPolicy(GaussianMixin, _Policy):
+class _SquashedPolicy(GaussianMixin, _BoundedPolicy):
     """SAC's policy: a Gaussian, squashed by tanh. skrl has none: its own clips."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
-        Model.__init__(self, **spaces)
+        _BoundedPolicy.__init__(self, config, spaces, num_parameters=2)
         GaussianMixin.__init__(self, min_log_std=-5)
-        self.network = MLP(self.num_observations, 2 * self.num_actions, [*config.hidden_dims], "elu")
-        self.limit = config.action_limit
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         del role
@@ -196,14 +198,12 @@ class _SquashedPolicy(GaussianMixin, _Policy):
         return torch.tanh(raw) * self.limit, outputs
 
 
-class _DeterministicPolicy(DeterministicMixin, _Policy):
+class _DeterministicPolicy(DeterministicMixin, _BoundedPolicy):
     """TD3's policy."""
 
     def __init__(self, config: SkrlConfig, spaces: Mapping[str, Any]) -> None:
-        Model.__init__(self, **spaces)
+        _BoundedPolicy.__init__(self, config, spaces, num_parameters=1)
         DeterministicMixin.__init__(self, clip_actions=True)
-        self.network = MLP(self.num_observations, self.num_actions, [*config.hidden_dims], "elu")
-        self.limit = config.action_limit
 
     def compute(self, inputs: Mapping[str, torch.Tensor], role: str = "") -> tuple[torch.Tensor, dict[str, Any]]:
         del role
@@ -232,7 +232,7 @@ def pooled_moments(
     counts = torch.full_like(mean, count)
     counts, total, squares = world.sum_(torch.stack([counts, counts * mean, counts * square]))
     mean = total / counts
-    return mean, squares / counts - mean.square(), counts[0]
+    return mean, (squares / counts - mean.square()).clamp(min=0.0), counts[0]
 
 
 class _PooledScaler(RunningStandardScaler):

@@ -1,9 +1,6 @@
 """Import of skrl without its side effects."""
 
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rsl_rl.env import VecEnv
@@ -11,23 +8,14 @@ from rsl_rl.env import VecEnv
 from shoal.config.skrl import SkrlConfig, SkrlJaxConfig
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner
+from shoal.plan.ranks import without
 
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "JAX_RANK", "JAX_LOCAL_RANK", "JAX_WORLD_SIZE")
 
 
-@contextmanager
-def _hidden() -> Iterator[None]:
-    """Hide the variables of the ranks: skrl opens a process group over NCCL where it finds them."""
-    kept = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
-
-
 def build(env: VecEnv, config: SkrlConfig | SkrlJaxConfig, world: World) -> Learner:
     """Return an agent of skrl as a learner."""
-    with _hidden():
+    with without(_VARIABLES):  # It opens a process group over NCCL where it finds them.
         import skrl
     logging.getLogger("skrl").handlers.clear()  # It prints in colours of its own.
     settings: Any = skrl.config.jax if isinstance(config, SkrlJaxConfig) else skrl.config.torch

@@ -5,12 +5,12 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 is a vector or matrix of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-`reset_state` or `interval_events` wrote the state they describe the new one. `qpos`, `qvel` and the other fields of the
-state are always current.
+`reset_state` or `interval_events` wrote the state, those that are read before the next step describe the new one.
+`qpos`, `qvel` and the other fields of the state are always current.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -20,9 +20,6 @@ import warp as wp
 from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
 from shoal.errors import ShoalError, did_you_mean
-
-LARGEST = 1e10
-"""An environment has diverged when a position or velocity is not smaller: MuJoCo's own limit, mjMAXVAL."""
 
 STATE = ("qpos", "qvel", "act", "qacc_warmstart")
 """State that a physics step changes, beside the time."""
@@ -82,24 +79,32 @@ class Engine(ABC):
         self.device = device
         self.fields: dict[str, wp.array] = {}
         """The fields of `MjData` in use."""
+        self.begun: set[str] = set()
+        """Those among them that are read between the end of a step and the next physics step, as by observations."""
         self.parameters: dict[str, wp.array] = {}
         """The fields of `MjModel` in use."""
         self.changing: set[str] = set()
         """Those among them that kernels write during a training too, where an environment was reset or moved."""
+        self.capacities: dict[str, int] = {}
+        """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
+        self.planned: dict[str, int] = {}
+        """Those among them that `enlarge` is to change, and their new values."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
-    def data(self, name: str) -> wp.array:
+    def data(self, name: str, *, after_physics_only: bool = False) -> wp.array:
         """Return a field of `MjData`. Shape (num_envs,) or (num_envs, rows), see above.
 
-        Kernels may write controls at any time, and the state in `reset_state` and `interval_events` of a task.
-
+        Kernels may write controls at any time, and the state in `reset_state` and `interval_events` of a task. A field
+        that is read only until then, as by rewards, need not be derived from what they write.
         """
         if name not in self.fields:
             if name not in DATA_FIELDS:
                 hint = " Ask for it by parameter()." if name in MODEL_FIELDS else did_you_mean(name, DATA_FIELDS)
                 raise ShoalError(f"data('{name}') was asked for, but MuJoCo's MjData has no field of that name.{hint}")
             self.fields[name] = self._open(name)
+        if not after_physics_only:
+            self.begun.add(name)
         return self.fields[name]
 
     def parameter(self, name: str) -> wp.array:
@@ -124,11 +129,8 @@ class Engine(ABC):
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
         """Return a new array for a field of floating-point numbers, with `row` in every environment."""
         row = np.asarray(row)
-        if row.dtype.kind != "f":
-            message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
-            raise ShoalError(message)
         rows = np.broadcast_to(row, (self.num_envs, *row.shape))
-        return wp.array(rows, dtype=_DTYPES[row.shape[1:]], device=self.device)
+        return wp.array(rows, dtype=dtype_of(name, row), device=self.device)
 
     @property
     def derives_constants(self) -> bool:
@@ -140,9 +142,9 @@ class Engine(ABC):
         """The fields in use that follow from the state."""
         return self.fields.keys() - {*STATE, *CONTROLS}
 
-    def stage(self) -> int | None:
-        """Return the last stage of `mj_forward` that the derived fields need; None for none."""
-        return max((self._stage_of(name) for name in self.derived), default=None)
+    def stage(self, names: Iterable[str]) -> int | None:
+        """Return the last stage of `mj_forward` that derived fields need; None for none."""
+        return max(map(self._stage_of, names), default=None)
 
     def _stage_of(self, name: str) -> int:
         if name in _AT_POSITIONS:
@@ -174,10 +176,11 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
         """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
 
-        That is the state, and the parameters that change. `moved` is cleared.
+        That is the state, and the parameters that change. `moved` is cleared. Without `all_fields`, only fields of
+        `begun` have to be derived.
         """
 
     @abstractmethod
@@ -189,9 +192,9 @@ class Engine(ABC):
         """Return a function that makes the same physics steps, and nothing else: the reference of a benchmark."""
 
     @property
-    @abstractmethod
     def host_state(self) -> dict[str, np.ndarray]:
         """State in arrays of the host, live, by name. Empty where all state is in `fields`."""
+        return {}
 
     @abstractmethod
     def step_inputs(self) -> dict[str, wp.array]:
@@ -203,6 +206,23 @@ class Engine(ABC):
     @abstractmethod
     def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
+
+    def enlarge(self) -> None:
+        """Change capacities as planned by `take_warnings`. A step that was captured before must be captured again."""
+        self.capacities |= self.planned
+        self.planned.clear()
+
+
+def dtype_of(name: str, row: np.ndarray) -> Any:  # noqa: ANN401  A type of Warp's.
+    """Return the type of the entries of a field, from its `row` of one environment.
+
+    Raises:
+        ShoalError: They are no floating-point numbers.
+    """
+    if row.dtype.kind != "f":
+        message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
+        raise ShoalError(message)
+    return _DTYPES[row.shape[1:]]
 
 
 def rows_of(array: wp.array, dtype: type = wp.float32) -> wp.array:

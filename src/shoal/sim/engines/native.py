@@ -67,7 +67,7 @@ class NativeEngine(Engine):
             self._after_constraints = PostConstraint(self._batch, self._template, after)
         self._initial = self._initial_state()
         self._warned = self._batch.warning[:, :, 1].copy()
-        self._stage = self.stage()
+        self._stage = self.stage(self.derived)
         # Without it MuJoCo writes warnings to a file in the working directory.
         mujoco.set_mju_user_warning(lambda message: logger.debug("MuJoCo: %s", message))
         for name, ours in fields.items():
@@ -99,8 +99,9 @@ class NativeEngine(Engine):
             for theirs, ours in self._state + self._controls:
                 ours[ids] = theirs[ids]
 
-    def forward(self, done: wp.array, moved: wp.array) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
         """Read the state and the parameters of some environments, and derive the rest."""
+        del all_fields  # Those that are read later only cost little here.
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
         if not ids.size:

@@ -1,7 +1,5 @@
 """Kernels that sort the contacts and constraint rows of MuJoCo Warp, see `shoal.sim.engines.deterministic`."""
 
-from __future__ import annotations
-
 import mujoco
 import warp as wp
 

@@ -1,13 +1,18 @@
 """MuJoCo Warp, the engine of GPUs: every physics step is kernels, and so part of the captured step.
 
-It computes in 32 bits, and fields of the state are its own arrays. Derived fields are copied, so that they describe
-the same time as MuJoCo's own (see `shoal.sim.engines.engine`), although the pass over reset environments runs over all.
+It computes in 32 bits, and fields are its own arrays. The pass over reset environments runs over all: it writes derived
+fields to other arrays, of which the rows of these environments are copied. So the others describe the same time as
+MuJoCo's own (see `shoal.sim.engines.engine`).
 
-Its capacities are fixed: `nconmax` contacts for each environment in the mean, and `njmax` constraints for each. An
-environment that needs more drops the rest, with a warning.
+It has room for `nconmax` contacts for each environment in the mean, and for `njmax` constraints for each. An
+environment that needs more drops the rest, with a warning; `enlarge` then makes room, unless the user has chosen it.
 """
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from typing import Any
 
 import mujoco
 import mujoco_warp as mjw
@@ -15,23 +20,35 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
-from shoal.sim.bookkeeping import copy_rows_where
+from shoal.sim.bookkeeping import RowCopy, copy_rows_where
+from shoal.sim.engines.capacities import capacities_of
 from shoal.sim.engines.deterministic import make_deterministic
-from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, rows_of, some_of
+from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, dtype_of, rows_of, some_of
 from shoal.sim.graphs import CapturedGraph
 
 _FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
 """Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
+
+_CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot"}
+"""Fields that follow from forward kinematics by centres of mass and their velocities."""
 
 _REST_OF_STATE = ("time", "history", "plastic")
 """State that no task writes."""
 
 _FULL = {
     mjw.OverflowType.NEFC: ("njmax", "constraints"),
+    mjw.OverflowType.NJMAX_NNZ: ("njmax", "numbers in the Jacobian of constraints"),
     mjw.OverflowType.NARROWPHASE: ("nconmax", "contacts"),
     mjw.OverflowType.BROADPHASE: ("nconmax", "pairs of geoms that may touch"),
+    mjw.OverflowType.CCD: ("nconmax", "pairs of geoms to search for contacts"),
 }
 """Capacity and content of each kind of overflow."""
+
+_GROWTH = 1.5
+"""How much more room `enlarge` makes than there was, and than was needed last."""
+
+_MOST_ENLARGEMENTS = 5
+"""After this many, overflows are only reported."""
 
 SOLVER_LIMITS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
 """No overflows, but limits that a model sets, `mjOption.iterations` and `ls_iterations`: MuJoCo stops there, too."""
@@ -50,11 +67,14 @@ class WarpEngine(Engine):
         num_envs: int,
         decimation: int,
         device: wp.Device,
-        nconmax: int | None,
-        njmax: int | None,
+        declared: Mapping[str, int],
+        chosen: Mapping[str, int],
         deterministic: bool = False,
     ) -> None:
-        """Allocate. For `nconmax`, `njmax` and `deterministic` see `MujocoConfig`, for the rest `Engine`.
+        """Allocate. For `deterministic` see `MujocoConfig`, for the rest `Engine`.
+
+        `declared` are the task's `nconmax` and `njmax`; without them they are computed from the model. `chosen` are the
+        user's, and hold.
 
         Raises:
             UsageError: The model needs a feature that MuJoCo Warp does not have.
@@ -63,31 +83,25 @@ class WarpEngine(Engine):
         # On the CPU a graph would keep memory that MuJoCo Warp has allocated for the time of a call.
         self.is_on_host = not device.is_cuda
         self._is_deterministic = deterministic
-        self._capacities = {"nconmax": nconmax, "njmax": njmax}
-        self._copies: list[tuple[wp.array, wp.array]] = []
-        """MuJoCo Warp's array and ours, of each derived field, as rows of numbers."""
-        self._parameter_copies: dict[str, tuple[wp.array, wp.array]] = {}
+        self._chosen = chosen
         try:
-            self._data = mjw.make_data(model, nworld=num_envs, **self._capacities)
+            self._data = mjw.make_data(model, nworld=num_envs, **{**(declared or capacities_of(model)), **chosen})
         except (NotImplementedError, ValueError) as error:
             raise _refused(error) from error
-        self._overflow = wp.clone(self._data.overflow)
+        self.capacities = {"nconmax": self._data.naconmax // num_envs, "njmax": self._data.njmax}
+        self._enlargements = 0
 
     def _open(self, name: str) -> wp.array:
-        theirs = getattr(self._data, name, None)
-        if theirs is None:
+        row = np.asarray(getattr(self._template, name))
+        dtype, theirs = dtype_of(name, row), getattr(self._data, name, None)
+        if theirs is None or rows_of(theirs).shape[1] != row.size:
             raise ShoalError(f"The field '{name}' was asked for, but MuJoCo Warp does not have it.")
-        if name in STATE + _REST_OF_STATE + CONTROLS:
-            return _view(theirs)
-        ours = self._allocate(name, getattr(self._template, name))
-        if ours.size:
-            self._copies.append((rows_of(theirs), rows_of(ours)))
-        return ours
+        # Quaternions as four numbers, since Warp's own put the real part last.
+        return wp.array(ptr=theirs.ptr, dtype=dtype, shape=(self.num_envs, *row.shape[:1]), device=self.device)
 
     def start(self) -> None:
         """Put the model on the device, and make all of the state fields."""
         self._controls = [name for name in CONTROLS if name in self.fields]
-        self._stage, self._is_kinematic = self.stage(), self.derived <= KINEMATIC
         for name in STATE + _REST_OF_STATE + CONTROLS:
             if np.size(getattr(self._template, name)):
                 self.data(name)
@@ -98,96 +112,121 @@ class WarpEngine(Engine):
         except (NotImplementedError, ValueError) as error:
             raise _refused(error) from error
         self._model.opt.warn_overflow = 0  # `take_warnings` reports it.
-        self._model.opt.run_rne_postconstraint = bool(self.fields.keys() & AFTER_CONSTRAINTS)
+        # Solves begin with the last acceleration. They take as many iterations as from the better of that and the one
+        # without constraints, which costs a factorisation of the mass matrix in each physics step.
+        self._model.opt.run_qacc_smooth = "qacc_smooth" in self.fields
+        if not self._needs_cameras():
+            self._model.ncam = self._model.nlight = 0  # Rendering computes its own on the host.
         if self._is_deterministic:
             make_deterministic(self.model, self._model, self._data)
-        self._parameter_copies = {
-            name: (rows_of(ours), rows_of(self._own_parameter(name))) for name, ours in self.parameters.items()
-        }
-        kept = (self._data.qacc_warmstart, self._data.history)
-        self._kept = [(wp.clone(array), array) for array in kept if array.size]
-        """Copies, and arrays that `forward` must not change."""
+        for name, ours in self.parameters.items():
+            self._use_parameter(name, ours)
+        self._prepare_passes()
 
-    def _own_parameter(self, name: str) -> wp.array:
-        """Return MuJoCo Warp's array of a parameter, with a row for each environment."""
+    def _prepare_passes(self) -> None:
+        """Make the data of `forward` and of `reset`: MuJoCo Warp's, but for arrays that these must not change."""
+        self._pass, self._cleared = copy(self._data), copy(self._data)
+        derived = self.derived - {*_REST_OF_STATE}
+        for name in derived:
+            own = wp.clone(getattr(self._data, name))
+            setattr(self._pass, name, own)
+            setattr(self._cleared, name, own)
+        self._kept = [name for name in ("qacc_warmstart", "history") if getattr(self._data, name).size]
+        for name in self._kept:
+            setattr(self._pass, name, wp.clone(getattr(self._data, name)))
+        self._cleared.overflow = wp.clone(self._data.overflow)  # `take_warnings` reports the earlier ones, too.
+        # Each step computes contacts and the mass matrix before it reads them.
+        self._cleared.naconmax, self._cleared.M = 0, self._data.M[:, :0]
+        self._passes = {
+            is_full: (names, self._row_copies(names))
+            for is_full, names in ((True, derived), (False, derived & self.begun))
+        }
+        """What `forward` derives, with `all_fields` and without, and the copies of its rows."""
+
+    def _needs_cameras(self) -> bool:
+        """Return whether a field or a sensor needs the poses of cameras or lights."""
+        objects = {*self.model.sensor_objtype.tolist(), *self.model.sensor_reftype.tolist()}
+        return mujoco.mjtObj.mjOBJ_CAMERA in objects or any(name.startswith(("cam_", "light_")) for name in self.fields)
+
+    def _row_copies(self, names: Collection[str]) -> wp.array:
+        copies: list[Any] = []
+        for name in names:
+            copies.append(RowCopy())
+            copies[-1].source, copies[-1].target = rows_of(getattr(self._pass, name)), rows_of(self.fields[name])
+        return wp.array(copies, dtype=RowCopy, device=self.device)
+
+    def _use_parameter(self, name: str, ours: wp.array) -> None:
+        """Let MuJoCo Warp use our array of a parameter, which has a row for each environment."""
         holder, _, field = name.rpartition(".")
         holder = getattr(self._model, holder) if holder else self._model
-        array = getattr(holder, field)
-        if array.shape[0] != self.num_envs:  # Of the options: `batch_sizes` is for the model's own fields.
-            array = wp.array(np.repeat(array.numpy(), self.num_envs, axis=0), dtype=array.dtype, device=self.device)
-            setattr(holder, field, array)
-        return array
+        theirs = getattr(holder, field)
+        shape = (self.num_envs, *theirs.shape[1:])
+        setattr(holder, field, wp.array(ptr=ours.ptr, dtype=theirs.dtype, shape=shape, device=self.device))
 
     def step(self) -> None:
         """Advance all environments."""
-        for _ in range(self.decimation):
+        self._advance()
+        self._compute_after_constraints(self._data)
+
+    def _advance(self) -> None:
+        """Make the physics steps, without the sensors of all but the last, unless these follow from earlier values."""
+        flags = self._model.opt.disableflags
+        for left in reversed(range(self.decimation)):
+            without = mujoco.mjtDisableBit.mjDSBL_SENSOR if left and not self.model.nhistory else 0
+            self._model.opt.disableflags = flags | without
             mjw.step(self._model, self._data)
-        if self._model.opt.run_rne_postconstraint:  # The last stage of a Runge-Kutta step leaves them out.
-            mjw.rne_postconstraint(self._model, self._data)
-        for theirs, ours in self._copies:
-            wp.copy(ours, theirs)
+
+    def _compute_after_constraints(self, data: mjw.Data) -> None:
+        if self.fields.keys() & AFTER_CONSTRAINTS:
+            mjw.rne_postconstraint(self._model, data)
 
     def reset(self, done: wp.array) -> None:
         """Set environments to the model's own state. Earlier overflows are kept for `take_warnings`."""
-        if self.is_on_host and not done.numpy().any():
-            return
-        wp.copy(self._overflow, self._data.overflow)
-        mjw.reset_data(self._model, self._data, reset=done)
-        wp.copy(self._data.overflow, self._overflow)
+        if not self.is_on_host or done.numpy().any():
+            mjw.reset_data(self._model, self._cleared, reset=done)
 
-    def forward(self, done: wp.array, moved: wp.array) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
-        if self.changing and not (self.is_on_host and not (done.numpy() | moved.numpy()).any()):
-            self._read_parameters(self.changing, derive=self.derives_constants)
-        self._derive()
-        for theirs, ours in self._copies:
-            wp.launch(copy_rows_where, dim=ours.shape, inputs=[done, moved, theirs], outputs=[ours], device=self.device)
+        if self.is_on_host and not (done.numpy() | moved.numpy()).any():
+            return
+        if self.derives_constants:
+            mjw.set_const(self._model, self._data)
+        names, copies = self._passes[all_fields]
+        if names:
+            self._derive(names)
+            dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in names))
+            wp.launch(copy_rows_where, dim=dim, inputs=[done, moved, copies], device=self.device)
         moved.zero_()
 
-    def _derive(self) -> None:
-        """Compute what follows from the state, up to the stage that fields need: forces cost most of a step."""
-        if self._stage is None:
+    def _derive(self, names: set[str]) -> None:
+        """Compute fields from the state, up to the stage that they need: forces cost most of a step."""
+        model, data, stage = self._model, self._pass, self.stage(names)
+        if names <= _CENTRES:
+            mjw.kinematics(model, data)
+            if not names <= KINEMATIC:
+                mjw.com_pos(model, data)
+                mjw.com_vel(model, data)
             return
-        if self._is_kinematic:
-            mjw.kinematics(self._model, self._data)
+        for name in self._kept:
+            wp.copy(getattr(data, name), getattr(self._data, name))
+        if stage == mujoco.mjtStage.mjSTAGE_ACC:
+            mjw.forward(model, data)
+            self._compute_after_constraints(data)
             return
-        for copy, array in self._kept:
-            wp.copy(copy, array)
-        if self._stage == mujoco.mjtStage.mjSTAGE_ACC:
-            mjw.forward(self._model, self._data)
-        else:
-            mjw.fwd_position(self._model, self._data)
-            mjw.sensor_pos(self._model, self._data)
-        if self._stage == mujoco.mjtStage.mjSTAGE_VEL:
-            mjw.fwd_velocity(self._model, self._data)
-            mjw.sensor_vel(self._model, self._data)
-        for copy, array in self._kept:
-            wp.copy(array, copy)
+        mjw.fwd_position(model, data)
+        mjw.sensor_pos(model, data)
+        if stage == mujoco.mjtStage.mjSTAGE_VEL:
+            mjw.fwd_velocity(model, data)
+            mjw.sensor_vel(model, data)
 
     def apply_parameters(self) -> None:
-        """Read the parameters of all environments."""
-        self._read_parameters(self.parameters, derive=bool(self.parameters))
-
-    def _read_parameters(self, names: Iterable[str], *, derive: bool) -> None:
-        for name in names:
-            ours, theirs = self._parameter_copies[name]
-            wp.copy(theirs, ours)
-        if derive:
+        """Derive constants from the parameters, which MuJoCo Warp reads from our arrays."""
+        if self.parameters:
             mjw.set_const(self._model, self._data)
 
     def bare(self) -> Callable[[], None]:
         """Return captured steps of the model, on the present states."""
-
-        def steps() -> None:
-            for _ in range(self.decimation):
-                mjw.step(self._model, self._data)
-
-        return steps if self.is_on_host else CapturedGraph(steps, self.device).launch
-
-    @property
-    def host_state(self) -> dict[str, np.ndarray]:
-        """Empty: all state is in fields."""
-        return {}
+        return self._advance if self.is_on_host else CapturedGraph(self._advance, self.device).launch
 
     def step_inputs(self) -> dict[str, wp.array]:
         """Return the state, and the controls in use: the task can have changed no others."""
@@ -196,18 +235,23 @@ class WarpEngine(Engine):
         return {name: rows_of(array) for name, array in arrays.items()}
 
     def take_warnings(self) -> dict[str, str]:
-        """Return which environments needed more than the capacities since the last call."""
+        """Return which environments needed more than the capacities since the last call, and plan to enlarge these."""
         overflow = self._data.overflow.numpy() & ~int(SOLVER_LIMITS)
         self._data.overflow.zero_()
         warnings: dict[str, str] = {}
         for bit, (flag, what) in _FULL.items():
             envs = np.flatnonzero(overflow & int(bit))
-            if envs.size:
-                has = self._capacities[flag] or "MuJoCo Warp's own guess"
-                warnings[what] = (
-                    f"{some_of(envs)} had more {what} than there is room for, and some were dropped: "
-                    f"--env.{flag} is {has}, pass more."
-                )
+            if not envs.size:
+                continue
+            sentence = f"{some_of(envs)} had more {what} than there is room for, and some were dropped: --env.{flag} "
+            if flag in self._chosen or self._enlargements == _MOST_ENLARGEMENTS:
+                warnings[what] = f"{sentence}is {self.capacities[flag]}, pass more."
+                continue
+            self.planned[flag] = more = math.ceil(_GROWTH * max(self.capacities[flag], self._needed(flag)))
+            warnings[f"{what} {more}"] = (
+                f"{sentence}was {self.capacities[flag]}, and is {more} from now on. Pass --env.{flag} {more} to begin "
+                "with it."
+            )
         others = np.flatnonzero(overflow & ~sum(int(bit) for bit in _FULL))
         if others.size:
             kinds = str(mjw.OverflowType(int(np.bitwise_or.reduce(overflow[others]))).name)
@@ -216,16 +260,35 @@ class WarpEngine(Engine):
             )
         return warnings
 
+    def _needed(self, flag: str) -> int:
+        """Return how much of a capacity the last physics step asked for."""
+        if flag == "njmax":
+            return int(self._data.nefc.numpy().max())
+        counts = (self._data.nacon, self._data.ncollision)
+        return math.ceil(max(int(count.numpy()[0]) for count in counts) / self.num_envs)
+
+    def enlarge(self) -> None:
+        """Make the room that is planned. All other arrays stay where they are, with what is in them."""
+        super().enlarge()
+        self._enlargements += 1
+        larger = mjw.make_data(self.model, nworld=self.num_envs, **self.capacities)
+        for field in dataclasses.fields(larger):
+            ours, theirs = getattr(self._data, field.name), getattr(larger, field.name)
+            if not isinstance(ours, wp.array) or ours.shape != theirs.shape:
+                setattr(self._data, field.name, theirs)
+        if self._is_deterministic:
+            make_deterministic(self.model, self._model, self._data)
+        self._prepare_passes()
+        # Some kernels are others now: a step compiles them, which is not possible in every capture.
+        kept = [(wp.clone(array), array) for array in self.fields.values() if array.size]
+        self.step()
+        for before, array in kept:
+            wp.copy(array, before)
+        self._data.overflow.zero_()
+
 
 def _refused(error: Exception) -> UsageError:
     return UsageError(
         f"MuJoCo Warp cannot simulate this model ({str(error).strip().rstrip('.')}): change the model, or pass "
         "--env.engine native to simulate it with MuJoCo's C engine on the CPU."
     )
-
-
-def _view(array: wp.array) -> wp.array:
-    """Return MuJoCo Warp's array; quaternions as four numbers, since Warp's own put the real part last."""
-    if array.dtype is not wp.quat:
-        return array
-    return wp.array(ptr=array.ptr, dtype=wp.vec4, shape=array.shape, device=array.device)

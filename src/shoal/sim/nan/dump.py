@@ -34,7 +34,7 @@ class DumpInfo:
     num_envs: int
     iteration: int
     """The iteration that ran, counted from 1."""
-    lost: int
+    diverged: int
     """Environments of this rank that diverged in it. Not all of them need to be in the file."""
     seed: int
     versions: Mapping[str, str]
@@ -68,7 +68,7 @@ class Dump:
     info: DumpInfo
     model: np.ndarray
     scene: np.ndarray
-    """The model that films show: the model itself, or one with its joints. Both are bytes of shape (size,)."""
+    """The model that videos show: the model itself, or one with its joints. Both are bytes of shape (size,)."""
     envs: tuple[DivergedEnv, ...]
     """The environments that diverged first, in that order."""
 
@@ -109,7 +109,7 @@ def read_dump(file: Path) -> Dump:
     Raises:
         UsageError: It is no such file, not all of it, or another MuJoCo's.
     """
-    with refusing(file, "pass <run>/ranks/rank_00000.lost.npz, or copy it once more"):
+    with refusing(file, "pass <run>/ranks/rank_00000.diverged.npz, or copy it once more"):
         dump = _parse(read_arrays(file))
         theirs = dump.info.versions["mujoco"]
     here = version("mujoco")
@@ -124,6 +124,8 @@ def read_dump(file: Path) -> Dump:
 def _parse(arrays: dict[str, np.ndarray]) -> Dump:
     """Return the dump of a file's arrays."""
     info = parse_object(str(arrays["about"]), {"envs": list})
+    if "lost" in info:  # The key that earlier files have.
+        info["diverged"] = info.pop("lost")
     envs: list[DivergedEnv] = []
     for entry in info.pop("envs"):
         prefix = f"{entry['env']}/"

@@ -12,10 +12,10 @@ import numpy as np
 import warp as wp
 
 from shoal.provenance import versions
-from shoal.sim.bookkeeping import count_kept, keep_rows, mark_begins
-from shoal.sim.engines.engine import LARGEST, STATE_ROWS, Engine, rows_of
+from shoal.sim.bookkeeping import LARGEST, count_kept, keep_rows, mark_begins
+from shoal.sim.engines.engine import STATE_ROWS, Engine, rows_of
 from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
-from shoal.sim.render.clip import save_scene
+from shoal.sim.render.trajectory import save_scene
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class History:
     ) -> Dump | None:
         """Return the kept steps of the environments that diverged first; None where none did. Waits for the device.
 
-        `scene` is the model that films show, if that is not the engine's. The other arguments are fields of `DumpInfo`.
+        `scene` is the model that videos show, if that is not the engine's. Other arguments are fields of `DumpInfo`.
         """
         diverged, kept = np.flatnonzero(self._divergences.numpy()), self.kept()
         if not diverged.size:
@@ -105,7 +105,7 @@ class History:
             rank=rank,
             num_envs=engine.num_envs,
             iteration=iteration,
-            lost=len(diverged),
+            diverged=len(diverged),
             seed=seed,
             versions=versions(),
         )

@@ -6,18 +6,17 @@ Each step starts from the recorded state, so that differences between engines do
 are MuJoCo C, the recorded states and so the whole trajectory are reproduced to the last bit.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import mujoco
 import numpy as np
 
 from shoal.sim.nan.dump import DivergedEnv, Dump, read_dump
-from shoal.sim.render.clip import load_scene
+from shoal.sim.render.trajectory import load_scene
 
 TOLERANCE = 1e-3
 """Largest allowed difference of one step of MuJoCo Warp, in 32 bits, from MuJoCo C's: relative to the number, or to 1
@@ -79,7 +78,7 @@ class Replay:
         return json.dumps(asdict(self) | {"positions": self.positions.tolist()})
 
     @classmethod
-    def from_json(cls, text: str) -> Replay:
+    def from_json(cls, text: str) -> Self:
         """Parse the result of `to_json`."""
         fields = json.loads(text)
         fields["steps"] = tuple(Step(**each) for each in fields["steps"])

@@ -1,1 +1,1 @@
-"""Pictures of one environment: recording, films, MuJoCo's viewer window, and geometry for the web viewer."""
+"""Pictures of one environment: recording, videos, MuJoCo's viewer window, and geometry for the web viewer."""

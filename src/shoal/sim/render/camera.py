@@ -1,6 +1,6 @@
 """Offscreen pictures of one environment, by MuJoCo's classic renderer.
 
-MuJoCo reads MUJOCO_GL when it is first imported: `shoal.sim.render.film` starts a process with it.
+MuJoCo reads MUJOCO_GL when it is first imported: `shoal.sim.render.video` starts a process with it.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from mujoco.rendering.classic.renderer import Renderer
 
 from shoal.sim.render.marks import Mark, Pen
 
-CAMERA = "film"
-"""Name of the camera that a scene may have for its films."""
+CAMERA = "video"
+"""Name of the camera that a scene may have for its videos."""
 _ABOVE = 1000.0
 """From here the ground below the model is looked for [m]."""
 _FOLLOWED = 0.1

@@ -1,4 +1,4 @@
-"""Marks: arrows, spheres and ghosts that a task draws beside its scene, in films and viewers.
+"""Marks: arrows, spheres and ghosts that a task draws beside its scene, in videos and viewers.
 
 A task returns them for one environment in `KernelTask.marks`. Only what draws calls it: a step does not.
 """

@@ -4,6 +4,7 @@ Geoms that look alike share one surface. Of a texture only its mean colour is ke
 tendons are not drawn.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import mujoco
@@ -67,17 +68,20 @@ class SceneGeometry:
 
         Shapes (num_envs, num_geoms, 3) and (num_envs, num_geoms, 4), float32, the real part first.
         """
-        model, data = self._model, self._data
-        places = np.empty((len(positions), model.ngeom, 3), np.float32)
-        rotations, product = np.empty((len(positions), model.ngeom, 4), np.float32), np.empty(4)
-        for env, row in enumerate(positions):
-            data.qpos[:] = row
-            mujoco.mj_kinematics(model, data)
-            places[env] = data.geom_xpos
-            for geom, body in enumerate(model.geom_bodyid):
-                mujoco.mju_mulQuat(product, data.xquat[body], model.geom_quat[geom])
-                rotations[env, geom] = product
+        ngeom = self._model.ngeom
+        places, rotations = (np.empty((len(positions), ngeom, size), np.float32) for size in (3, 4))
+        for env, data in enumerate(self._at(positions)):
+            places[env], rotations[env] = data.geom_xpos, data.geom_xquat
         return places, rotations
+
+    def _at(
+        self, positions: Iterable[np.ndarray], compute: Callable[..., None] = mujoco.mj_kinematics
+    ) -> Iterator[mujoco.MjData]:
+        """Yield the scene's data at each of some joint positions, (nq,)."""
+        for row in positions:
+            self._data.qpos[:] = row
+            compute(self._model, self._data)
+            yield self._data
 
     def belongs(self, geoms: np.ndarray, body: str) -> np.ndarray:
         """Return whether each of some geoms is of a body by its name; all are, if that is empty. Shape (n,)."""
@@ -86,29 +90,22 @@ class SceneGeometry:
 
     def contacts(self, positions: np.ndarray) -> list[np.ndarray]:
         """Return the contact points of each environment [m], (n, 3), for joint positions of shape (num_envs, nq)."""
-        model, data, points = self._model, self._data, list[np.ndarray]()
-        for row in positions:
-            data.qpos[:] = row
-            mujoco.mj_fwdPosition(model, data)
-            points.append(data.contact.pos.copy().reshape(-1, 3))
-        return points
+        return [data.contact.pos.copy().reshape(-1, 3) for data in self._at(positions, mujoco.mj_fwdPosition)]
 
     def sites(self, positions: np.ndarray) -> list[list[Mark]]:
         """Return the visible sites of each environment, for joint positions of shape (num_envs, nq)."""
-        model, data, marks = self._model, self._data, list[list[Mark]]()
-        for row in positions if len(self._sites) else ():
-            data.qpos[:] = row
-            mujoco.mj_kinematics(model, data)
-            places = data.site_xpos.copy()
-            marks.append([Sphere(places[i], model.site_size[i, 0], tuple(model.site_rgba[i])) for i in self._sites])
-        return marks or [[] for _ in positions]
+        if not len(self._sites):
+            return [[] for _ in positions]
+        sizes, colours = self._model.site_size[:, 0], self._model.site_rgba
+        return [
+            [Sphere(data.site_xpos[i].copy(), sizes[i], tuple(colours[i])) for i in self._sites]
+            for data in self._at(positions)
+        ]
 
     def extent(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the lowest and the highest corner of the bounding box without the ground [m], for positions (nq,)."""
-        model, data = self._model, self._data
-        data.qpos[:] = positions
-        mujoco.mj_kinematics(model, data)
-        solid = self._solid
+        model, solid = self._model, self._solid
+        data = next(self._at([positions]))
         if not solid.any():
             return np.full(3, -1.0), np.full(3, 1.0)
         turns = data.geom_xmat[solid].reshape(-1, 3, 3)

@@ -18,8 +18,6 @@ then positions with the new speeds.
 Rows of `qpos` are x and theta, rows of `qvel` x' and theta', as in MuJoCo.
 """
 
-from __future__ import annotations
-
 import warp as wp
 
 from shoal.tasks.cartpole.config import CartpoleConfig

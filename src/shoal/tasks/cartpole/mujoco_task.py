@@ -12,12 +12,13 @@ class SwingupMujoco(CartpoleState[SwingupMujocoConfig], MujocoTask[SwingupMujoco
     """Swing the pole up and keep it upright."""
 
     config = SwingupMujocoConfig()
+    capacities = (1, 1)  # There is nothing to collide.
     reward_terms = ("swung_up",)
 
     @classmethod
     def build_model(cls, config: CartpoleConfig) -> mujoco.MjModel:
         """Return the cart-pole without shapes: there is nothing to collide."""
-        return mujoco.MjModel.from_xml_string(model.model_xml(config))
+        return model.spec_of(config).compile()
 
     def allocate(self) -> None:
         """Make the constants of the kernels."""

@@ -5,12 +5,12 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 
 from dataclasses import replace
 
-from shoal.config import FastSacConfig, GrpoConfig, PpoConfig, RslRlConfig, SkrlConfig, SkrlJaxConfig
+from shoal.config import FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
-from shoal.tasks.registry import TaskSpec, networks
+from shoal.tasks.registry import TaskSpec, ppo
 
-_NETWORKS = networks(64, 64)
+_PPO = ppo(64, 64, steps=64, entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005)
 
 _SKRL_PPO = SkrlPpoConfig(
     learning_epochs=5,
@@ -27,7 +27,7 @@ _SKRL_SAC = SkrlSacConfig(batch_size=512, memory_size=8192, polyak=0.01, initial
 _SKRL_TD3 = SkrlTd3Config(batch_size=512, memory_size=8192, polyak=0.01, exploration_noise=0.3)
 
 _OTHERS = (
-    GrpoConfig(num_steps_per_env=500, actor=_NETWORKS["actor"]),
+    GrpoConfig(num_steps_per_env=500, actor=_PPO.actor),
     FastSacConfig(
         num_steps_per_env=64,
         batch_size=1024,
@@ -47,11 +47,7 @@ _SWINGUP = TaskSpec(
     name="Cartpole-Swingup",
     summary="Swing a hanging pole up, and keep it upright in the middle of the rail.",
     env=SwingupConfig(),
-    agent=RslRlConfig(
-        num_steps_per_env=64,
-        **_NETWORKS,
-        algorithm=PpoConfig(entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005),
-    ),
+    agent=_PPO,
     other_agents=_OTHERS,
     num_envs=512,
     max_iterations=150,
@@ -66,7 +62,7 @@ SPECS = (
         name="Cartpole-Balance",
         summary="Keep a pole upright on a cart that is pushed left and right.",
         env=BalanceConfig(),
-        agent=RslRlConfig(num_steps_per_env=32, **_NETWORKS, algorithm=PpoConfig(entropy_coef=0.0)),
+        agent=ppo(64, 64, steps=32, entropy_coef=0.0),
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",
@@ -81,7 +77,7 @@ SPECS = (
         summary="The same, simulated by MuJoCo: MuJoCo Warp on a GPU, MuJoCo's C engine on the CPU.",
         env=SwingupMujocoConfig(),
         builder="shoal.tasks.cartpole.mujoco_task:SwingupMujoco",
-        gpu_bytes_per_env=16_300,
+        gpu_bytes_per_env=2_590,
         reference=None,
     ),
 )

@@ -4,8 +4,6 @@ Each kernel serves several tasks: columns, limits and the column of `terms` are 
 numbers. The formulas are those of gymnasium/envs/mujoco/*_v5.py of Gymnasium 1.4 with its default arguments.
 """
 
-from __future__ import annotations
-
 import warp as wp
 
 AS_IT_IS = 0

@@ -26,6 +26,7 @@ class InvertedPendulum(GymnasiumTask[configs.PendulumConfig]):
 
     config = configs.PendulumConfig()
     file = "inverted_pendulum.xml"
+    capacities = (8, 16)
     observations: ClassVar = {"policy": 4}
     num_actions = 1
     reward_terms = ("reward_survive",)
@@ -44,6 +45,7 @@ class InvertedDoublePendulum(GymnasiumTask[configs.DoublePendulumConfig]):
 
     config = configs.DoublePendulumConfig()
     file = "inverted_double_pendulum.xml"
+    capacities = (8, 16)
     observations: ClassVar = {"policy": 9}
     num_actions = 1
     reward_terms = ("reward_survive", "distance_penalty", "velocity_penalty")
@@ -96,6 +98,7 @@ class Reacher(Arm[configs.ReachConfig]):
 
     config = configs.ReachConfig()
     file = "reacher.xml"
+    capacities = (8, 16)
     observations: ClassVar = {"policy": 10}
     num_actions = 2
     reward_terms = ("reward_dist", "reward_ctrl")
@@ -129,6 +132,7 @@ class Pusher(Arm[configs.PushConfig]):
 
     config = configs.PushConfig()
     file = "pusher_v5.xml"
+    capacities = (16, 32)
     observations: ClassVar = {"policy": 23}
     num_actions = 7
     reward_terms = ("reward_dist", "reward_ctrl", "reward_near")
@@ -184,6 +188,7 @@ class HalfCheetah(Runner[configs.RunConfig]):
 
     config = configs.HALF_CHEETAH
     file = "half_cheetah.xml"
+    capacities = (12, 48)
     observations: ClassVar = {"policy": 17}
     num_actions = 6
     vel_noise_is_normal = True
@@ -195,6 +200,7 @@ class Swimmer(Runner[configs.RunConfig]):
 
     config = configs.SWIMMER
     file = "swimmer.xml"
+    capacities = (8, 16)
     observations: ClassVar = {"policy": 8}
     num_actions = 2
     layout = (Part("qpos", first=2), Part("qvel"))
@@ -236,6 +242,7 @@ class Hopper(PlanarWalker):
 
     config = configs.HOPPER
     file = "hopper.xml"
+    capacities = (8, 16)
     observations: ClassVar = {"policy": 11}
     num_actions = 3
 
@@ -245,6 +252,7 @@ class Walker2d(PlanarWalker):
 
     config = configs.WALKER2D
     file = "walker2d_v5.xml"
+    capacities = (16, 48)
     observations: ClassVar = {"policy": 17}
     num_actions = 6
 
@@ -268,6 +276,7 @@ class Ant(TouchingWalker):
 
     config = configs.ANT
     file = "ant.xml"
+    capacities = (16, 64)
     observations: ClassVar = {"policy": 105}
     num_actions = 8
     vel_noise_is_normal = True
@@ -296,6 +305,7 @@ class Humanoid(TouchingWalker):
 
     config = configs.HUMANOID
     file = "humanoid.xml"
+    capacities = (32, 64)
     observations: ClassVar = {"policy": 348}
     num_actions = 17
     runs_with = ("subtree_com", 0)  # x of the centre of all masses, which hang from the world.
@@ -307,6 +317,7 @@ class HumanoidStandup(GymnasiumTask[configs.StandupConfig]):
 
     config = configs.StandupConfig()
     file = "humanoidstandup.xml"
+    capacities = (40, 64)
     observations: ClassVar = {"policy": 348}
     num_actions = 17
     reward_terms = ("reward_linup", "reward_quadctrl", "reward_impact", "reward_survive")

@@ -183,7 +183,7 @@ def _joints(model: mujoco.MjModel) -> list[str]:
 
 def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], float]:
     """Return ``qpos`` of each frame, (frames, nq), and the rate [frames/s]."""
-    if file.suffix == ".csv":
+    if file.suffix.lower() == ".csv":
         table = read_table(file)
         return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
     arrays = read_arrays(file, 2**28)

@@ -1,24 +1,14 @@
 """Registry entries of the motion tracking tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from dataclasses import replace
+from typing import Any
 
-from shoal.config import PpoConfig, RslRlConfig
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.humanoid.tracking import HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
-from shoal.tasks.registry import TaskSpec, networks
+from shoal.tasks.registry import TaskSpec, ppo
 
-_AGENT = RslRlConfig(
-    obs_groups={"actor": ("policy",), "critic": ("critic",)},
-    **networks(256, 256, 128),
-    algorithm=PpoConfig(entropy_coef=0.005, desired_kl=0.02),
-)
-
-_G1 = replace(
-    _AGENT,
-    **networks(256, 256, 128, init_std=0.4),
-    algorithm=replace(_AGENT.algorithm, symmetry=MIRRORED),
-)
+_PPO: dict[str, Any] = {"privileged": True, "entropy_coef": 0.005, "desired_kl": 0.02}
+_G1 = ppo(256, 256, 128, init_std=0.4, symmetry=MIRRORED, **_PPO)
 """With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall."""
 
 SPECS = (
@@ -28,8 +18,10 @@ SPECS = (
         env=G1_FLAT,
         agent=_G1,
         num_envs=512,
+        gpu_num_envs=4096,
         max_iterations=3000,
-        builder="shoal.mdp.robot_task:RobotTask",
+        builder="shoal.tasks.humanoid.velocity_task:FlatVelocity",
+        gpu_bytes_per_env=158_000,
         observation_size=198,
         check="shoal.mdp.robots:check_robot",
     ),
@@ -39,8 +31,10 @@ SPECS = (
         env=G1_ROUGH,
         agent=_G1,
         num_envs=512,
+        gpu_num_envs=4096,
         max_iterations=3000,
-        builder="shoal.mdp.terrain_task:TerrainTask",
+        builder="shoal.tasks.humanoid.velocity_task:RoughVelocity",
+        gpu_bytes_per_env=876_000,
         observation_size=572,
         check="shoal.mdp.robots:check_robot",
     ),
@@ -48,11 +42,12 @@ SPECS = (
         name="Humanoid-Tracking-Flat",
         summary="Imitate a recorded motion with a humanoid on flat ground.",
         env=HUMANOID,
-        agent=_AGENT,
+        agent=ppo(256, 256, 128, **_PPO),
         num_envs=512,
+        gpu_num_envs=4096,
         max_iterations=1500,
         builder="shoal.tasks.humanoid.tracking_task:Tracking",
-        gpu_bytes_per_env=51_500,
+        gpu_bytes_per_env=47_500,
         observation_size=366,
         check="shoal.mdp.robots:check_robot",
     ),

@@ -4,8 +4,6 @@
 the motion, turned about z and shifted horizontally so that the anchors agree.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -18,6 +18,7 @@ class Tracking(RobotTask[TrackingConfig]):
     """Imitate a motion."""
 
     config = HUMANOID
+    capacities = (24, 64)
 
     @cached_property
     def motion(self) -> Motion:

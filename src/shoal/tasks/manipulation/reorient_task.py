@@ -33,6 +33,7 @@ class ReorientCube(TermsTask[ReorientConfig]):
     """Turn a cube in the hand until it has the goal's orientation, again and again."""
 
     config = REORIENT_CUBE
+    capacities = (32, 192)
 
     @classmethod
     def build_model(cls, config: ReorientConfig) -> mujoco.MjModel:

@@ -4,8 +4,6 @@ Names and definitions are Isaac Lab's. `command` is the goal's orientation in th
 first. A goal is reached below the angle `state.success_tolerance`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -1,33 +1,26 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from shoal.config import PpoConfig, RslRlConfig
 from shoal.tasks.manipulation.config import LIFT_CUBE
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
-from shoal.tasks.registry import TaskSpec, networks
+from shoal.tasks.registry import TaskSpec, ppo
 
 SPECS = (
     TaskSpec(
         name="Arm-Lift-Cube",
         summary="Grasp a cube with an arm, and bring it to where it is commanded.",
         env=LIFT_CUBE,
-        agent=RslRlConfig(
-            obs_groups={"actor": ("policy",), "critic": ("critic",)},
-            **networks(128, 128, 64, init_std=0.5),
-            algorithm=PpoConfig(gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
-        ),
+        agent=ppo(128, 128, 64, init_std=0.5, privileged=True, gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         num_envs=256,
         builder="shoal.tasks.manipulation.task:LiftCube",
-        gpu_bytes_per_env=340_000,
+        gpu_bytes_per_env=355_000,
         observation_size=52,
     ),
     TaskSpec(
         name="Hand-Reorient-Cube",
         summary="Turn a cube in the Shadow Hand to one goal after another.",
         env=REORIENT_CUBE,
-        agent=RslRlConfig(
-            num_steps_per_env=32,
-            **networks(256, 128, 64, init_std=0.5),
-            algorithm=PpoConfig(learning_rate=5e-4, schedule="fixed", gamma=0.99, entropy_coef=0.0),
+        agent=ppo(
+            *(256, 128, 64), init_std=0.5, steps=32, learning_rate=5e-4, schedule="fixed", gamma=0.99, entropy_coef=0.0
         ),
         num_envs=256,
         max_iterations=2000,

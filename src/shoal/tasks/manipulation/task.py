@@ -17,6 +17,7 @@ class LiftCube(TermsTask[LiftConfig]):
     """Grasp a cube, and bring it to where it is commanded."""
 
     config = LIFT_CUBE
+    capacities = (48, 176)
 
     @classmethod
     def build_model(cls, config: LiftConfig) -> mujoco.MjModel:

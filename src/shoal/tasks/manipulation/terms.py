@@ -3,8 +3,6 @@
 `object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import warp as wp

@@ -11,9 +11,11 @@ class FlatVelocity(RobotTask[RobotConfig]):
     """Track a commanded velocity on flat ground."""
 
     config = FLAT
+    capacities = (24, 80)
 
 
 class RoughVelocity(TerrainTask[TerrainConfig]):
     """Track a commanded velocity on rough terrain, whose levels follow the walked distance."""
 
     config = ROUGH
+    capacities = (32, 128)
