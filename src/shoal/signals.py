@@ -1,7 +1,9 @@
 """Signals that ask a run to stop, counted as flags that are read between iterations, never raised inside one."""
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +28,9 @@ STOPPING = frozenset(signal.Signals[name] for name in ERRORS)
 STOPPING_TRAINING = "stopping after this iteration, with a checkpoint. Ctrl-C again stops at once."
 """How a training acknowledges a stop signal."""
 
+_SAME_KEY_S = 0.3
+"""SIGINTs within this time are one: `timeout` signals its child, and then the group of both."""
+
 
 class StopRequests:
     """Number of stop signals that this process has received, by name."""
@@ -34,6 +39,12 @@ class StopRequests:
         self.counts: dict[str, int] = dict.fromkeys(ERRORS, 0)
         self.at_once = False
         """Whether a signal raises KeyboardInterrupt with its name, as long as nothing would be lost."""
+        self._last_key = -math.inf
+
+    def repeats_key(self) -> bool:
+        """Whether a SIGINT that came now is the same key press as the last."""
+        last, self._last_key = self._last_key, time.monotonic()
+        return self._last_key - last < _SAME_KEY_S
 
     def flags(self) -> dict[str, bool]:
         """Return which signals were received, in a fixed order."""
@@ -61,10 +72,12 @@ def stop_requests(*, insist: bool, announce: Callable[[str], None] | None = None
 
     def count(number: int, _frame: object) -> None:
         name, is_first = signal.Signals(number).name, requests.first is None
+        if name == "SIGINT" and requests.repeats_key():
+            return
         requests.counts[name] += 1
-        if requests.at_once or (insist and name == "SIGINT"):
-            signal.signal(number, previous[number])
-        if requests.at_once:
+        if requests.at_once or (insist and requests.counts["SIGINT"] > 1):
+            if name != "SIGINT":
+                signal.signal(number, previous[number])
             raise KeyboardInterrupt(name)
         if announce is not None and is_first:  # Last: a second signal may answer it at once.
             threading.Thread(target=announce, args=(name,), daemon=True).start()

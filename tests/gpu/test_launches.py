@@ -108,7 +108,7 @@ def _without_device(collectives: list[list[Any]]) -> list[list[Any]]:
     [
         "grpo --agent.reference start",
         "fast_sac --agent.batch-size 64",
-        "skrl --agent.ppo.adaptive-kl None",  # torch makes a tensor of a list on the device, which is not emulated.
+        "skrl",
         "skrl --agent.class-name SAC --agent.sac.batch-size 64",
         "skrl --agent.class-name TD3 --agent.td3.batch-size 64",
         "rl_games",

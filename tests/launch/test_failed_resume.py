@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -244,6 +245,7 @@ def test_ctrl_c_while_it_starts_leaves_the_run_as_it_was(trained: Trained, tmp_p
     running.signal_all(signal.SIGINT)
     if trained.workers == "1":
         running.read_until("SIGINT: stopping after this iteration")
+        time.sleep(0.4)  # Sooner it would be the same key press.
         running.signal_all(signal.SIGINT)
     ended = running.end()
     assert ended.code == 130, ended.stdout + ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,6 +80,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_rank_that_hangs(tmp_path: Path, mon
     running.read_until("waiting for ever")
     running.signal_itself(signal.SIGINT)
     running.read_until("Ctrl-C again stops at once.")
+    time.sleep(0.4)  # Sooner it would be the same key press.
     running.signal_itself(signal.SIGINT)
     ended = running.end()
     assert ended.code == 130

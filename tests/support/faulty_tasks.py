@@ -157,6 +157,7 @@ class InterruptedTwice(_Faulty):
 
     def strike(self) -> None:
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.4)  # Sooner it would be the same key press.
         os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -715,7 +715,12 @@ def patch_torch(machine: Torch) -> None:
 
 
 def _patch_functions() -> None:
-    load, as_tensor = torch.load, torch.as_tensor
+    load, as_tensor, tensor = torch.load, torch.as_tensor, torch.tensor
+
+    def tensor_there(data: Any, *args: Any, **named: Any) -> torch.Tensor:
+        if isinstance(data, list):  # torch reads numbers on a device back, one by one.
+            data = [each.item() if isinstance(each, CudaTensor) else each for each in data]
+        return tensor(data, *args, **named)
 
     def load_there(file: Any, map_location: Any = None, **named: Any) -> Any:
         if not (isinstance(map_location, str | torch.device) and torch.device(map_location).type == "cuda"):
@@ -735,7 +740,7 @@ def _patch_functions() -> None:
         tensor._warp_array = data  # pyright: ignore[reportAttributeAccessIssue]  It owns the memory.
         return tensor
 
-    torch.load, torch.as_tensor = load_there, as_tensor_there
+    torch.load, torch.as_tensor, torch.tensor = load_there, as_tensor_there, tensor_there
     group = torch._C._group_tensors_by_device_and_dtype
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:  # noqa: FBT002
