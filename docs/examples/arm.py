@@ -21,13 +21,8 @@ import mujoco
 import numpy as np
 import warp as wp
 
+from shoal import mdp
 from shoal.config import DistributionConfig, ModelConfig, RslRlConfig
-from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.names import Actuator
-from shoal.mdp.random import uniform
-from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Event, Metric, Obs, Reward
-from shoal.sim.render.marks import Mark, Sphere
 
 ROBOT = """
 <mujoco>
@@ -60,7 +55,7 @@ ROBOT = """
 
 @wp.func
 def move_joint(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], step: wp.float32
+    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[mdp.Actuator], step: wp.float32
 ) -> None:
     """Set the target of a position servo `step` times the action from where its joint is [rad]."""
     state.ctrl[env, actuators[i].index] = state.qpos[env, actuators[i].qpos] + step * action
@@ -69,7 +64,7 @@ def move_joint(
 @wp.func
 def draw_goal(state: Any, env: wp.int32, first: wp.int32, radius: wp.vec2, angle: wp.vec2) -> None:
     """Draw a goal at a distance from the shoulder [m], in a direction [rad]; write its x and y."""
-    length, direction = uniform(state, env, radius[0], radius[1]), uniform(state, env, angle[0], angle[1])
+    length, direction = mdp.uniform(state, env, radius[0], radius[1]), mdp.uniform(state, env, angle[0], angle[1])
     state.commands[env, first] = length * wp.cos(direction)
     state.commands[env, first + 1] = length * wp.sin(direction)
 
@@ -94,17 +89,17 @@ def at_goal(state: Any, env: wp.int32, site: wp.int32, command: wp.int32, tolera
     return wp.where(wp.length(tip_to_goal(state, env, site, command)) < tolerance, 1.0, 0.0)
 
 
-class Arm(TermsTask[TermsConfig]):
+class Arm(mdp.TermsTask[mdp.TermsConfig]):
     """Reach for a goal with an arm of two joints."""
 
-    config = task_config(
-        TermsConfig,
+    config = mdp.task_config(
+        mdp.TermsConfig,
         physics_dt=0.01,
         decimation=2,
         episode_length_s=4.0,
-        actions={"joint_pos": Action(move_joint, actuators=".*", step=0.3)},
+        actions={"joint_pos": mdp.Action(move_joint, actuators=".*", step=0.3)},
         commands={
-            "goal": Command(
+            "goal": mdp.Command(
                 draw_goal,
                 columns={"x": "m", "y": "m"},
                 resampling_time=(2.0, 2.0),
@@ -114,20 +109,22 @@ class Arm(TermsTask[TermsConfig]):
         },
         observations={
             "policy": {
-                "joint_pos": Obs("joint_pos_rel", joints=".*"),
-                "joint_vel": Obs("joint_vel_rel", joints=".*", scale=0.1),
-                "tip_to_goal": Obs(tip_to_goal, site="tip", command="goal", scale=5.0),
+                "joint_pos": mdp.Obs("joint_pos_rel", joints=".*"),
+                "joint_vel": mdp.Obs("joint_vel_rel", joints=".*", scale=0.1),
+                "tip_to_goal": mdp.Obs(tip_to_goal, site="tip", command="goal", scale=5.0),
             }
         },
         rewards={
-            "near": Reward(near_goal, weight=1.0, site="tip", command="goal", std=0.2),
-            "precise": Reward(near_goal, weight=1.0, site="tip", command="goal", std=0.04),
-            "action_rate": Reward("action_rate_l2", weight=-0.01),
+            "near": mdp.Reward(near_goal, weight=1.0, site="tip", command="goal", std=0.2),
+            "precise": mdp.Reward(near_goal, weight=1.0, site="tip", command="goal", std=0.04),
+            "action_rate": mdp.Reward("action_rate_l2", weight=-0.01),
         },
         events={
-            "start": Event("reset_joints_by_offset", "reset", joints=".*", position=(-1.0, 1.0), velocity=(0.0, 0.0))
+            "start": mdp.Event(
+                "reset_joints_by_offset", "reset", joints=".*", position=(-1.0, 1.0), velocity=(0.0, 0.0)
+            )
         },
-        metrics={"success": Metric(at_goal, site="tip", command="goal", tolerance=0.03)},
+        metrics={"success": mdp.Metric(at_goal, site="tip", command="goal", tolerance=0.03)},
     )
     # Small networks: this task needs no more, and on a CPU they learn many times faster than the default ones.
     agent = RslRlConfig(
@@ -138,11 +135,11 @@ class Arm(TermsTask[TermsConfig]):
     num_envs = 256
     max_iterations = 100
 
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    def marks(self, row: Mapping[str, np.ndarray]) -> list[mdp.Mark]:
         """Return what videos and viewers draw of one environment beside the robot: its goal."""
-        return [*super().marks(row), Sphere(np.append(row["commands"], 0.0), radius=0.02)]
+        return [*super().marks(row), mdp.Sphere(np.append(row["commands"], 0.0), radius=0.02)]
 
     @classmethod
-    def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+    def build_model(cls, config: mdp.TermsConfig) -> mujoco.MjModel:
         """Return the robot."""
         return mujoco.MjModel.from_xml_string(ROBOT)

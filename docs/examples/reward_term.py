@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import warp as wp
 
-from shoal.mdp.terms import Reward
+from shoal import mdp
 from shoal.tasks.quadruped.task import FlatVelocity
 
 
@@ -21,7 +21,7 @@ def base_height(state: Any, env: wp.int32, target: wp.float32, std: wp.float32) 
 class TallWalk(FlatVelocity):
     """Walk on flat ground, upright."""
 
-    config = FlatVelocity.config.change(rewards={"height": Reward(base_height, weight=0.5, target=0.3, std=0.05)})
+    config = FlatVelocity.config.change(rewards={"height": mdp.Reward(base_height, weight=0.5, target=0.3, std=0.05)})
 
 
 def base_height_torch(state: Any, target: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
@@ -32,4 +32,4 @@ def base_height_torch(state: Any, target: torch.Tensor, std: torch.Tensor) -> to
 class TallWalkTorch(FlatVelocity):
     """The same as a prototype on torch tensors."""
 
-    config = FlatVelocity.config.change(rewards={"height": Reward(base_height_torch, weight=0.5, target=0.3, std=0.05)})
+    config = FlatVelocity.config.change(rewards={"height": mdp.Reward(base_height_torch, weight=0.5, target=0.3, std=0.05)})

@@ -82,10 +82,11 @@ def told_of_tasks() -> Iterator[str]:
     yield f"angular speed of the pole (in units of {env.pole_speed_scale:g} rad/s)"
 
 
-def test_the_command_line_reference_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs" / "generate_cli.py")
+@pytest.mark.parametrize("page", ["cli", "terms"])
+def test_a_generated_page_is_up_to_date(page: str) -> None:
+    spec = importlib.util.spec_from_file_location(page, ROOT / "docs" / f"generate_{page}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.render() == module.PAGE.read_text(encoding="utf-8"), "Run: python docs/generate_cli.py"
+    assert module.render() == module.PAGE.read_text(encoding="utf-8"), f"Run: python docs/generate_{page}.py"

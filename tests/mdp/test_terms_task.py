@@ -319,6 +319,22 @@ def test_terms_are_added_replaced_and_removed() -> None:
         CONFIG.change(rewards={"x": Obs(elapsed)})
 
 
+def test_a_change_of_some_fields_of_a_term_keeps_the_others() -> None:
+    changed = CONFIG.change(
+        rewards={"weighed": {"weight": 3}},
+        observations={"critic": {"joint_pos": {"biased": True}}},
+        events={"start": {"at": 0.5}},
+    )
+    reward, event = changed.rewards.weighed, changed.events.start  # pyright: ignore[reportAttributeAccessIssue]
+    observed = members(changed.terms("observations")["critic"])["joint_pos"]
+    assert (reward.weight, reward.joints, reward.factors) == (3.0, ".*", {"should.*": 1.0, "elbow": 10.0})
+    assert (event.mode, event.at, event.joints) == ("reset", 0.5, ".*")
+    assert (observed.biased, observed.noise) == (True, 0.1)
+    assert changed.terms("rewards")["tip"] == CONFIG.terms("rewards")["tip"]
+    with pytest.raises(ShoalError, match=r"rewards.weighed.facters is given, but weighed\(\) has no such parameter"):
+        build(rewards={"weighed": {"facters": 1.0}})
+
+
 @pytest.mark.parametrize("is_observed", [True, False])
 def test_a_reset_derives_the_fields_that_observations_read(is_observed: bool) -> None:
     height = {"height": Obs(tip_height, site="tip")} if is_observed else {}

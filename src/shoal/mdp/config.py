@@ -19,6 +19,7 @@ from shoal.mdp.terms import (
     ObsTerm,
     RewardTerm,
     Term,
+    changed,
 )
 
 
@@ -106,6 +107,7 @@ class TermsConfig(MujocoConfig):
     def change(self, **changes: Any) -> Self:
         """Return the same with other terms: added, replaced, or removed where the value is None; and other fields.
 
+        Of a term that is there, a mapping changes some fields: ``change(rewards={"feet_slip": {"weight": -0.2}})``.
         Observations are named by group: ``change(observations={"policy": {"contact": Obs(...)}})``.
         """
         own = self.parts()
@@ -163,7 +165,8 @@ def _merged(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
             if merged.pop(name, None) is None:
                 raise ShoalError(f"There is no term '{name}' to remove: there are {', '.join(own)}.")
         elif isinstance(value, Mapping):
-            merged[name] = _merged(own.get(name, {}), cast("Mapping[str, Any]", value))
+            present, values = own.get(name, {}), cast("Mapping[str, Any]", value)
+            merged[name] = changed(present, values) if isinstance(present, Term) else _merged(present, values)
         else:
             merged[name] = value
     return merged

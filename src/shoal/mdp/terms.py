@@ -46,6 +46,7 @@ class RewardTerm(Term):
     """A rate: the reward of a step is the sum of weight times value, times the length of a step."""
 
     weight: float
+    """Factor of the value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +139,24 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     fields = [(name, _annotation(base, name, values[name])) for name in own]
+    func = getattr(func, "__func__", func)  # Of another declaration.
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
         f"{base.__name__}_{_name_of(func)}", fields, bases=(base,), namespace=namespace, frozen=True, kw_only=True
     )
     return made(**values)
+
+
+def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
+    """Return a declaration with other values of some fields, or of parameters that it leaves at their defaults."""
+    made = type(term)
+    own = {name: getattr(term, name) for name in made.__dataclass_fields__} | {
+        name: float(value) if type(value) is int and isinstance(getattr(term, name, None), float) else value
+        for name, value in values.items()
+    }
+    fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units"}}
+    return _declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
 
 
 def _name_of(func: Function) -> str:

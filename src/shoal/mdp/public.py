@@ -1,0 +1,65 @@
+"""What a task of one's own is written with, as names of `shoal.mdp`."""
+
+from shoal.mdp.base import (
+    base_ang_vel,
+    base_lin_vel,
+    base_quat,
+    body_ang_vel_w,
+    body_lin_vel_w,
+    command_at,
+    projected_gravity,
+    quat_error_magnitude,
+    quat_of,
+    to_base,
+    yaw_quat,
+)
+from shoal.mdp.config import RobotConfig, TermsConfig, task_config
+from shoal.mdp.names import Actuator, Geom, Joint
+from shoal.mdp.random import uniform, uniform_int
+from shoal.mdp.robot_task import RobotTask
+from shoal.mdp.task import TermsTask
+from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Obs, Reward, Tile
+from shoal.mdp.terrain_config import TerrainConfig, on_terrain
+from shoal.mdp.terrain_task import TerrainTask
+from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
+
+__all__ = [
+    "Action",
+    "Actuator",
+    "Arrow",
+    "Command",
+    "Contact",
+    "Curriculum",
+    "Done",
+    "Event",
+    "Geom",
+    "Ghost",
+    "Joint",
+    "Mark",
+    "Metric",
+    "Obs",
+    "Reward",
+    "RobotConfig",
+    "RobotTask",
+    "Sphere",
+    "TermsConfig",
+    "TermsTask",
+    "TerrainConfig",
+    "TerrainTask",
+    "Tile",
+    "base_ang_vel",
+    "base_lin_vel",
+    "base_quat",
+    "body_ang_vel_w",
+    "body_lin_vel_w",
+    "command_at",
+    "on_terrain",
+    "projected_gravity",
+    "quat_error_magnitude",
+    "quat_of",
+    "task_config",
+    "to_base",
+    "uniform",
+    "uniform_int",
+    "yaw_quat",
+]  # fmt: skip
