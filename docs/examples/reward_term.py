@@ -32,4 +32,6 @@ def base_height_torch(state: Any, target: torch.Tensor, std: torch.Tensor) -> to
 class TallWalkTorch(FlatVelocity):
     """The same as a prototype on torch tensors."""
 
-    config = FlatVelocity.config.change(rewards={"height": mdp.Reward(base_height_torch, weight=0.5, target=0.3, std=0.05)})
+    config = FlatVelocity.config.change(
+        rewards={"height": mdp.Reward(base_height_torch, weight=0.5, target=0.3, std=0.05)}
+    )

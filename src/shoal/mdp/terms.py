@@ -8,7 +8,7 @@ A declaration names a function and gives its parameters. Both become fields of t
 # ruff: noqa: N802  A declaration reads as a value; the class of each is made for its parameters.
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, above, at_least
@@ -138,12 +138,12 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
-    fields = [(name, _annotation(base, name, values[name])) for name in own]
+    members = [(name, _annotation(base, name, values[name])) for name in own]
     func = getattr(func, "__func__", func)  # Of another declaration.
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
-        f"{base.__name__}_{_name_of(func)}", fields, bases=(base,), namespace=namespace, frozen=True, kw_only=True
+        f"{base.__name__}_{_name_of(func)}", members, bases=(base,), namespace=namespace, frozen=True, kw_only=True
     )
     return made(**values)
 
@@ -151,7 +151,7 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
 def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
     """Return a declaration with other values of some fields, or of parameters that it leaves at their defaults."""
     made = type(term)
-    own = {name: getattr(term, name) for name in made.__dataclass_fields__} | {
+    own = {each.name: getattr(term, each.name) for each in fields(term)} | {
         name: float(value) if type(value) is int and isinstance(getattr(term, name, None), float) else value
         for name, value in values.items()
     }
