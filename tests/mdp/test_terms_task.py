@@ -271,7 +271,7 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
             "rewards.x.factors has no pattern for 'shoulder'",
         ),
         (
-            {"events": {"x": Event(kick, "interval", joint=".*", speed=1.0)}},
+            {"events": {"x": Event(kick, "reset", joint=".*", speed=1.0)}},
             "which matches more than one joint (shoulder, elbow)",
         ),
         (
@@ -290,7 +290,7 @@ def test_what_is_out_of_range_is_refused_by_its_name() -> None:
     with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history is 0, but must be at least 1\."):
         CONFIG.change(observations={"policy": {"last": Obs(elapsed, history=0)}})
     with pytest.raises(UsageError, match=r"^env\.events\.x\.speed is \(2\.0, 1\.0\), but must be finite, the smaller"):
-        CONFIG.change(events={"x": Event(kick, "interval", speed=(2.0, 1.0))})
+        CONFIG.change(events={"x": Event(kick, "reset", speed=(2.0, 1.0))})
     with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0\."):
         CONFIG.change(rewards={"x": Reward("track_linear_velocity", 1.0, command="twist", std=0.0)})
 

@@ -136,6 +136,10 @@ class Binder:
         self._allocate = allocate
         self._shared: dict[tuple[str, object], str] = {}
 
+    def all_functions(self) -> list[Any]:
+        """Return the functions of all terms, and those that the text of the kernels calls."""
+        return [*self.functions.values(), *(each.function for each in self.torch)]
+
     def number(self, path: str, value: float) -> str:
         """Return the expression of one number, which has one place however often it is asked for."""
         if path not in self.places:
@@ -237,6 +241,8 @@ class Binder:
             raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
         if isinstance(value, str):
             value = get_args(CHOICES[path.rpartition(".")[2]]).index(value)
+        if kind in (int, wp.int32) and value != int(value):
+            raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return _SCALARS[kind].format(self.number(path, value))
 
     def _selection(self, path: str, kind: str, several: bool, patterns: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
@@ -325,15 +331,20 @@ def named_function(func: str, library: str, path: str, kind: type) -> Any:
     """Return a function of some kind by its name in `shoal.mdp.<library>`, or by ``module:function``.
 
     Raises:
-        ShoalError: There is none of that name.
+        UsageError: There is none of that name.
     """
     if ":" in func:
-        return load(func)
+        try:
+            return load(func)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"{path} is '{func}', which cannot be imported ({error}): name 'module:function'."
+            ) from error
     module = vars(import_module(f"shoal.mdp.{library}"))
     known = {name: value for name, value in module.items() if isinstance(value, kind) and not name.startswith("_")}
     if func not in known:
-        hint = did_you_mean(func, known)
-        raise ShoalError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
+        hint = f"{did_you_mean(func, known)} It has: {', '.join(sorted(known))}."
+        raise UsageError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
     return known[func]
 
 

@@ -5,9 +5,10 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
+from shoal.config.checks import check, rules_of
 from shoal.errors import UsageError, did_you_mean
 from shoal.mdp.terms import CurriculumTerm, Term
 
@@ -59,9 +60,17 @@ def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Cha
         if parameter != key and curriculum.steps:
             declared = _declared(f"{where}.{parameter}", f"{group}.{target}", terms[target], parameter)
             values = getattr(curriculum, parameter)
+            values = values if isinstance(values, tuple) else (values,)
             if len(values) != len(curriculum.steps):
                 raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(curriculum.steps)} steps.")
+            rule = {parameter: rules_of(type(terms[target]))[parameter]}
             for step, value in zip((-1, *curriculum.steps), (declared, *values), strict=True):
+                if not _is_numbers(value) or _count(value) != _count(declared):
+                    raise UsageError(
+                        f"{where}.{parameter} is {value!r} at a step, but {group}.{target}.{parameter} is "
+                        f"{declared!r}: give as many numbers."
+                    )
+                check(replace(terms[target], **{parameter: value}), f"{where}.", rule)
                 yield from _numbers(step, f"{group}.{target}.{parameter}", f"Curriculum/{name}/{parameter}", value)
 
 
@@ -77,6 +86,10 @@ def _is_numbers(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_numbers, value))
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _count(value: object) -> int:
+    return len(value) if isinstance(value, tuple) else 0
 
 
 def _numbers(step: int, path: str, label: str, value: Any) -> Iterator[Change]:

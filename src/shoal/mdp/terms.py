@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, above, at_least
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError, did_you_mean
 
 Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
@@ -25,6 +25,8 @@ CHOICES: dict[str, Any] = {
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+_MODES = {"startup": False, "reset": False, "interval": True, "step": True}
+"""Modes of events, and whether each has an interval."""
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a tile that are 0 for none; others are above."""
 
@@ -138,8 +140,12 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
-    members = [(name, _annotation(base, name, values[name])) for name in own]
     func = getattr(func, "__func__", func)  # Of another declaration.
+    # Another value of a flag need not be whole; numbers of tiles are Python's, and stay as they are declared.
+    whole = _whole_numbers(func)
+    floats = [name for name in own if name not in whole and (base is not TileTerm or isinstance(values[name], tuple))]
+    values = {**values, **{name: _as_floats(values[name]) for name in floats}}
+    members = [(name, _annotation(base, name, values[name])) for name in own]
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
@@ -157,6 +163,13 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
     }
     fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units"}}
     return _declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
+
+
+def _whole_numbers(func: Function) -> set[str]:
+    """Return the parameters that a function annotates as integers; of one that a string names, none are known."""
+    annotations = getattr(getattr(func, "func", func), "__annotations__", {})
+    kinds = {name: getattr(kind, "__name__", str(kind)).rpartition(".")[2] for name, kind in annotations.items()}
+    return {name for name, kind in kinds.items() if kind in {"int", "int32"}}
 
 
 def _name_of(func: Function) -> str:
@@ -204,7 +217,22 @@ def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> Ob
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
-    """Declare an event of mode `startup`, `reset`, `interval` or `step`."""
+    """Declare an event of mode `startup`, `reset`, `interval` or `step`; the last two have an `interval`.
+
+    Raises:
+        UsageError: There is no such mode, or the event would never happen.
+    """
+    name = _name_of(func)
+    if mode not in _MODES:
+        hint = did_you_mean(mode, _MODES)
+        raise UsageError(f"The event '{name}' has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
+    if _MODES[mode] and "interval" not in params:
+        raise UsageError(
+            f"The event '{name}' of mode '{mode}' has no interval, and would never happen: pass "
+            "interval=(shortest, longest) [s]."
+        )
+    if "interval" in params and not _MODES[mode]:
+        raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
     return _declare(EventTerm, func, params, mode=mode)
 
 
@@ -245,10 +273,10 @@ def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, 
 
     ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``.
     """
-    return _declare(CurriculumTerm, func, {"steps": steps, **{name: _as_floats(each) for name, each in params.items()}})
+    return _declare(CurriculumTerm, func, {"steps": steps, **params})
 
 
 def _as_floats(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_as_floats, value))
-    return float(value) if isinstance(value, int) else value
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

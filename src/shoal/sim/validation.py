@@ -78,11 +78,7 @@ def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  T
         if not getattr(task, attribute, None):
             message = f"The task {name} does not declare '{attribute}': add {attribute} = {example}, say, to the class."
             raise ShoalError(message)
-    if task.best_metric is not None and task.best_metric not in task.metrics:
-        raise ShoalError(
-            f"The task {name} names '{task.best_metric}' as its best_metric, which is none of its metrics "
-            f"({', '.join(task.metrics) or 'it has none'}): name one of them, or leave it out."
-        )
+    check_best_metric(task, name)
     known = [field.name for field in fields(config)]
     for term in task.reward_terms:
         weight = f"{term}_weight"
@@ -91,6 +87,19 @@ def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  T
                 f"The task {name} has the reward term '{term}', but its {type(config).__name__} has no field "
                 f"'{weight}'.{did_you_mean(weight, known)} Add it: its value is the weight of the term."
             )
+
+
+def check_best_metric(task: Any, name: str) -> None:  # noqa: ANN401  A task, or its class.
+    """Check that what scores checkpoints is a metric, in a task of this name.
+
+    Raises:
+        ShoalError: It is none.
+    """
+    if task.best_metric is not None and task.best_metric not in task.metrics:
+        raise ShoalError(
+            f"The task {name} names '{task.best_metric}' as its best_metric, which is none of its metrics "
+            f"({', '.join(task.metrics) or 'it has none'}): name one of them, or leave it out."
+        )
 
 
 def check_stages(task: Task) -> None:

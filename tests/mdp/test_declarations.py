@@ -1,0 +1,148 @@
+"""Declarations that would do nothing, or something else than they say, are refused; numbers are numbers."""
+
+# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
+# pyright: reportIndexIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import warp as wp
+from support.arm_task import Arm
+
+from shoal.config.plain import from_plain
+from shoal.errors import ShoalError, UsageError
+from shoal.mdp.terms import Command, Curriculum, Done, Event, Metric, Obs, Reward
+
+CONFIG = Arm.config
+
+
+@wp.func
+def kick(state: Any, env: wp.int32, joint: wp.int32, speed: wp.vec2) -> None:
+    """Set the speed of a joint."""
+    state.qvel[env, joint] = speed[0]
+
+
+@wp.func
+def longer_than(state: Any, env: wp.int32, steps: wp.int32) -> wp.bool:
+    """Whether the episode is in its step `steps` at least."""
+    return state.age[env] >= steps
+
+
+def near(state: Any, width: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a number for each environment."""
+    return state.qpos[:, 0] / width + count
+
+
+@pytest.mark.parametrize(
+    ("mode", "params", "said"),
+    [
+        ("resett", {}, "The event 'kick' has the mode 'resett', but must be one of .* Did you mean 'reset'"),
+        ("interval", {}, "The event 'kick' of mode 'interval' has no interval, and would never happen: "),
+        ("step", {}, "The event 'kick' of mode 'step' has no interval, and would never happen: "),
+        ("reset", {"interval": (1.0, 2.0)}, "The event 'kick' of mode 'reset' has an interval, which nothing reads: "),
+    ],
+)
+def test_an_event_that_would_never_happen_is_refused(mode: str, params: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        Event(kick, mode, joint="elbow", speed=(0.0, 1.0), **params)
+
+
+def test_a_declared_interval_may_be_turned_off() -> None:
+    event = Event(kick, "interval", interval=(1, 2), joint="elbow", speed=(0.0, 1.0))
+    changed = from_plain(CONFIG.change(events={"kick": event}), {"events": {"kick": {"interval": [0.0, 0.0]}}})
+    assert changed.terms("events")["kick"].interval == (0.0, 0.0)
+
+
+def test_a_whole_number_is_a_number_like_any_other() -> None:
+    config = CONFIG.change(
+        rewards={"x": Reward("track_linear_velocity", 1, command="twist", std=1)},
+        metrics={"y": Metric(near, width=2, count=3)},
+    )
+    plain = {"rewards": {"x": {"std": 0.5}}, "metrics": {"y": {"width": 0.25}}}
+    changed = from_plain(config, plain)
+    assert (changed.terms("rewards")["x"].std, changed.terms("metrics")["y"].width) == (0.5, 0.25)
+    with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0"):
+        CONFIG.change(rewards={"x": Reward("track_linear_velocity", 1, command="twist", std=0)})
+
+
+def test_what_a_function_counts_stays_a_whole_number() -> None:
+    config = CONFIG.change(
+        terminations={"x": Done(longer_than, steps=3)}, metrics={"y": Metric(near, width=2, count=3)}
+    )
+    assert [type(config.terms("terminations")["x"].steps), type(config.terms("metrics")["y"].count)] == [int, int]
+    for change in ({"terminations": {"x": {"steps": 2.5}}}, {"metrics": {"y": {"count": 2.5}}}):
+        with pytest.raises(UsageError, match=r"2\.5"):
+            from_plain(config, change)
+
+
+TWIST: dict[str, Any] = {"columns": dict.fromkeys(("lin_vel_x", "lin_vel_y", "ang_vel_z"), "1")}
+TWIST |= {"resampling_time": (1, 2), "lin_vel_y": (0, 0), "ang_vel_z": (0, 0), "rel_standing_envs": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"commands": {"twist": Command("uniform_velocity", **TWIST, lin_vel_x=(2, 1))}},
+            r"env\.commands\.twist\.lin_vel_x is \(2\.0, 1\.0\), but must be finite, the smaller number first",
+        ),
+        (
+            {"events": {"kick": Event(kick, "reset", joint="elbow", speed=(1, 0))}},
+            r"env\.events\.kick\.speed is \(1\.0, 0\.0\), but must be finite, the smaller number first",
+        ),
+        (
+            {
+                "commands": {"twist": Command("uniform_velocity", **TWIST, lin_vel_x=(1, 2))},
+                "curricula": {
+                    "x": Curriculum("commands_vel", command_name="twist", steps=(0, 5), lin_vel_x=((1, 2), (4, 3)))
+                },
+            },
+            r"env\.curricula\.x\.lin_vel_x is \(4\.0, 3\.0\), but must be finite, the smaller number first",
+        ),
+        (
+            {"curricula": {"reach": Curriculum("reward_curriculum", reward_name="reach", steps=(0,), std=(0,))}},
+            r"env\.curricula\.reach\.std is 0\.0, but must be above 0",
+        ),
+        (
+            {"curricula": {"reach": Curriculum("reward_curriculum", reward_name="reach", steps=(0,), target=(1,))}},
+            r"env\.curricula\.reach\.target is 1\.0 at a step, but rewards\.reach\.target is \(0\.3, 0\.8\): give",
+        ),
+    ],
+)
+def test_ranges_and_what_curricula_make_of_them_are_checked(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"^{said}"):
+        CONFIG.change(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"metrics": {"won": Metric("zzz")}},
+            "metrics.won is 'zzz', which is no function of shoal.mdp.metrics. It has: ",
+        ),
+        (
+            {"observations": {"policy": {"x": Obs("joint_pos")}}},
+            "which is no function of shoal.mdp.observations. Did you mean 'joint_pos_rel'? It has: ",
+        ),
+    ],
+)
+def test_a_function_that_does_not_exist_is_answered_with_those_that_do(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Arm.build_once(CONFIG.change(**changes))
+    assert said in str(refused.value)
+    listed = str(refused.value).partition("It has: ")[2]
+    assert ("error_lin_vel" in listed) == ("metrics" in changes)
+
+
+def test_a_best_metric_that_is_no_metric_is_refused_with_those_there_are() -> None:
+    class Misspelt(Arm):
+        """The same, judged by what it does not measure."""
+
+        best_metric = "reech"
+
+    with pytest.raises(ShoalError, match=r"names 'reech' as its best_metric, which is none of its metrics \(reached\)"):
+        Misspelt.build_once(CONFIG)
