@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warp as wp
 from support.arm_task import Arm, TorchArm, reach_torch, speeds_torch
 
 from shoal.errors import ShoalError
@@ -51,6 +52,31 @@ def test_a_controller_is_told_the_name_of_a_torch_function() -> None:
     tip, speeds = build(TorchArm).deployment()["observations"]["policy"]
     assert (tip["function"], tip["columns"], tip["parameters"]) == ("tip_torch", ["x", "y", "z"], {"site": "tip"})
     assert (speeds["function"], speeds["columns"], speeds["clip"]) == ("speeds_torch", ["shoulder", "elbow"], 3.0)
+
+
+def failed_torch(state: Any) -> torch.Tensor:
+    """Return 1 where the episode has failed in this step."""
+    return state.terminated.float()
+
+
+@wp.func
+def failed(state: Any, env: wp.int32) -> wp.float32:
+    """Return the same for one environment."""
+    return wp.where(state.terminated[env], 1.0, 0.0)
+
+
+@pytest.mark.parametrize("cls", [Arm, TorchArm])
+def test_a_torch_reward_knows_whether_a_termination_holds(cls: type[Arm]) -> None:
+    task = build(cls, rewards={"torch": Reward(failed_torch, 1.0), "warp": Reward(failed, 1.0)})
+    rng, names, ends = np.random.default_rng(0), task.reward_terms, 0
+    for _ in range(30):
+        task.actions.assign(rng.standard_normal((32, 2), dtype=np.float32))
+        task.step()
+        terms, ended = task.terms.numpy(), task.done_terms.numpy()[:, 0]
+        for name in ("torch", "warp"):
+            np.testing.assert_array_equal(terms[:, names.index(name)], ended)
+        ends += int(ended.sum())
+    assert ends > 10
 
 
 def forgotten(state: Any, env: int) -> float:

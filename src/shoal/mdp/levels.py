@@ -29,8 +29,8 @@ class Tiles:
 
 
 @wp.func
-def walked_share(state: Any, env: wp.int32) -> wp.float32:
-    """Add up commanded and walked distances [m]; return the share that was walked in this episode."""
+def follow_distances(state: Any, env: wp.int32) -> None:
+    """Add up commanded and walked distances of the episode [m]."""
     command = command_at(state, env, 0)
     speed = wp.sqrt(command[0] * command[0] + command[1] * command[1])
     if speed > 0.0:
@@ -40,6 +40,11 @@ def walked_share(state: Any, env: wp.int32) -> wp.float32:
         walked = wp.clamp(wp.dot(direction, lin_vel_w(state, env)), 0.0, speed)
         state.commanded_distance[env] = state.commanded_distance[env] + state.step_dt * speed
         state.walked_distance[env] = state.walked_distance[env] + state.step_dt * walked
+
+
+@wp.func
+def walked_share(state: Any, env: wp.int32) -> wp.float32:
+    """Return the share of the commanded distance that was walked in this episode."""
     return state.walked_distance[env] / wp.max(state.commanded_distance[env], 1e-6)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.binding import Binder, Bound, identifier, uses
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import clear_contact, track_contact
 from shoal.mdp.kernels import Source
@@ -30,6 +30,8 @@ class BoundTerms:
     metrics: _Terms
     events: _Terms
     observations: Mapping[str, _Terms]
+    followed: Mapping[str, Any]
+    """See `TermsTask.followed`."""
     delays: list[int] = field(default_factory=list[int])
     """Largest delay of each delayed observation and action [steps], in the order of the columns of `lags`."""
     rings: dict[str, int] = field(default_factory=dict[str, int])
@@ -45,13 +47,12 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[So
     called: tuple[Any, ...] = (track_contact, clear_contact, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
     observing = _observe(config, terms, binder)
-    sense, reward = _sense(terms, binder), _reward(config, terms)
-    if not binder.torch:  # No torch function reads the contacts in between.
-        sense, reward.lines = Source("sense"), sense.lines + reward.lines
+    after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
+    if not binder.torch:  # No torch function reads contacts or ends in between.
+        after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
     return [
         _act(config, terms, binder),
-        sense,
-        reward,
+        *after_physics,
         _reset(config, terms, binder),
         _interval(config, terms, binder),
         _startup(config, terms),
@@ -109,9 +110,9 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
     return source
 
 
-def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
-    """Terminations, then rewards and metrics."""
-    source = Source("reward")
+def _end(config: TermsConfig, terms: BoundTerms) -> Source:
+    """Terminations."""
+    source = Source("end")
     for column, (name, bound) in enumerate(terms.terminations.items()):
         flag = "truncated" if getattr(config.terminations, name).time_out else "terminated"
         source.add(
@@ -119,7 +120,17 @@ def _reward(config: TermsConfig, terms: BoundTerms) -> Source:
             f"if done_terms[env, {column}]:",
             f"    {flag}[env] = True",
         )
+    return source
+
+
+def _reward(terms: BoundTerms, binder: Binder) -> Source:
+    """Rewards, what is followed, and metrics."""
+    source = Source("reward")
     source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
+    read = frozenset[str]().union(*map(uses, binder.all_functions()))
+    followed = {identifier(each): each for name, each in terms.followed.items() if name in read}
+    binder.functions |= followed
+    source.add(*(f"{name}(state, env)" for name in followed))
     source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     return source
 
@@ -201,33 +212,49 @@ def _time(group: object, binder: Binder, path: str) -> str:
 
 def _observe(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
     """Observations: one kernel, and one for each wide term. What groups share is computed once."""
+    together, wide = Source("observe"), list[Source]()
+    streams = 0  # Random numbers of one thread each, of which no two wide terms have the same.
+    for value, users in _users(config, terms).items():
+        bound = users[0][3]
+        count = len(bound.columns)
+        draws = "rng" in uses(bound.function)
+        if bound.is_by_column and count > _WIDE and not draws:  # Threads would race on the environment's random state.
+            source, depth = Source(f"observe_{bound.name}", columns=count), 0
+            if any(_term(config, group, name).noise for group, name, *_ in users):
+                source.add(f"rng = wp.rand_init(wp.int32(state.rng[env]), {streams} + i)")
+                streams += count
+            wide.append(source)
+        else:
+            source, depth = together, 1
+            if not bound.is_by_column:
+                source.add(*_drawing(f"{bound.name} = {value}", draws=draws))
+                value, draws = f"{bound.name}[i]" if count > 1 else bound.name, False  # noqa: PLW2901
+            source.add(f"for i in range({count}):")
+        source.add(*_drawing(f"value = {value}", draws=draws), depth=depth)
+        for group, name, first, _ in users:
+            term = _term(config, group, name)
+            source.add(*_columns(terms, binder, f"observations.{group}.{name}", term, first, count), depth=depth)
+    if streams:
+        together.add("wp.randf(rng)")  # Other numbers in the next step, also where nothing else draws.
+    if together.lines:
+        together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
+    return [*wide, together]
+
+
+def _users(config: TermsConfig, terms: BoundTerms) -> dict[str, list[tuple[str, str, int, Bound]]]:
+    """Return, by the expression of a value, each group and term that observes it, and the first of its columns."""
     users: dict[str, list[tuple[str, str, int, Bound]]] = {}
     for group, bounds in terms.observations.items():
         first = 0
         for name, bound in bounds.items():
             users.setdefault(bound.value, []).append((group, name, first, bound))
             first += len(bound.columns) * _term(config, group, name).history
-    together, wide = Source("observe"), list[Source]()
-    for value, uses in users.items():
-        bound = uses[0][3]
-        count = len(bound.columns)
-        is_vector = not bound.is_by_column and count > 1
-        if bound.is_by_column and count > _WIDE:
-            source, depth = Source(f"observe_{bound.name}", columns=count), 0
-            source.add("rng = wp.rand_init(wp.int32(state.rng[env]), i)")
-            wide.append(source)
-        else:
-            source, depth = together, 1
-            if is_vector:
-                source.add(f"{bound.name} = {value}")
-            source.add(f"for i in range({count}):")
-        source.add(f"value = {f'{bound.name}[i]' if is_vector else value}", depth=depth)
-        for group, name, first, _ in uses:
-            term = _term(config, group, name)
-            source.add(*_columns(terms, binder, f"observations.{group}.{name}", term, first, count), depth=depth)
-    if together.lines:
-        together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
-    return [together, *wide]
+    return users
+
+
+def _drawing(line: str, *, draws: bool) -> list[str]:
+    """Return a line between those that lend the random state to its function, if that draws."""
+    return ["state.rng[env] = rng", line, "rng = state.rng[env]"] if draws else [line]
 
 
 def _term(config: TermsConfig, group: str, name: str) -> ObsTerm:

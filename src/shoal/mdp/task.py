@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import warp as wp
@@ -27,6 +28,7 @@ from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
 from shoal.sim.render.marks import Mark
+from shoal.sim.validation import check_best_metric
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     training_steps: int = 0
     """Steps of each environment since the training began, its resumes included. Curricula go by it."""
 
+    followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
+    name of an array: each runs where a term reads that array."""
+
     # The parts of a task.
 
     def check_declarations(self, config: ConfigT) -> None:
@@ -135,6 +141,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 }
                 for group, terms in self.config.terms("observations").items()
             },
+            followed=self.followed,
         )
         self.observation_terms = {
             group: {
@@ -151,6 +158,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             terminations=tuple(self.bound.terminations),
             commands=commands,
         )
+        check_best_metric(self, type(self).__name__)
 
     def _bind(self, group: str, *own: str) -> dict[str, Bound]:
         """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
@@ -266,7 +274,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         }
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
-        functions = [*self.binder.functions.values(), *(each.function for each in self.binder.torch)]
+        functions = self.binder.all_functions()
         after_reset = [
             *self.bound.actions.values(),
             *chain(*(group.values() for group in self.bound.observations.values())),
@@ -307,11 +315,17 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         run_all(self.reward_stages())
 
     def reward_stages(self) -> list[Stage]:
-        """Return the stages of `compute_rewards`: torch functions read the contacts, and the kernel their values."""
-        return [partial(self._run, "sense"), *self._torch_stage(observe=False), partial(self._run, "reward")]
+        """Return the stages of `compute_rewards`: torch functions read what the kernel before them has written."""
+        return [
+            partial(self._run, "sense"),
+            *self._torch_stage("terminations"),
+            partial(self._run, "end"),
+            *self._torch_stage("rewards", "metrics"),
+            partial(self._run, "reward"),
+        ]
 
-    def _torch_stage(self, *, observe: bool) -> list[Stage]:
-        return [HostStage(self.torch_terms.run, observe=observe)] if self.torch_terms else []
+    def _torch_stage(self, *groups: str) -> list[Stage]:
+        return [HostStage(self.torch_terms.run, *groups)] if self.torch_terms.of(*groups) else []
 
     def reset_state(self) -> None:
         """Begin new episodes where done."""
@@ -331,7 +345,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def observe_stages(self) -> list[Stage]:
         """Return the stages of `observe`."""
-        return [*self._torch_stage(observe=True), self._observe]
+        return [*self._torch_stage("observations"), self._observe]
 
     def _observe(self) -> None:
         for stage in self._kernels:

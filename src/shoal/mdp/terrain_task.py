@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import mujoco
 import numpy as np
 import warp as wp
 
 from shoal.mdp.ground import Ground
-from shoal.mdp.levels import Tiles
+from shoal.mdp.levels import Tiles, follow_distances
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.terrain import BORDER, Terrain, build_on_terrain, make_terrain
 from shoal.mdp.terrain_config import TerrainConfig
@@ -22,6 +22,8 @@ ConfigT = TypeVar("ConfigT", bound=TerrainConfig)
 
 class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
     """A robot on rough terrain, whose levels follow the walked distance, see `shoal.mdp.levels`."""
+
+    followed: ClassVar[Mapping[str, Any]] = {"walked_distance": follow_distances}
 
     @classmethod
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
@@ -45,7 +47,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         """Return the levels and tiles of the terrain."""
         config = self.config
         self.is_promoting = config.curriculum and config.only_level is None
-        self.best_metric = "terrain_level" if self.is_promoting else None
+        self.best_metric = "terrain_level" if self.is_promoting and "terrain_level" in self.metrics else None
         self.levels = self.array("levels", dtype=wp.int32)
         """Terrain level of each environment, counted from 0."""
         self.tiles = Tiles()

@@ -103,20 +103,23 @@ class TorchTerms:
         """Whether there are any."""
         return bool(self._terms)
 
+    def of(self, *groups: str) -> list[TorchTerm]:
+        """Return the terms of some groups."""
+        return [term for term in self._terms if term.bound.group in groups]
+
     @torch.no_grad()
-    def run(self, *, observe: bool) -> None:
-        """Call the functions of observations, or of all other terms."""
-        for term in self._terms:
-            if (term.bound.group == "observations") == observe:
-                term.write(self._state)
+    def run(self, *groups: str) -> None:
+        """Call the functions of the terms of some groups."""
+        for term in self.of(*groups):
+            term.write(self._state)
 
     def describe_cost(self) -> str:
         """Return in a sentence what runs outside of the captured step, and how long it takes. Waits for the device."""
         took: list[float] = []
         for _ in range(_MEASURED + 1):
             begun = time.perf_counter()
-            self.run(observe=False)
-            self.run(observe=True)
+            for term in self._terms:
+                term.write(self._state)
             if self._terms[0].output.is_cuda:
                 torch.cuda.synchronize(self._terms[0].output.device)
             took.append(time.perf_counter() - begun)

@@ -113,6 +113,15 @@ def test_new_episodes_begin_where_others_failed() -> None:
     assert len(np.unique(adaptive.start_frame.numpy())) > 100
 
 
+def test_where_others_failed_is_known_without_a_metric() -> None:
+    config = HUMANOID.change(metrics=dict.fromkeys(HUMANOID.terms("metrics")))
+    task = Tracking(config, num_envs=2, device="cpu", seed=1)
+    task.arrays["own_failure"].fill_(7)
+    task.compute_rewards()
+    assert task.state_values["known_failure"].numpy().tolist() == [7, 7]
+    assert task.state_values["last_frame"].numpy().tolist() == task.state_values["start_frame"].numpy().tolist()
+
+
 def test_a_failure_is_known_to_the_others_until_the_episode_after_it_does_not_fail() -> None:
     task = begun(events={"start": {"pitch": [1.6, 1.6]}})
     task.step()  # All fall at once, and begin again in the same pose.

@@ -156,8 +156,12 @@ def test_without_a_curriculum_each_episode_is_on_any_level() -> None:
         assert (each.curriculum(), each.best_metric) == ({}, None)
 
 
-def test_progress_is_the_way_along_the_command() -> None:
-    task = rough(6, CALM)
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_progress_is_the_way_along_the_command_also_where_no_metric_shows_it(is_measured: bool) -> None:
+    removed = {} if is_measured else dict.fromkeys(("walked_share", "terrain_level"))
+    config = changed(ROUGH, CALM, terrain_levels=1).change(metrics=removed)
+    task = RoughVelocity(config, num_envs=6, device="cpu", seed=1)
+    assert task.best_metric == ("terrain_level" if is_measured else None)
     qvel = task.qvel.numpy().copy()
     qvel[:, 0] = 0.4  # Along the world's x.
     task.qvel.assign(qvel)

@@ -257,7 +257,7 @@ def start_on_motion(
     The frame is drawn where another environment's last episode failed, up to `before` seconds earlier; or from all
     frames, with the probability `uniform_ratio` and where that episode did not fail. With `from_start` it is the first.
     """
-    # The others read `known_failure`, which `failed_share` writes in another kernel, when nobody reads it.
+    # The others read `known_failure`, which `follow_failures` writes in another kernel.
     state.own_failure[env] = wp.where(state.time_out[env], 0, state.last_frame[env])
     frame = uniform_int(state, env, state.reference.frames - 1)
     other = uniform_int(state, env, state.known_failure.shape[0])
@@ -288,10 +288,15 @@ def start_on_motion(
 
 
 @wp.func
-def failed_share(state: Any, env: wp.int32) -> wp.float32:
-    """Return 1 where the last episode of an environment failed: new episodes begin there, see `start_on_motion`."""
+def follow_failures(state: Any, env: wp.int32) -> None:
+    """Let new episodes of the others begin where the last one failed, see `start_on_motion`."""
     state.known_failure[env] = state.own_failure[env]
     state.last_frame[env] = frame_of(state, env)
+
+
+@wp.func
+def failed_share(state: Any, env: wp.int32) -> wp.float32:
+    """Return 1 where the last episode of an environment failed."""
     return wp.where(state.own_failure[env] > 0, 1.0, 0.0)
 
 

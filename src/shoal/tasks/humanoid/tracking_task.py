@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import warp as wp
@@ -10,7 +10,7 @@ import warp as wp
 from shoal.mdp.robot_task import RobotTask
 from shoal.sim.render.marks import Ghost, Mark
 from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion
-from shoal.tasks.humanoid.terms import Reference
+from shoal.tasks.humanoid.terms import Reference, follow_failures
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
 
 
@@ -19,6 +19,7 @@ class Tracking(RobotTask[TrackingConfig]):
 
     config = HUMANOID
     capacities = (24, 64)
+    followed: ClassVar[Mapping[str, Any]] = {"known_failure": follow_failures}
 
     @cached_property
     def motion(self) -> Motion:
