@@ -1,10 +1,12 @@
-"""Velocity tasks seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
+"""Robots seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
 
-Mittal et al., "Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
+A joint has a partner by its place and axis, and a column by the name of its joint or actuator. Mittal et al., "Symmetry
+considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
 
-import functools
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mujoco
 import numpy as np
@@ -12,21 +14,35 @@ import torch
 from tensordict import TensorDict
 
 from shoal.errors import UsageError
-from shoal.mdp.robots import Robot
+from shoal.mdp import actions as acting
+from shoal.mdp import observations as observing
+from shoal.mdp.binding import Bound, grid_points, python_of
+from shoal.mdp.config import members
+from shoal.mdp.marks import TWIST
 
-_SIGNS = {
-    "base_lin_vel": (1, -1, 1),
-    "base_ang_vel": (-1, 1, -1),
-    "projected_gravity": (1, -1, 1),
-    "velocity_command": (1, -1, -1),
+_SIGNS: dict[Any, tuple[int, int, int]] = {
+    observing.base_lin_vel: (1, -1, 1),
+    observing.base_ang_vel: (-1, 1, -1),
+    observing.projected_gravity: (1, -1, 1),
+    observing.velocity_command: (1, -1, -1),
 }
 """Signs of what keeps its column, by the function of the term."""
-_BY_JOINT = {"joint_pos_rel", "joint_vel_rel", "last_action"}
+_OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
 """Functions with a column for each joint."""
+_OF_ACTUATORS: set[Any] = {
+    observing.last_action,
+    acting.joint_position,
+    acting.joint_velocity,
+    acting.joint_effort,
+}
+"""Functions with a column for each actuator."""
 _SAME_PLACE = 0.02
 """Largest distance between a joint's place in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
-"""Largest difference of their angles in the keyframe [rad], and of the cosine between their axes from 1."""
+"""Largest difference of their positions in the default pose [rad or m], and of the cosine between their axes from 1."""
+
+_mirrors: WeakKeyDictionary[Any, dict[str | None, tuple[torch.Tensor, torch.Tensor]]] = WeakKeyDictionary()
+"""Of each task, for each observation group, and the actions as None: which column becomes each, and its sign."""
 
 
 def mirror(
@@ -37,78 +53,121 @@ def mirror(
     """Return observations and actions with their mirror images appended. Shapes (2 * num, ...).
 
     Raises:
-        UsageError: The robot's left side is no mirror image of its right one.
+        UsageError: The robot's left side is no mirror image of its right one, or that of a term is not known.
     """
-    task = env.unwrapped.task
+    task = getattr(env.unwrapped, "task", None)
+    if not hasattr(task, "bound"):
+        raise UsageError(
+            "shoal.mdp.symmetry:mirror knows tasks made of terms alone: name a function of your own as "
+            "--agent.algorithm.symmetry.data-augmentation-func."
+        )
     if obs is not None:
-        flipped = {
-            name: group[:, columns] * signs for name, group in obs.items() for columns, signs in [_columns(task, name)]
-        }
+        flipped = {name: _flipped(task, name, obs[name]) for name in obs.keys()}  # noqa: SIM118
         obs = torch.cat((obs, TensorDict(flipped, batch_size=obs.batch_size, device=obs.device)))  # type: ignore[arg-type]
     if actions is not None:
-        partners, signs = mirrored_joints(task.model, task.robot)
-        factors = torch.as_tensor(signs, dtype=torch.float32, device=actions.device)
-        actions = torch.cat((actions, actions[:, partners] * factors))
+        actions = torch.cat((actions, _flipped(task, None, actions)))
     return obs, actions
 
 
-@functools.lru_cache(maxsize=4)
-def _columns(task: Any, group: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the column of which each observation of a group is the mirror image, and its sign."""
-    partners, joint_signs = mirrored_joints(task.model, task.robot)
-    columns, signs = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
-    for name, bound in task.bound.observations[group].items():
-        function, count = bound.function.key, len(bound.columns)
-        order, factors = np.arange(count), np.ones(count)
-        if function in _SIGNS:
-            factors = np.array(_SIGNS[function])
-        elif function in _BY_JOINT and count == len(partners):
-            order, factors = partners, joint_signs
-        elif function == "height_scan":
-            points = np.array([list(map(float, column.split())) for column in bound.columns])
-            order = np.array([np.argmin(np.abs(points - point * (1, -1)).sum(axis=1)) for point in points])
-        else:
-            raise UsageError(
-                f"--agent.algorithm.symmetry.enabled needs to know the mirror image of the observation {name} "
-                f"({function}), but does not: pass --agent.algorithm.symmetry.no-enabled."
-            )
-        for _ in range(getattr(getattr(task.config.observations, group), name).history):
-            columns.append(sum(map(len, columns)) + order)
+def _flipped(task: Any, group: str | None, rows: torch.Tensor) -> torch.Tensor:
+    """Return the mirror image of a group, or of actions. Shape (num, columns)."""
+    known = _mirrors.setdefault(task, {})
+    if group not in known:
+        known[group] = _mirror_of(task, group)
+    order, signs = known[group]
+    return rows[:, order] * signs
+
+
+def _mirror_of(task: Any, group: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which column of a group, or of the actions, becomes each, and its sign. Shapes (columns,)."""
+    joints = mirrored_joints(task.model, task.home())
+    kind, bounds, terms = "action", task.bound.actions, task.config.terms("actions")
+    if group is not None:
+        kind, bounds = "observation", task.bound.observations[group]
+        terms = members(task.config.terms("observations")[group])
+    orders, signs, first = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], 0
+    for name, bound in bounds.items():
+        order, factors = _columns_of(task, f"{kind} {name}", bound, terms[name], joints)
+        for _ in range(getattr(terms[name], "history", 1)):
+            orders.append(first + order)
             signs.append(factors)
+            first += len(order)
     device = task.device.alias
     return (
-        torch.as_tensor(np.concatenate(columns), device=device),
+        torch.as_tensor(np.concatenate(orders), device=device),
         torch.as_tensor(np.concatenate(signs), dtype=torch.float32, device=device),
     )
 
 
-def mirrored_joints(model: mujoco.MjModel, robot: Robot) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each joint's mirror image, and the sign of its angle there. Shapes (num_joints,).
+def _columns_of(
+    task: Any, what: str, bound: Bound, term: Any, joints: Mapping[str, tuple[str, float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which column of a term becomes each, and its sign. Shapes (columns,)."""
+    function: Any = bound.function
+    fault = python_of(function).__name__
+    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != TWIST
+    if function in _SIGNS and not is_other:
+        return np.arange(3), np.array(_SIGNS[function])
+    if function is observing.height_scan:
+        points = grid_points(*term.grid)
+        order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
+        return np.array(order), np.ones(len(order))
+    if function in _OF_JOINTS | _OF_ACTUATORS:
+        names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
+        partners = [joints.get(name, ("", 0.0)) for name in names]
+        alone = [name for name, (partner, _) in zip(names, partners, strict=True) if partner not in names]
+        if not alone:
+            order = np.array([names.index(partner) for partner, _ in partners])
+            scale = task.binder.arrays.get(f"{bound.name}_scale")
+            if scale is None or np.allclose(scale.numpy()[order], scale.numpy()):
+                return order, np.array([sign for _, sign in partners])
+        fault += f" of {alone[0]} without its partner" if alone else ", whose scale differs between the sides"
+    raise UsageError(
+        f"--agent.algorithm.symmetry.enabled needs to know the mirror image of the {what} ({fault}), but does not: "
+        "pass --agent.algorithm.symmetry.no-enabled."
+    )
+
+
+def _joint_of(model: mujoco.MjModel, actuator: str) -> str:
+    """Return the name of the joint that an actuator moves; that of another transmission is empty."""
+    index = model.actuator(actuator).id
+    is_on_joint = model.actuator_trntype[index] == mujoco.mjtTrn.mjTRN_JOINT
+    return model.joint(int(model.actuator_trnid[index, 0])).name if is_on_joint else ""
+
+
+def mirrored_joints(model: mujoco.MjModel, home: np.ndarray) -> dict[str, tuple[str, float]]:
+    """Return the name of each joint's mirror image, and the sign of its position there, by the name of the joint.
+
+    `home` is the default pose, (nq,), and the mirror the plane through the first joint's body, along its x and z.
 
     Raises:
         UsageError: A joint has none.
     """
     data = mujoco.MjData(model)
-    data.qpos[:] = robot.start
+    data.qpos[:] = home
     mujoco.mj_kinematics(model, data)
-    to_base = data.xmat[robot.base].reshape(3, 3)
-    joints = model.actuator_trnid[:, 0]
-    places = (data.xanchor[joints] - data.xpos[robot.base]) @ to_base
+    base = int(model.jnt_bodyid[0]) if model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE else 0
+    to_base = data.xmat[base].reshape(3, 3)
+    is_slide = model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
+    joints = np.flatnonzero(is_slide | (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE))
+    places = (data.xanchor[joints] - data.xpos[base]) @ to_base
     axes = data.xaxis[joints] @ to_base
-    angles = robot.start[model.jnt_qposadr[joints]]
-    partners, signs = [], []
-    for joint, name in enumerate(robot.joint_names):
-        distances = np.linalg.norm(places - places[joint] * (1, -1, 1), axis=1)
-        # An axis is a pseudovector: what the mirror keeps is its part in the plane's direction.
-        alike = axes @ (axes[joint] * (-1, 1, -1))
-        differences = np.abs(angles - np.sign(alike) * angles[joint])
+    positions = home[model.jnt_qposadr[joints]]
+    found: dict[str, tuple[str, float]] = {}
+    for at, joint in enumerate(joints):
+        distances = np.linalg.norm(places - places[at] * (1, -1, 1), axis=1)
+        # The axis of a turn is a pseudovector: what the mirror keeps is its part in the plane's direction.
+        alike = axes @ (axes[at] * ((1, -1, 1) if is_slide[joint] else (-1, 1, -1)))
+        differences = np.abs(positions - np.sign(alike) * positions[at])
         fitting = (distances < _SAME_PLACE) & (np.abs(alike) > 1 - _SAME_ANGLE) & (differences < _SAME_ANGLE)
+        fitting &= is_slide[joints] == is_slide[joint]
+        name = model.joint(int(joint)).name
         if not fitting.any():
             raise UsageError(
                 f"--agent.algorithm.symmetry.enabled needs a robot whose left side is the mirror image of its right "
                 f"one, but joint {name} has no partner in its keyframe: pass "
                 "--agent.algorithm.symmetry.no-enabled."
             )
-        partners.append(int(np.argmin(np.where(fitting, distances, np.inf))))
-        signs.append(np.sign(alike[partners[-1]]))
-    return np.array(partners), np.array(signs)
+        partner = int(np.argmin(np.where(fitting, distances, np.inf)))
+        found[name] = model.joint(int(joints[partner])).name, float(np.sign(alike[partner]))
+    return found

@@ -40,8 +40,8 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
     torch.manual_seed(0)
     for _ in range(12):
         env.step(0.5 * torch.randn(2 * NUM_ENVS, 12))
-    partners, signs = mirrored_joints(task.model, task.robot)
-    joints = (partners, signs)
+    names, partners = task.robot.joint_names, mirrored_joints(task.model, task.home())  # In the joints' own order.
+    joints = ([names.index(partners[name][0]) for name in names], [partners[name][1] for name in names])
     for name, base, rest in (
         ("qpos", (1, -1, 1, 1, -1, 1, -1), joints),  # A quaternion turns about x and z the other way.
         ("qvel", (1, -1, 1, -1, 1, -1), joints),
@@ -80,10 +80,12 @@ def test_a_height_scan_is_mirrored_point_by_point() -> None:
 
 def test_a_mirror_image_of_a_mirror_image_is_the_original() -> None:
     robot = read_robot(build_on_a_plane(FLAT), FLAT)
-    partners, signs = mirrored_joints(build_on_a_plane(FLAT), robot)
-    names = [robot.joint_names[partner] for partner in partners]
-    assert names == [re.sub("R_|L_", lambda side: {"R_": "L_", "L_": "R_"}[side[0]], n) for n in robot.joint_names]
-    assert signs.tolist() == [-1, 1, 1] * 4
+    found = mirrored_joints(build_on_a_plane(FLAT), robot.start)
+    sides = {"R_": "L_", "L_": "R_"}
+    assert found == {
+        name: (re.sub("R_|L_", lambda side: sides[side[0]], name), -1 if name.endswith("_hip") else 1)
+        for name in robot.joint_names
+    }
 
 
 def test_a_robot_without_a_left_side_like_its_right_one_is_refused(tmp_path: Path) -> None:
@@ -94,4 +96,4 @@ def test_a_robot_without_a_left_side_like_its_right_one_is_refused(tmp_path: Pat
     model = build_on_a_plane(replace(FLAT, robot=str(path)))
     robot = read_robot(model, FLAT)
     with pytest.raises(UsageError, match=r"but joint FR_thigh has no partner.*--agent.algorithm.symmetry.no-enabled"):
-        mirrored_joints(model, robot)
+        mirrored_joints(model, robot.start)

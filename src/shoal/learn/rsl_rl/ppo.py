@@ -58,6 +58,9 @@ class PPO(algorithms.PPO):
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)  # Of the storage, for the present step.
         observations = {name: rows[0].clone() for name, rows in self.storage.observations.items()}
         self._observations = TensorDict(observations, batch_size=[self.storage.num_envs])
+        if self.symmetry:  # What cannot be mirrored is refused now, and numbers are copied before a graph is captured.
+            augment = self.symmetry.data_augmentation_func
+            augment(env=self.symmetry.env, obs=self._observations, actions=self.storage.actions[0])
         samples = self.storage.num_envs * self.storage.num_transitions_per_env
         self._rows = torch.zeros(samples // self.num_mini_batches, dtype=torch.int64, device=device)
         self._batch: Any = None  # The present one of recurrent networks.

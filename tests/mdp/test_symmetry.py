@@ -1,0 +1,179 @@
+"""Mirror images of what a robot observes and does, by the names of joints; the oracle is MuJoCo's kinematics."""
+
+# ruff: noqa: ARG003
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from shoal.errors import UsageError
+from shoal.mdp import symmetry
+from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.symmetry import mirror
+from shoal.mdp.task import TermsTask
+from shoal.mdp.terms import Action, Command, Obs, Reward
+
+_LEG = """
+<body name="{side}_hip" pos="0.05 {y} 0">
+  <joint name="{side}_hip" axis="1 0 0"/><geom size="0.02"/>
+  <body name="{side}_knee" pos="0.02 {y} -0.2">
+    <joint name="{side}_knee" axis="0 1 0"/><geom size="0.02"/>
+    <body name="{side}_foot" pos="0.05 0 -0.2">
+      <joint name="{side}_foot" type="slide" axis="0 1 0"/><geom size="0.02"/>
+    </body>
+  </body>
+</body>"""
+_ACTUATED = ("right_knee", "left_knee", "right_foot", "right_hip", "left_hip", "left_foot")
+"""Another order than that of the joints."""
+MODEL = f"""
+<mujoco><worldbody><body name="trunk" pos="0 0 1"><freejoint/><geom size="0.1"/>
+  {_LEG.format(side="left", y=0.1)}{_LEG.format(side="right", y=-0.1)}
+</body></worldbody>
+<actuator>{"".join(f'<position name="{name}_motor" joint="{name}" kp="9"/>' for name in _ACTUATED)}</actuator>
+</mujoco>"""
+
+_KNEES = ".*_knee_motor"
+CONFIG = task_config(
+    TermsConfig,
+    actions={
+        "knees": Action("joint_position", actuators=_KNEES, scale=0.5),
+        "others": Action("joint_position", actuators=".*_(hip|foot)_motor", scale={".*hip.*": 0.5, ".*foot.*": 0.1}),
+    },
+    commands={
+        "twist": Command(
+            "uniform_velocity",
+            columns=dict.fromkeys(("lin_vel_x", "lin_vel_y", "ang_vel_z"), ""),
+            resampling_time=(1, 2),
+            **dict.fromkeys(("lin_vel_x", "lin_vel_y", "ang_vel_z"), (-1, 1)),
+            rel_standing_envs=0,
+        )
+    },
+    observations={
+        "policy": {
+            "lin_vel": Obs("base_lin_vel"),
+            "joint_pos": Obs("joint_pos_rel", joints=".*"),
+            "knees": Obs("joint_vel_rel", joints=".*_knee", history=2),
+            "command": Obs("velocity_command", command="twist"),
+        }
+    },
+    rewards={"alive": Reward("is_alive", weight=1.0)},
+)
+
+
+class Biped(TermsTask[TermsConfig]):
+    """Two legs."""
+
+    config = CONFIG
+
+    @classmethod
+    def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+        return mujoco.MjModel.from_xml_string(MODEL)
+
+
+def env_of(**changes: Any) -> Any:
+    task = Biped(CONFIG.change(**changes), num_envs=1, device="cpu", seed=1)
+    return SimpleNamespace(unwrapped=SimpleNamespace(task=task))
+
+
+@pytest.fixture(scope="module")
+def env() -> Any:
+    return env_of()
+
+
+def mirrored(env: Any, rows: torch.Tensor) -> torch.Tensor:
+    both, _ = mirror(env, TensorDict({"policy": rows}, batch_size=[len(rows)]), None)
+    assert both is not None
+    return both["policy"][len(rows) :]
+
+
+def test_joints_in_the_mirror_put_the_bodies_in_the_mirror(env: Any) -> None:
+    model = env.unwrapped.task.model
+    joints = np.random.default_rng(0).uniform(-1.0, 1.0, model.nq - 7)
+    observed = torch.zeros(1, 3 + 6 + 4 + 3)
+    observed[0, 3:9] = torch.tensor(joints)
+    places = []
+    for angles in (joints, mirrored(env, observed)[0, 3:9].numpy()):
+        data = mujoco.MjData(model)
+        data.qpos[7:] = angles  # The columns are the joints in the model's order, which begin at 0.
+        mujoco.mj_kinematics(model, data)
+        places.append({model.body(body).name: data.xpos[body] * (1, 1 - 2 * len(places), 1) for body in range(8)})
+    original, image = places
+    for name, place in original.items():
+        partner = name.replace("left", "?").replace("right", "left").replace("?", "right")
+        np.testing.assert_allclose(image[partner], place, atol=1e-6, err_msg=name)
+
+
+def test_columns_of_each_term_are_exchanged_by_their_names(env: Any) -> None:
+    columns = torch.arange(1.0, 17.0)[None]
+    image = mirrored(env, columns)[0].tolist()
+    assert image[:3] == [1, -2, 3]
+    assert image[9:13] == [11, 10, 13, 12]  # Left and right knee, of the step before and of this one.
+    assert image[13:] == [14, -15, -16]
+
+
+def test_actions_are_exchanged_by_the_joints_of_their_actuators(env: Any) -> None:
+    names = [column for bound in env.unwrapped.task.bound.actions.values() for column in bound.columns]
+    assert names == [
+        f"{name}_motor" for name in ("right_knee", "left_knee", "right_foot", "right_hip", "left_hip", "left_foot")
+    ]
+    _, both = mirror(env, None, torch.tensor([[1.0, 2, 3, 4, 5, 6]]))
+    assert both is not None
+    # A knee turns about y, which the mirror keeps; a hip about x, and a foot slides along y, which it reverses.
+    assert both[1].tolist() == [2, 1, -6, -5, -4, -3]
+
+
+def test_the_mirror_is_computed_once(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, actions = torch.zeros(1, 16), torch.zeros(1, 6)
+    mirrored(env, rows)
+    mirror(env, None, actions)
+    monkeypatch.setattr(symmetry, "mirrored_joints", None)
+    mirrored(env, rows)
+    mirror(env, None, actions)
+
+
+def own_velocity(state: Any) -> torch.Tensor:
+    """Return something along x, y and z."""
+    return state.qvel[:, :3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"observations": {"policy": {"mine": Obs(own_velocity, columns=("x", "y", "z"))}}},
+            r"the mirror image of the observation mine \(own_velocity\), but does not",
+        ),
+        (
+            {"observations": {"policy": {"left": Obs("joint_pos_rel", joints="left_hip")}}},
+            r"the mirror image of the observation left \(joint_pos_rel of left_hip without its partner\), but does not",
+        ),
+        (
+            {"commands": {"twist": Command(
+                "uniform_velocity", columns=dict.fromkeys("xyz", "1"), resampling_time=(1, 2),
+                **dict.fromkeys(("lin_vel_x", "lin_vel_y", "ang_vel_z"), (-1, 1)), rel_standing_envs=0,
+            )}},
+            r"the mirror image of the observation command \(velocity_command\), but does not",
+        ),
+        (
+            {"actions": {"knees": Action("joint_position", actuators=_KNEES, scale={"left.*": 1, "right.*": 2})}},
+            r"the mirror image of the action knees \(joint_position, whose scale differs between the sides\), but",
+        ),
+        (
+            {"actions": {"knees": Action("ema_joint_position_to_limits", actuators=_KNEES, alpha=0.5)}},
+            r"the mirror image of the action knees \(ema_joint_position_to_limits\), but does not",
+        ),
+    ],
+)  # fmt: skip
+def test_what_has_no_known_mirror_image_is_refused(changes: dict[str, Any], said: str) -> None:
+    env = env_of(**changes)
+    rows = torch.zeros(1, env.unwrapped.task.observations["policy"])
+    observed = TensorDict({"policy": rows}, batch_size=[1])
+    with pytest.raises(UsageError, match=f"^--agent.algorithm.symmetry.enabled needs to know {said}"):
+        mirror(env, observed, torch.zeros(1, env.unwrapped.task.num_actions))
