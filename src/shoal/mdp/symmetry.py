@@ -62,7 +62,7 @@ def mirror(
             "--agent.algorithm.symmetry.data-augmentation-func."
         )
     if obs is not None:
-        flipped = {name: _flipped(task, name, obs[name]) for name in obs.keys()}  # noqa: SIM118
+        flipped = {name: _flipped(task, name, obs[name]) for name in map(str, obs.keys())}
         obs = torch.cat((obs, TensorDict(flipped, batch_size=obs.batch_size, device=obs.device)))  # type: ignore[arg-type]
     if actions is not None:
         actions = torch.cat((actions, _flipped(task, None, actions)))
