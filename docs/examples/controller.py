@@ -11,9 +11,12 @@ import mujoco
 import numpy as np
 import onnxruntime
 
+ACTIONS = ("joint_position", "joint_velocity", "joint_effort")
+"""Functions of actions that the controller knows: they set the targets of servos, or the torques of motors."""
+
 
 class Controller:
-    """A policy that observes and moves a robot, which stands on a plane and has the policy's servos."""
+    """A policy that observes and moves a robot, which stands on a plane and has the policy's servos and motors."""
 
     def __init__(self, policy: str, robot: str) -> None:
         self.session = onnxruntime.InferenceSession(policy)
@@ -22,44 +25,67 @@ class Controller:
         spec = mujoco.MjSpec.from_file(robot)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05), contype=1, conaffinity=1)
         self.period, spec.option.timestep = float(texts["control_period_s"]), float(texts["physics_step_s"])
-        gains = zip(*(metadata[f"joint_{each}"] for each in ("stiffness", "damping", "torque_limits")), strict=True)
-        for name, (kp, kd, limit) in zip(metadata["actuator_names"], gains, strict=True):
-            spec.actuator(name).set_to_position(kp=kp, kv=kd)
-            spec.actuator(name).forcerange = (-limit, limit)
+        numbers = [metadata[f"joint_{each}"] for each in ("stiffness", "damping", "torque_limits", "target_limits")]
+        numbers = zip(metadata["joint_names"], *numbers, strict=True)
+        actuators = dict(zip(metadata["actuator_names"], numbers, strict=True))
+        self.home = metadata["default_pose"]
+        self.acted = {}  # Offset, scale and limits of the control of each actuator, in the order of the actions.
+        self.largest = np.array([acted["clip"] for acted in metadata["actions"].values() for _ in acted["columns"]])
+        for name, acted in metadata["actions"].items():
+            if acted["function"] not in ACTIONS:
+                sys.exit(f"The action {name} is '{acted['function']}', but this controller knows {', '.join(ACTIONS)}.")
+            for column, scale in zip(acted["columns"], acted["scale"], strict=True):
+                actuator, (joint, kp, kd, limit, limits) = spec.actuator(column), actuators[column]
+                if acted["function"] == "joint_position":
+                    actuator.set_to_position(kp=kp, kv=kd)
+                elif acted["function"] == "joint_velocity":
+                    actuator.set_to_velocity(kv=kd)
+                else:
+                    actuator.set_to_motor()
+                actuator.gear, actuator.forcerange = [1, 0, 0, 0, 0, 0], (-limit, limit)
+                self.acted[column] = self.home[joint] * (acted["function"] == "joint_position"), scale, limits
         self.data = mujoco.MjData(spec.compile())
-        self.home = dict(zip(metadata["joint_names"], metadata["default_joint_pos"], strict=True))
         self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]
         self.pasts = [deque(maxlen=term["history"]) for term in self.terms]
         self.commands = {name: np.zeros(len(columns)) for name, columns in metadata["commands"].items()}
-        self.action = np.zeros(len(self.home))
+        self.action = np.zeros(len(self.acted))
+        for term in self.terms:
+            if term["function"] not in self.measure(term):
+                sys.exit(
+                    f"The observation {term['name']} is '{term['function']}', which this controller does not know."
+                )
 
-    def measure(self, term: dict) -> np.ndarray:
-        """Return the present value of an observation."""
+    def measure(self, term: dict) -> dict[str, np.ndarray]:
+        """Return the present values of the columns of an observation, by the function of the observation."""
         to_world, qvel = np.empty(9), self.data.qvel
         mujoco.mju_quat2Mat(to_world, self.data.qpos[3:7])
         joints = [self.data.joint(name) for name in term["columns"] if name in self.home]
-        values = {
+        acted = dict(zip(self.acted, self.action, strict=True))
+        return {
             "base_lin_vel": qvel[:3] @ to_world.reshape(3, 3),
             "base_ang_vel": qvel[3:6],
             "projected_gravity": -to_world[6:],
             "velocity_command": self.commands.get(term["parameters"].get("command")),
             "joint_pos_rel": [joint.qpos[0] - self.home[joint.name] for joint in joints],
             "joint_vel_rel": [joint.qvel[0] for joint in joints],
-            "last_action": self.action,
+            "last_action": [acted.get(name) for name in term["columns"]],
         }
-        limit = term["clip"] or np.inf
-        return term["scale"] * np.clip(values[term["function"]], -limit, limit)
+
+    def observe(self) -> np.ndarray:
+        """Return what the policy observes: each term clipped, scaled, and with its history."""
+        for term, past in zip(self.terms, self.pasts, strict=True):
+            limit = term["clip"] or np.inf
+            value = term["scale"] * np.clip(self.measure(term)[term["function"]], -limit, limit)
+            past.extend([value] * (1 if past else term["history"]))
+        return np.concatenate([value for past in self.pasts for value in past]).astype(np.float32)
 
     def step(self) -> tuple[np.ndarray, np.ndarray]:
         """Observe, act, and simulate until the next action; return observation and action."""
-        for term, past in zip(self.terms, self.pasts, strict=True):
-            past.extend([self.measure(term)] * (1 if past else term["history"]))
-        observation = np.concatenate([value for past in self.pasts for value in past]).astype(np.float32)
-        (acted,) = self.metadata["actions"].values()
+        observation = self.observe()
         action = self.session.run(["actions"], {"obs": observation[None]})[0][0]
-        self.action = action.clip(-acted["clip"], acted["clip"])
-        target = self.metadata["default_joint_pos"] + np.multiply(acted["scale"], self.action)
-        self.data.ctrl[:] = target.clip(*np.transpose(self.metadata["joint_target_limits"]))
+        self.action = action.clip(-self.largest, self.largest)
+        for (name, (offset, scale, limits)), action in zip(self.acted.items(), self.action, strict=True):
+            self.data.actuator(name).ctrl = np.clip(offset + scale * action, *limits)
         mujoco.mj_step(self.data.model, self.data, round(self.period / self.data.model.opt.timestep))
         return observation, self.action
 

@@ -53,9 +53,11 @@ def _described(bound: Bound, term: Term) -> dict[str, Any]:
 
 
 def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
-    term = task.config.terms("actions")[name]
-    scale = task.binder.arrays.get(f"{bound.name}_scale")
-    scales = [1.0] * len(bound.columns) if scale is None else scale.numpy().tolist()
+    term, binder = task.config.terms("actions")[name], task.binder
+    place = binder.places.get(f"actions.{name}.scale")
+    scales = [None if place is None else binder.numbers[place]] * len(bound.columns)
+    if f"{bound.name}_scale" in binder.arrays:
+        scales = binder.arrays[f"{bound.name}_scale"].numpy().tolist()
     return {**_described(bound, term), "clip": term.clip, "scale": scales, "delay": term.delay}
 
 
@@ -66,24 +68,30 @@ def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> d
 
 
 def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
-    """Return name, range and unit of each column of a command."""
-    first, count = task.binder.commands[name], len(task.config.terms("commands")[name].columns)
-    columns = list(task.commands.items())[first : first + count]
-    return [{"name": column, "low": each.low, "high": each.high, "unit": each.unit} for column, each in columns]
+    """Return name, range and unit of each column of a command; a range is the parameter of the column's name."""
+    first, term = task.binder.commands[name], task.config.terms("commands")[name]
+    shown = list(task.commands)[first : first + len(term.columns)]
+    ranges = [getattr(term, each) if each in term.parameters else (None, None) for each in term.columns]
+    return [
+        {"name": column, "low": low, "high": high, "unit": unit}
+        for column, (low, high), unit in zip(shown, ranges, term.units, strict=True)
+    ]
 
 
 def _joints(task: TermsTask[Any]) -> dict[str, Any]:
-    """Return names and numbers of the joints of all actuators, in the order of the actuators."""
-    model = task.model
+    """Return names and numbers of the joints of all actuators, in the order of the actuators; and the default pose."""
+    model, home = task.model, task.home()
+    places = zip(task.binder.names.names("joint"), model.jnt_qposadr, strict=True)
     joints = model.actuator_trnid[:, 0]
     kp, kd, limits = joint_gains(model)
     targets_limited = model.actuator_ctrllimited.astype(bool)[:, None]
     return {
         "actuator_names": [model.actuator(index).name for index in range(model.nu)],
         "joint_names": [model.joint(int(joint)).name for joint in joints],
-        "default_joint_pos": task.home()[model.jnt_qposadr[joints]].tolist(),
-        "joint_stiffness": kp.tolist(),
-        "joint_damping": kd.tolist(),
+        "default_joint_pos": home[model.jnt_qposadr[joints]].tolist(),
+        "default_pose": {name: float(home[place]) for name, place in places if name},
+        "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no servo.
+        "joint_damping": (kd + 0.0).tolist(),
         "joint_torque_limits": limits.tolist(),
         "joint_target_limits": np.where(targets_limited, model.actuator_ctrlrange, (-NO_LIMIT, NO_LIMIT)).tolist(),
     }

@@ -171,7 +171,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         for name, term in self.config.terms("commands").items():
             self.binder.commands[name] = len(columns)
             for column, unit in zip(term.columns, term.units, strict=True):
-                low, high = getattr(term, column, (-1.0, 1.0))
+                low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
                 columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)
         return columns
 
