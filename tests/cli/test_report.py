@@ -22,6 +22,7 @@ from shoal.commands.play import Episodes
 from shoal.commands.train import Outcome
 from shoal.doctor import Diagnosis
 from shoal.errors import TrainingFailedError
+from shoal.jobs.statistics import summarize
 from shoal.plan.rundir import RunDir
 from shoal.plan.training import plan_training
 from shoal.run_record import WorkerReport
@@ -200,13 +201,13 @@ def test_the_outcome_ends_with_the_run_directory(ranks: int) -> None:
     assert more == ([] if ranks == 1 else ["All 2 ranks hold the same learner, 0123456789abcdef."])
 
 
-def episode(earned: float, length: int, *, success: bool | None = None) -> dict[str, Any]:
+def episode(earned: float, length: int, *, success: bool | None = None, met_at_reset: bool = False) -> dict[str, Any]:
     return {
         "return": earned,
         "length": length,
         "ended": "time_out",
         "success": success,
-        "met_at_reset": False,
+        "met_at_reset": met_at_reset,
         "terms": {},
         "metrics": {},
     }
@@ -232,6 +233,32 @@ def test_the_rate_of_success_has_its_interval(capsys: pytest.CaptureFixture[str]
     # Wilson's interval of 8 of 10, from tables.
     told = "10 episodes, with 95% intervals: no finite return, length 5.0, success 80% [49%, 94%]"
     assert capsys.readouterr().out.splitlines()[-1] == told
+
+
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [
+        (0, "success 50% [15%, 85%]"),
+        (2, "success 50% [9%, 91%] of 2 episodes, without 2 that met it in the first step"),
+        (4, "success unknown, as all 4 met it in the first step"),
+    ],
+)
+def test_episodes_that_begin_with_success_are_left_out_of_its_rate_with_a_word(
+    begun: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    episodes = [episode(1.0, 5, success=number % 2 == 0, met_at_reset=number < begun) for number in range(4)]
+    print_lines(Episodes(episodes).lines())
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f", {told}")
+
+
+def test_an_evaluation_says_how_many_episodes_the_success_rate_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = summarize([episode(1.0, 5, success=True, met_at_reset=number < 3) for number in range(10)])
+    jobs = [{"name": "a", "summary": summary}, {"name": "b", "summary": summary | {"met_at_reset": 0}}]
+    print_evaluation(Path("out"), {"jobs": jobs}, ["a", "b"])
+    assert capsys.readouterr().err.splitlines() == [
+        "Report: out/report.html",
+        "3 of 10 episodes of a met the success condition in the first step: its success rate leaves them out.",
+    ]
 
 
 def test_an_evaluation_is_json_of_its_own_jobs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,6 +111,18 @@ def test_an_episode_succeeds_where_its_last_step_does() -> None:
     assert [each["success"] for each in episodes] == [True, False, False]
 
 
+@pytest.mark.parametrize(("met", "rate"), [([True, False, False], 0.5), ([True] * 3, None)])
+def test_the_success_rate_of_an_evaluation_leaves_out_what_began_with_success(
+    met: list[bool], rate: float | None
+) -> None:
+    successes = [True, True, False]
+    episodes = [
+        {"return": 1.0, "length": 5, "success": success, "met_at_reset": begun}
+        for success, begun in zip(successes, met, strict=True)
+    ]
+    assert evaluation._means(episodes).get("Eval/success") == rate
+
+
 def episodes_within(env: Scripted, steps: int) -> list[Episode]:
     """Run a new policy in the first environment."""
     found: list[Episode] = []

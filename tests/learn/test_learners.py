@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from support.learner_agents import AGENTS, config_of, new_loop, tensors_of
-from support.learners import ALONE, train
+from support.learners import ALONE, tiny_agent, tiny_config, train
+from support.tiny_env import TinyEnv
 
 from shoal.config.learners import LEARNERS
 from shoal.errors import UsageError
 from shoal.learn.export import exportable_policy
+from shoal.learn.learner import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.statistics import Seconds, Statistics
@@ -47,6 +49,13 @@ def test_a_learner_changes_all_its_networks_and_reports_finite_losses(agent: str
     assert {"Loss/learning_rate", "Perf/total_fps", "Perf/learning_time"} <= last.keys()
     assert last["Perf/learning_time"] > 0
     assert any(name.startswith("Loss/") and name != "Loss/learning_rate" for name in last)
+
+
+def test_an_observation_group_that_the_environments_do_not_have_is_refused() -> None:
+    agent = tiny_agent(obs_groups={"actor": ("polcy",), "critic": ("privileged",)})
+    said = r"^--agent\.obs-groups\.actor names 'polcy', but the environment observes policy, privileged\."
+    with pytest.raises(UsageError, match=said):
+        build_learner(TinyEnv(num_envs=2), tiny_config(agent=agent), ALONE)
 
 
 @pytest.mark.parametrize("agent", EACH)

@@ -119,9 +119,16 @@ def _run_jobs(plan: EvaluatePlan) -> tuple[Path, dict[str, Any]] | None:
 
 
 def print_evaluation(out: Path, results: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Print the statistics of these jobs as JSON."""
+    """Print the statistics of these jobs as JSON, and notes of what success rates leave out."""
     print_note(f"Report: {out / 'report.html'}")
-    _print_as_json([each for each in results["jobs"] if each["name"] in names])
+    jobs = [each for each in results["jobs"] if each["name"] in names]
+    for job in jobs:
+        if job["summary"] and (begun := job["summary"]["met_at_reset"]):
+            print_note(
+                f"{begun} of {counted(job['summary']['episodes'], 'episode')} of {job['name']} met the success "
+                "condition in the first step: its success rate leaves them out."
+            )
+    _print_as_json(jobs)
 
 
 def _print_as_json(results: Sequence[Mapping[str, Any]]) -> None:

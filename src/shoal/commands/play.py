@@ -46,7 +46,14 @@ class Episodes:
             if returns["mean"] is None
             else "return {mean:.2f} [{low:.2f}, {high:.2f}]".format(**returns)
         )
-        rate = "" if success is None else ", success {rate:.0%} [{low:.0%}, {high:.0%}]".format(**success)
+        rate, begun = "", summary["met_at_reset"]
+        if success is not None and success["rate"] is None:
+            rate = f", success unknown, as all {begun} met it in the first step"
+        elif success is not None:
+            rate = ", success {rate:.0%} [{low:.0%}, {high:.0%}]".format(**success)
+            rate += (
+                f" of {success['episodes']} episodes, without {begun} that met it in the first step" if begun else ""
+            )
         yield f"{of}: {mean}, length {summary['length']['mean']:.1f}{rate}"
         if self.video is not None:
             yield f"Video: {self.video}"

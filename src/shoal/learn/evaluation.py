@@ -125,7 +125,8 @@ def _restart(env: VecEnv) -> None:
 
 
 def _means(episodes: Sequence[Episode]) -> Row:
-    successes = [each["success"] for each in episodes if each["success"] is not None]
+    # As in `shoal.jobs.statistics`: what held at the beginning proves nothing.
+    successes = [each["success"] for each in episodes if each["success"] is not None and not each["met_at_reset"]]
     return {
         EVALUATION_RETURN: fmean(each["return"] for each in episodes),
         "Eval/length": fmean(each["length"] for each in episodes),

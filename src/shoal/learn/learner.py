@@ -22,6 +22,7 @@ from shoal.learn.episodes import Policy
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_update
 from shoal.learn.training_env import TrainingEnv
+from shoal.plan.training import refuse_unknown_groups
 from shoal.user_code import load
 
 logger = logging.getLogger(__name__)
@@ -149,10 +150,11 @@ def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, 
     Its library is imported only then.
 
     Raises:
-        UsageError: A package that it needs is not installed.
+        UsageError: A package that it needs is not installed, or an observation group is not there.
     """
     spec = resolve_learner(config.learner)
     spec.require()
+    refuse_unknown_groups(config.agent, [*map(str, env.get_observations().keys())])
     return load(spec.builder)(env, config.agent, world)
 
 

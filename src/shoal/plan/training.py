@@ -3,7 +3,7 @@
 What cannot be done is refused here, before a process is started or a file is written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,9 @@ def plan_training(
     num_envs = _envs_per_worker(config, world_size)
     resolve_learner(config.learner).require()
     config.agent.check_samples(num_envs)
-    _refuse_unknown_groups(config)
+    observations = getattr(config.env, "observations", None)
+    if is_dataclass(observations):
+        refuse_unknown_groups(config.agent, [each.name for each in fields(observations)])
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(launch.nodes[0].devices[0])
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
@@ -154,12 +156,14 @@ def _refuse_useless_restarts(config: TrainConfig, launcher: Launcher | None, wor
         )
 
 
-def _refuse_unknown_groups(config: TrainConfig) -> None:
-    """Refuse observation groups of the learner that an environment of terms does not have."""
-    observations = getattr(config.env, "observations", None)
-    groups = [each.name for each in fields(observations)] if is_dataclass(observations) else []
-    for name, wanted in config.agent.obs_groups.items():
-        unknown = next((each for each in wanted if groups and each not in groups), None)
+def refuse_unknown_groups(agent: AgentConfig, groups: Collection[str]) -> None:
+    """Refuse observation groups of the learner that are none of those that the environment has.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name, wanted in agent.obs_groups.items():
+        unknown = next((each for each in wanted if each not in groups), None)
         if unknown is not None:
             raise UsageError(
                 f"--agent.obs-groups.{name} names {unknown!r}, but the environment observes "

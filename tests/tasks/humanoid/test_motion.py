@@ -109,6 +109,22 @@ def test_a_motion_of_holosoma_has_the_free_joint_first_and_the_world_as_first_bo
 
 
 @pytest.mark.parametrize(
+    ("joint", "name", "said"),
+    [
+        ('name="hip" axis="0 1 0"', 'name="hip" type="ball"', r"this robot has hip \(ball\)"),
+        ("<freejoint/>", '<joint name="root"/>', r"this robot has root \(hinge\)"),
+    ],
+)
+def test_a_robot_whose_joints_a_motion_does_not_have_is_refused(
+    joint: str, name: str, said: str, tmp_path: Path
+) -> None:
+    model = mujoco.MjModel.from_xml_string(TWO_JOINTS.replace(joint, name))
+    np.savez(tmp_path / "a.npz", fps=50, qpos=np.tile(model.qpos0, (3, 1)))
+    with pytest.raises(UsageError, match=rf"^A motion is of a free joint, and then of hinges and slides, but {said}"):
+        read_motion(tmp_path / "a.npz", model)
+
+
+@pytest.mark.parametrize(
     ("arrays", "said"),
     [
         (None, r"^There is no motion .*a\.npz\."),

@@ -82,6 +82,7 @@ def read_motion(
     if not file.is_file():
         near = did_you_mean(file.name, (each.name for each in file.parent.glob("*")))
         raise UsageError(f"There is no motion {file}.{near} Pass an .npz or .csv file.")
+    _refuse_other_joints(model)
     with refusing(file, _REMEDY, "The motion "):
         poses, own_fps = _poses(file, model)
     own_fps = file_fps or own_fps
@@ -179,6 +180,18 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
 def _joints(model: mujoco.MjModel) -> list[str]:
     """Return the names of the joints after the free one."""
     return [model.joint(index).name for index in range(1, model.njnt)]
+
+
+def _refuse_other_joints(model: mujoco.MjModel) -> None:
+    """Refuse a robot whose joints have other columns in ``qpos`` than those of motions: seven, and then one each."""
+    kinds = [mujoco.mjtJoint(kind).name.removeprefix("mjJNT_").lower() for kind in model.jnt_type]
+    fitting = [kind == "free" if index == 0 else kind in {"hinge", "slide"} for index, kind in enumerate(kinds)]
+    if not kinds or not all(fitting):
+        named = (f"{model.joint(at).name} ({kind})" for at, kind in enumerate(kinds) if not fitting[at])
+        raise UsageError(
+            "A motion is of a free joint, and then of hinges and slides, but this robot has "
+            f"{', '.join(named) or 'no joint'}: pass another --env.robot."
+        )
 
 
 def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], float]:
