@@ -39,7 +39,7 @@ def near(state: Any, width: torch.Tensor, count: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("mode", "params", "said"),
     [
-        ("resett", {}, "The event 'kick' has the mode 'resett', but must be one of .* Did you mean 'reset'"),
+        ("rest", {}, "The event 'kick' has the mode 'rest', but must be one of .* Did you mean 'reset'"),
         ("interval", {}, "The event 'kick' of mode 'interval' has no interval, and would never happen: "),
         ("step", {}, "The event 'kick' of mode 'step' has no interval, and would never happen: "),
         ("reset", {"interval": (1.0, 2.0)}, "The event 'kick' of mode 'reset' has an interval, which nothing reads: "),

@@ -118,8 +118,7 @@ class TorchTerms:
         took: list[float] = []
         for _ in range(_MEASURED + 1):
             begun = time.perf_counter()
-            for term in self._terms:
-                term.write(self._state)
+            self.run(*(term.bound.group for term in self._terms))
             if self._terms[0].output.is_cuda:
                 torch.cuda.synchronize(self._terms[0].output.device)
             took.append(time.perf_counter() - begun)
