@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.mdp.public import *  # noqa: F403
 
+_ABSENT = f"module {__name__!r} has no attribute '{{}}'"
+
 
 def __getattr__(name: str) -> Any:
     """Return a public name. They are imported at its first use: configurations and `--help` need no Warp."""
@@ -16,5 +18,4 @@ def __getattr__(name: str) -> Any:
         public = import_module("shoal.mdp.public")
         if name in public.__all__:
             return getattr(public, name)
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(_ABSENT.format(name))
