@@ -220,3 +220,15 @@ def test_both_engines_serve_the_forces_of_contact_sensors(robot: str, engine: An
     np.testing.assert_allclose(forces.sum(axis=1)[:, 2], weight, rtol=0.05)
     assert observed[:, 10:].tolist() == [[1.0, 1.0]] * 2
     assert task.terms.numpy().tolist() == [[2.0]] * 2
+
+
+def test_a_robot_with_contact_sensors_and_a_pose_is_compiled_once(robot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[mujoco.MjSpec] = []
+    usual = mujoco.MjSpec.compile
+    monkeypatch.setattr(mujoco.MjSpec, "compile", lambda spec: compiled.append(spec) or usual(spec))
+    contacts = {"feet": Contact("touches", bodies=".*_foot")}
+    config = task_config(RobotConfig, robot=robot, pose={".*": 0.0}, contacts=contacts)
+    model = build_on_a_plane(config)
+    read_robot(model, config)
+    assert len(compiled) == 1
+    assert [model.sensor(index).name for index in range(model.nsensor)] == ["contact left_foot", "contact right_foot"]

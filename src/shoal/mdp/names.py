@@ -3,7 +3,7 @@
 # pyright: reportInvalidTypeForm=false
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mujoco
@@ -97,30 +97,8 @@ class Names:
         self.roles = roles
 
     def select(self, kind: str, patterns: str | Iterable[str], path: str) -> list[int]:
-        """Return the indices of all objects whose names match, in the model's order.
-
-        Raises:
-            UsageError: A pattern matches nothing.
-        """
-        names = self.names(kind)
-        found: set[int] = set()
-        for each in (patterns,) if isinstance(patterns, str) else patterns:
-            pattern = self._filled(each, path)
-            try:
-                matching = {index for index, name in enumerate(names) if name and re.fullmatch(pattern, name)}
-            except re.error as error:
-                raise UsageError(
-                    f"{path} is '{pattern}', which is no pattern that Python understands: {error}."
-                ) from error
-            if not matching:
-                listed = [name for name in names if name]
-                known = ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
-                hint = did_you_mean(pattern, listed) or (
-                    f" It has: {known}." if listed else " It has none with a name."
-                )
-                raise UsageError(f"{path} is '{pattern}', which matches no {kind} of the model.{hint}")
-            found |= matching
-        return sorted(found)
+        """Return the indices of all objects whose names match, in the model's order, see `matching`."""
+        return matching(kind, self.names(kind), patterns, path, self.roles)
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
@@ -147,6 +125,11 @@ class Names:
                 row[name] = value
         return struct, rows
 
+    @property
+    def begins_with_free_joint(self) -> bool:
+        """Whether the model begins with a free joint."""
+        return bool(self.model.njnt) and self.model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
+
     def numbers_of(self, sensors: list[int]) -> tuple[str, ...]:
         """Return a name for each number of some sensors."""
         names, sizes = self.names("sensor"), self.model.sensor_dim
@@ -161,8 +144,10 @@ class Names:
         names = [contact_sensor(body, kind) for body in bodies]
         missing = [name for name in names if mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name) < 0]
         if missing:
+            func = "touches_itself" if kind.startswith("self") else "touches"
             raise ShoalError(
-                f"{path}: the model has no sensor '{missing[0]}': call add_contact_sensors() in build_model."
+                f"{path} reads the sensor '{missing[0]}', which the model does not have: declare contacts={{\"name\": "
+                f'Contact("{func}", bodies=...)}} of these bodies, and call add_contact_sensors() in build_model.'
             )
         return np.array([self.model.sensor(name).adr[0] for name in names], dtype=np.int32)
 
@@ -192,14 +177,42 @@ class Names:
     def _geom(self, index: int) -> dict[str, float]:
         return {"index": index, "body": int(self.model.geom_bodyid[index]), "radius": self.model.geom_size[index, 0]}
 
-    def _filled(self, pattern: str, path: str) -> str:
-        """Replace the names of roles in braces."""
 
-        def role(match: re.Match[str]) -> str:
-            if match[1] not in self.roles:
-                raise UsageError(
-                    f"{path} is '{pattern}', but the robot has no '{match[1]}'.{did_you_mean(match[1], self.roles)}"
-                )
-            return f"(?:{self.roles[match[1]]})"
+def matching(
+    kind: str, names: Sequence[str], patterns: str | Iterable[str], path: str, roles: Mapping[str, str]
+) -> list[int]:
+    """Return where in the names of a kind those are that match, in their order.
 
-        return re.sub(r"\{([a-z_]+)\}", role, pattern)
+    Raises:
+        UsageError: A pattern matches nothing, or is none.
+    """
+    found: set[int] = set()
+    listed = (patterns,) if isinstance(patterns, str) else patterns
+    if not isinstance(listed, tuple | list) or not all(isinstance(each, str) for each in listed):
+        raise UsageError(f"{path} is {patterns!r}, but must be a pattern of names, or several.")
+    for each in listed:
+        pattern = _filled(each, path, roles)
+        try:
+            those = {index for index, name in enumerate(names) if name and re.fullmatch(pattern, name)}
+        except re.error as error:
+            raise UsageError(f"{path} is '{pattern}', which is no pattern that Python understands: {error}.") from error
+        if not those:
+            named = [name for name in names if name]
+            known = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")
+            hint = did_you_mean(pattern, named) or (f" It has: {known}." if named else " It has none with a name.")
+            raise UsageError(f"{path} is '{pattern}', which matches no {kind} of the model.{hint}")
+        found |= those
+    return sorted(found)
+
+
+def _filled(pattern: str, path: str, roles: Mapping[str, str]) -> str:
+    """Replace the names of roles in braces."""
+
+    def role(match: re.Match[str]) -> str:
+        if match[1] not in roles:
+            raise UsageError(
+                f"{path} is '{pattern}', but the robot has no '{match[1]}'.{did_you_mean(match[1], roles)}"
+            )
+        return f"(?:{roles[match[1]]})"
+
+    return re.sub(r"\{([a-z_]+)\}", role, pattern)

@@ -274,7 +274,8 @@ def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
             )
         for name in matching:
             qpos[joints[name]] = value
-    qpos[2] -= height_above_ground(build_on_a_plane(config), qpos)
+    has_plane = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE).any())
+    qpos[2] -= height_above_ground(model if has_plane else build_on_a_plane(config), qpos)
     return qpos
 
 

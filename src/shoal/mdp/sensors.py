@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import mujoco
-import numpy as np
 
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.names import Names, contact_sensor
+from shoal.mdp.names import contact_sensor, matching
 
 _FOUND_AND_NET_FORCE = (3, 3, 1)
 """The first two fields of MuJoCo's contact sensor; their sum, in the world; one slot."""
@@ -25,12 +24,10 @@ def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping
         UsageError: A pattern matches no body.
     """
     terms = {name: term for name, term in config.terms("contacts").items() if "bodies" in term.parameters}
-    if not terms:
-        return
-    names = Names(spec.compile(), np.zeros(0), roles or {})
+    bodies = [body.name for body in spec.bodies]
     for name, term in terms.items():
-        for index in names.select("body", term.bodies, f"contacts.{name}.bodies"):
-            body = names.model.body(index).name
+        for index in matching("body", bodies, term.bodies, f"contacts.{name}.bodies", roles or {}):
+            body = bodies[index]
             sensor: dict[str, Any] = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "intprm": _FOUND_AND_NET_FORCE}
             kind = "self contact" if term.func == "touches_itself" else "contact"
             if kind == "self contact":
