@@ -1,8 +1,8 @@
 """The interface of both physics engines: fields of `MjData` and `MjModel` by name, as Warp arrays.
 
 Field names are MuJoCo's, and so is their meaning. A field has one row for each environment: `qpos` has the shape
-(num_envs, nq), `xpos` the shape (num_envs, nbody) of `wp.vec3`. What MuJoCo stores as rows of 3, 4, 6, 9 or 10 numbers
-is a vector or matrix of as many; a quaternion is a `wp.vec4`, with its real part first.
+(num_envs, nq), `xpos` the shape (num_envs, nbody) of `wp.vec3`. What MuJoCo stores as rows of numbers is a vector, or
+of 9 a matrix, of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
 `reset_state` or `interval_events` wrote the state, those that are read before the next step describe the new one.
@@ -30,7 +30,6 @@ CONTROLS = ("ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat")
 STATE_ROWS = "mjSTATE_INTEGRATION"
 """Name of all of MuJoCo's state and controls in MuJoCo's own order, in `Engine.step_inputs`."""
 
-vec10 = wp.types.vector(length=10, dtype=wp.float32)
 _DTYPES: dict[tuple[int, ...], Any] = {
     (): wp.float32,
     (2,): wp.vec2,
@@ -38,8 +37,8 @@ _DTYPES: dict[tuple[int, ...], Any] = {
     (4,): wp.vec4,
     (6,): wp.spatial_vector,
     (9,): wp.mat33,
-    (10,): vec10,
 }
+"""Types of entries with a name of their own, by their shape."""
 
 KINEMATIC = frozenset(
     {f"{kind}_{what}" for kind in ("geom", "site") for what in ("xpos", "xmat", "xquat")}
@@ -124,7 +123,7 @@ class Engine(ABC):
     def constant(self, name: str) -> wp.array:
         """Return a field of `MjModel` as the model has it, (rows,): what `parameter` had at first."""
         row = np.asarray(attrgetter(name)(self.model))
-        return wp.array(row, dtype=_DTYPES[row.shape[1:]], device=self.device)
+        return wp.array(row, dtype=dtype_of(name, row), device=self.device)
 
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
         """Return a new array for a field of floating-point numbers, with `row` in every environment."""
@@ -222,7 +221,8 @@ def dtype_of(name: str, row: np.ndarray) -> Any:  # noqa: ANN401  A type of Warp
     if row.dtype.kind != "f":
         message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
         raise ShoalError(message)
-    return _DTYPES[row.shape[1:]]
+    shape = row.shape[1:]
+    return _DTYPES[shape] if shape in _DTYPES else wp.types.vector(shape[0], wp.float32)
 
 
 def rows_of(array: wp.array, dtype: type = wp.float32) -> wp.array:
