@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
-from shoal.errors import ShoalError
+from shoal.config.plain import from_plain, to_plain
+from shoal.errors import ShoalError, did_you_mean
 from shoal.mdp.curricula import changes_of
 from shoal.mdp.terms import (
     ActionTerm,
@@ -83,6 +84,7 @@ class TermsConfig(MujocoConfig):
         super().__post_init__()
         for kind in self.kinds:
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
+                from_plain(term, to_plain(term, name), name)  # Refuses a value of another type.
                 check(term, f"{name}.", _rules(term))
         changes_of(self)
 
@@ -157,8 +159,10 @@ class RobotConfig(TermsConfig):
     """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
 
 
-def _merged(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(own: Mapping[str, Any], changes: Any) -> dict[str, Any]:
     """Return terms with changes; groups of observations are merged in turn."""
+    if not isinstance(changes, Mapping):
+        raise ShoalError(f"Terms are given as {changes!r}, but must be given by name, as {{name: Reward(...)}}.")
     merged: dict[str, Any] = dict(own)
     for name, value in changes.items():
         if value is None:
@@ -205,10 +209,13 @@ def task_config(base: type[ConfigT], **values: Any) -> ConfigT:
     """Return a configuration with groups of terms, each a mapping by name, and other fields of `base`.
 
     Raises:
-        ShoalError: A group holds another kind of term.
+        ShoalError: A group holds another kind of term, or `base` has no such field.
     """
     groups: dict[str, Group] = {}
     usual = {each.name: each.default_factory for each in fields(base)}
+    for name in values:
+        if name not in usual:
+            raise ShoalError(f"{base.__name__} has no field '{name}'.{did_you_mean(name, usual)}")
     for name, kind in base.kinds.items():
         terms = values.pop(name) if name in values else members(cast("Any", usual[name])())
         if name == "observations":

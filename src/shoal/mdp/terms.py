@@ -19,7 +19,6 @@ Function = str | Callable[..., Any]
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
 
-
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
@@ -198,12 +197,12 @@ def _type_of(value: object) -> Any:
         return dict[str, float]
     if isinstance(value, tuple):
         return tuple[str, ...] if not value or isinstance(value[0], str) else tuple[tuple(map(_type_of, value))]
-    return type(value)
+    return next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), type(value))  # Not NumPy's.
 
 
 def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
     """Declare a reward term."""
-    return _declare(RewardTerm, func, {"weight": float(weight), **params})
+    return _declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
 
 
 def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
@@ -243,7 +242,17 @@ def Command(
     resampling_time: tuple[float, float],
     **params: Value,
 ) -> CommandTerm:
-    """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any."""
+    """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any.
+
+    Raises:
+        ShoalError: Such a parameter is no range.
+    """
+    for name in columns:
+        if name in params and _type_of(params[name]) not in (tuple[float, float], tuple[int, int]):
+            raise ShoalError(
+                f"The command {_name_of(func)} has {name}={params[name]!r}, but '{name}' is one of its columns too: "
+                "give the column's lowest and highest value, or name the parameter otherwise."
+            )
     fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
     return _declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
 
