@@ -48,7 +48,7 @@ class GeneratedKernel:
     columns: int
 
 
-_compiled: dict[tuple[Any, ...], dict[str, Any]] = {}
+_compiled: dict[Any, dict[str, Any]] = {}
 """Kernels by what they were generated from: a task that is built again launches the same."""
 
 
@@ -67,7 +67,7 @@ def generate(
     described = [f"{name}: {_described(kind)}" for name, kind in types.items()]
     # The name is the same in every process, so that Warp finds what another one has compiled.
     digest = hashlib.sha256(repr((texts, sorted(functions), described)).encode()).hexdigest()[:16]
-    key = (digest, *(id(functions[name]) for name in sorted(functions)))
+    key = digest, tuple(functions[name] for name in sorted(functions)), tuple(map(_identity, types.values()))
     if key not in _compiled:
         module = wp.get_module(f"shoal_terms_{digest}_{sum(each[0] == digest for each in _compiled)}")
         scope = {"wp": wp, "__name__": module.name, **functions, **{_type_name(name): types[name] for name in types}}
@@ -103,15 +103,16 @@ def _function(name: str, text: str, scope: dict[str, Any], module: str) -> Calla
     return scope[name]
 
 
-_structs: dict[tuple[tuple[str, str], ...], Any] = {}
+_structs: dict[tuple[tuple[str, Any], ...], Any] = {}
 
 
 def struct_of(values: Mapping[str, Any]) -> Any:
     """Return a struct with these fields; its type is the same for fields of the same names and types."""
     types = {name: annotation_of(values[name]) for name in sorted(values)}
-    key = tuple((name, _described(kind)) for name, kind in types.items())
+    key = tuple((name, _identity(kind)) for name, kind in types.items())
     if key not in _structs:
-        name = f"State_{hashlib.sha256(repr(key).encode()).hexdigest()[:12]}"
+        described = [(name, _described(kind)) for name, kind in types.items()]
+        name = f"State_{hashlib.sha256(repr(described).encode()).hexdigest()[:12]}"
         _structs[key] = wp.struct(type(name, (), {"__annotations__": types, "__module__": __name__}))
     made = _structs[key]()
     for name, value in values.items():
@@ -128,8 +129,15 @@ def annotation_of(value: Any) -> Any:
     return value._cls  # noqa: SLF001  A struct's instance knows its type by no other name.
 
 
+def _identity(kind: Any) -> Any:
+    """Return what is equal for equal types alone: annotations of arrays are made anew for each value."""
+    return (kind.ndim, kind.dtype) if isinstance(kind, wp.array) else kind
+
+
 def _described(kind: Any) -> str:
     """Return a type in words that are the same in every process."""
     if isinstance(kind, wp.array):
         return f"{kind.ndim} {_described(kind.dtype)}"
-    return getattr(kind, "key", None) or getattr(kind, "__name__", str(kind))
+    if hasattr(kind, "native_name"):  # A struct: with a hash of its fields.
+        return f"{kind.cls.__module__}.{kind.native_name}"
+    return f"{kind.__name__}{getattr(kind, '_shape_', '')}"
