@@ -276,7 +276,7 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
         ),
         (
             {"observations": {"policy": {"x": Obs("velocity_command", command="twist")}}},
-            "observations.policy.x.command is 'twist', which the task does not have.",
+            "observations.policy.x.command is 'twist', but the task does not declare a command of that name.",
         ),
     ],
 )

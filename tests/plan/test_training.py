@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.parse import parse_train
+from shoal.commands.check_env import check
+from shoal.config import CheckEnvConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
 from shoal.plan.training import plan_training
+from shoal.tasks.registry import resolve
 
 CPU = ("--gpu-ids", "None")
 ARM = Path(__file__).parents[2] / "docs" / "examples" / "arm.py"
@@ -51,3 +54,22 @@ def test_a_joint_that_a_task_of_ones_own_misspells_is_refused_before_anything_is
 def test_a_task_of_ones_own_that_can_be_built_is_planned() -> None:
     plan = plan_training(parse_train([f"{ARM}:Arm", *CPU, "--dry-run"]), {}, VisibleGpus())
     assert plan.launch_mode == "in process"
+
+
+def test_an_index_out_of_bounds_in_a_task_of_ones_own_is_refused_by_train_and_check_env(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "arm_with_one_command_too_many.py"
+    text = ARM.read_text(encoding="utf-8")
+    assert "state.commands[env, first + 1] =" in text
+    file.write_text(
+        text.replace("state.commands[env, first + 1] =", "state.commands[env, first + 2] ="), encoding="utf-8"
+    )
+    said = (
+        r"The term commands\.goal of Arm reads or writes outside of an array, on axis 1: .* Look at line \d+ of .*\.py"
+    )
+    with pytest.raises(UsageError, match=said):
+        plan_training(parse_train([f"{file}:Arm", *CPU]), {}, VisibleGpus())
+    with pytest.raises(UsageError, match=said):
+        next(check(CheckEnvConfig(task=f"{file}:Arm", gpu_ids=("None",), env=resolve(f"{file}:Arm").env)))
+    assert capfd.readouterr() == ("", "")

@@ -1,7 +1,7 @@
 """Mistakes that a task's author can make are named while the task is built."""
 
 # Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
@@ -48,6 +48,19 @@ def show_pushed(actions: wp.array2d[wp.float32], terms: wp.array2d[wp.float32]) 
     env = wp.tid()
     if env == 1 and actions[env, 0] != 0.0:
         terms[env, 2] = 5.0
+
+
+@wp.struct
+class Kept:
+    """What a kernel may take in one argument."""
+
+    amounts: wp.array[wp.float32]
+
+
+@wp.kernel(enable_backward=False)
+def show_kept(kept: Kept, observation: wp.array2d[wp.float32]) -> None:
+    env = wp.tid()
+    observation[env, 1] = kept.amounts[env + 1]
 
 
 def refusal(task: type[CountingTask], device: str, config: CountingConfig | None = None) -> str:
@@ -283,24 +296,88 @@ class WritesBehindItsRowsWhereItIsPushed(CountingTask):
         self.launch(show_pushed, inputs=[self.actions], outputs=[self.terms])
 
 
+class ReadsBehindAnArrayOfAStruct(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.kept = Kept()
+        self.kept.amounts = self.steps
+
+    def observe(self) -> None:
+        super().observe()
+        self.launch(show_kept, inputs=[self.kept], outputs=[self.obs["policy"]])
+
+
 @pytest.mark.parametrize(
     ("task", "said"),
     [
         (
             WritesBehindItsRows,
-            "The kernel 'show_third' of WritesBehindItsRows writes observation[0, 2], outside the shape (3, 2)",
+            "The kernel 'show_third' of WritesBehindItsRows reads or writes outside of an array, on axis 1: keep its",
         ),
-        (WritesBehindItsArray, "The kernel 'add' of WritesBehindItsArray writes steps[3], outside the shape (3,)"),
+        (
+            WritesBehindItsArray,
+            "The kernel 'add' of WritesBehindItsArray reads or writes outside of an array, on axis 0",
+        ),
         (
             WritesBehindItsRowsWhereItIsPushed,
-            "The kernel 'show_pushed' of WritesBehindItsRowsWhereItIsPushed writes terms[1, 2], outside",
+            "The kernel 'show_pushed' of WritesBehindItsRowsWhereItIsPushed reads or writes outside of an array, on",
+        ),
+        (
+            ReadsBehindAnArrayOfAStruct,
+            "The kernel 'show_kept' of ReadsBehindAnArrayOfAStruct reads or writes outside of an array, on axis 0",
         ),
     ],
 )
-def test_a_kernel_that_writes_past_its_columns_or_rows_is_named(
-    task: type[CountingTask], said: str, device: str
+def test_a_kernel_that_leaves_its_columns_or_rows_is_named_before_a_training(
+    task: type[CountingTask], said: str
 ) -> None:
-    assert refusal(task, device).startswith(said)
+    with pytest.raises(ShoalError, match=f"^{re.escape(said)}"):
+        task.build_once(CountingConfig())
+
+
+def test_a_task_whose_build_fails_otherwise_is_left_to_its_build() -> None:
+    ForgetsTerm.build_once(CountingConfig())
+
+
+class TakesAnArrayOfTheHost(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.elsewhere = wp.zeros(self.num_envs, device="cpu")
+
+    def observe(self) -> None:
+        super().observe()
+        self.launch(add, inputs=[1.0], outputs=[self.elsewhere])
+
+
+class TakesAStructWithAnArrayOfTheHost(CountingTask):
+    def allocate(self) -> None:
+        super().allocate()
+        self.kept = Kept()
+        self.kept.amounts = wp.zeros(self.num_envs + 1, device="cpu")
+
+    def observe(self) -> None:
+        super().observe()
+        self.launch(show_kept, inputs=[self.kept], outputs=[self.obs["policy"]])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", [TakesAnArrayOfTheHost, TakesAStructWithAnArrayOfTheHost])
+def test_an_array_of_another_device_is_named(task: type[CountingTask]) -> None:
+    assert re.match(rf"The kernel '\w+' of {task.__name__} runs on cuda:0, but its argument '", refusal(task, "cuda:0"))
+
+
+def test_warp_refuses_arrays_of_other_devices_while_a_task_is_validated_alone(device: str) -> None:
+    modes: list[object] = []
+    usual = wp.config.launch_array_access_mode
+
+    class NotesTheMode(CountingTask):
+        def observe(self) -> None:
+            super().observe()
+            modes.append(wp.config.launch_array_access_mode)
+
+    NotesTheMode(CountingConfig(), num_envs=3, device=device, seed=0)
+    assert modes[0] is wp.config.LaunchArrayAccessMode.STRICT
+    assert modes[-1] is wp.config.launch_array_access_mode is usual
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ def check(config: CheckEnvConfig) -> Iterator[str]:
     """
     spec = registry.resolve(config.task)
     spec.check_env(config.env)
+    spec.check_build(config.env)
     device = one_device(config.gpu_ids, visible_gpus(os.environ))
 
     from shoal.envs.contract import check_env

@@ -8,7 +8,10 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.needs import needs
 
+
+@needs(free_joint=1)
 @wp.func
 def base_quat(state: Any, env: wp.int32) -> wp.quat:
     """Return the base's orientation. Warp's quaternions have the real part last."""
@@ -21,6 +24,7 @@ def to_base(state: Any, env: wp.int32, vector: wp.vec3) -> wp.vec3:
     return wp.quat_rotate_inv(base_quat(state, env), vector)
 
 
+@needs(free_joint=1)
 @wp.func
 def lin_vel_w(state: Any, env: wp.int32) -> wp.vec3:
     """Return the base's velocity in the world [m/s]."""
@@ -33,6 +37,7 @@ def base_lin_vel(state: Any, env: wp.int32) -> wp.vec3:
     return to_base(state, env, lin_vel_w(state, env))
 
 
+@needs(free_joint=1)
 @wp.func
 def base_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
     """Return the base's angular velocity in its own frame [rad/s]."""
@@ -45,6 +50,7 @@ def projected_gravity(state: Any, env: wp.int32) -> wp.vec3:
     return to_base(state, env, wp.vec3(0.0, 0.0, -1.0))
 
 
+@needs(command=3)
 @wp.func
 def command_at(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
     """Return the three columns of a command that begin at `command`."""
@@ -93,6 +99,7 @@ def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     return wp.spatial_top(state.cvel[env, body])
 
 
+@needs(free_joint=1)
 @wp.func
 def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch: wp.float32, yaw: wp.float32) -> None:
     """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""

@@ -5,15 +5,12 @@ Numbers are read from an array, so that another weight or range compiles nothing
 
 # pyright: reportInvalidTypeForm=false
 
-import ast
-import hashlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
+from itertools import count
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -21,7 +18,10 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.names import Names, kind_of
+from shoal.mdp.needs import needs_of, python_of
 from shoal.mdp.terms import CHOICES, Term
+from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
+from shoal.sim import bounds
 from shoal.user_code import load
 
 _VECTORS: dict[Any, tuple[str, ...]] = {
@@ -31,7 +31,8 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
 }
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
-_CONTACT_SENSORS = "contact_sensors"
+_MEMORY, _ACTION_COLUMNS, _CONTACT_SENSORS = "memory", "action_columns", "contact_sensors"
+"""Names of parameters that are made for a term, from what it selects; the last is the end of a name."""
 _ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
@@ -50,6 +51,8 @@ class Bound:
     name: str
     """The term's name in the generated code: group and name."""
     function: Any
+    called: str
+    """The name of the function in the generated code."""
     arguments: tuple[str, ...]
     columns: tuple[str, ...]
     """Names of the columns of its value."""
@@ -57,6 +60,8 @@ class Bound:
     """Whether it is called for each selected name, with its index."""
     width: int = 1
     """Number of columns of each name, if it is called by name."""
+    env: str = "env"
+    """The expression of the environment."""
 
     @property
     def value(self) -> str:
@@ -67,7 +72,7 @@ class Bound:
 
     def call(self, *more: str) -> str:
         """Return the call, with further arguments after the environment."""
-        return f"{identifier(self.function)}({', '.join(('state', 'env', *more, *self.arguments))})"
+        return f"{self.called}({', '.join(('state', self.env, *more, *self.arguments))})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +92,6 @@ class TorchBound(Bound):
     def call(self, *more: str) -> str:
         """Return one column of its value."""
         return f"{self.name}[env, {more[0] if more else 0}]"
-
-
-def python_of(function: Any) -> Any:
-    """Return the Python function of a term's function: of a `wp.func`, what it decorates."""
-    return getattr(function, "func", function)
-
-
-def identifier(function: wp.Function) -> str:
-    """Return a function's name in generated code, which no other function has."""
-    python = python_of(function)
-    name = re.sub(r"\W", "_", f"{python.__module__}_{python.__qualname__}")
-    if "<locals>" not in python.__qualname__:
-        return name
-    return f"{name}_{hashlib.sha256(inspect.getsource(python).encode()).hexdigest()[:8]}"
 
 
 class Binder:
@@ -125,6 +116,10 @@ class Binder:
         """Arguments that are the memory of a term, cleared when an episode begins."""
         self.commands: dict[str, int] = {}
         """First column of each command."""
+        self.widths: dict[str, int] = {}
+        """Number of columns of each command."""
+        self.actions: dict[str, int] = {}
+        """Column of each action, by the name of what it acts on."""
         self.structs: dict[str, Any] = {}
         """Values that a parameter may name, by name: contacts."""
         self.columns: dict[str, tuple[str, ...]] = {}
@@ -140,11 +135,11 @@ class Binder:
         """Return the functions of all terms, and those that the text of the kernels calls."""
         return [*self.functions.values(), *(each.function for each in self.torch)]
 
-    def number(self, path: str, value: float) -> str:
+    def number(self, path: str, value: Any) -> str:
         """Return the expression of one number, which has one place however often it is asked for."""
         if path not in self.places:
             self.places[path] = len(self.numbers)
-            self.numbers.append(float(value))
+            self.numbers += numbers_of(path, value, 1)
         return f"numbers[{self.places[path]}]"
 
     def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
@@ -156,10 +151,10 @@ class Binder:
         function = find_function(term.func, library, path)
         if not isinstance(function, wp.Function):
             return self._bind_torch(path, term, function)
-        self.functions[identifier(function)] = function
         python = python_of(function)
         hints = get_type_hints(python)
         values = _values_of(path, term, python, skipped=2)
+        self._check_needs(path, function, values)
         passed = [name for name in values if name in own]
         arguments: list[str] = []
         columns: tuple[str, ...] = ()
@@ -172,7 +167,37 @@ class Binder:
         parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
-        return Bound(path.replace(".", "_"), function, tuple(arguments), columns, by_column, len(parts))
+        called, env = self._name(function), self._env(path)
+        return Bound(path.replace(".", "_"), function, called, tuple(arguments), columns, by_column, len(parts), env)
+
+    def _env(self, path: str) -> str:
+        """Return the expression of the environment. Where indices are checked, it notes which term runs."""
+        announced = bounds.announce(path)
+        if announced is None:
+            return "env"
+        self.arrays["running"], number = announced
+        return f"{self._name(bounds.note)}(running, env, {number})"
+
+    def _name(self, function: Any) -> str:
+        """Return a function's name in the text, which no other has: not another closure of the same definition."""
+        python = python_of(function)
+        name = re.sub(r"\W", "_", f"{python.__module__}_{python.__qualname__}")
+        names = (name + "_" * number for number in count())
+        return next(each for each in names if self.functions.setdefault(each, function) is function)
+
+    def _check_needs(self, path: str, function: wp.Function, values: Mapping[str, Any]) -> None:
+        """Refuse a function that needs what the model or the task does not have, see `shoal.mdp.needs`."""
+        for what, least in needs_of(function).items():
+            if what == "free_joint":
+                has, thing = int(self.names.begins_with_free_joint), "a model that begins with a free joint"
+            elif what == "sensor":
+                sensors = self.names.select("sensor", values[what], f"{path}.{what}")
+                has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
+            else:
+                command = path.partition(".")[2] if what == "first" else values.get(what)
+                has, thing = self.widths.get(str(command), least), f"a command of {least} columns"
+            if has < least:
+                raise ShoalError(f"{path} calls {function.key}(), which needs {thing}: use another function.")
 
     def _bind_torch(self, path: str, term: Term, function: Callable[..., Any]) -> TorchBound:
         """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
@@ -188,13 +213,14 @@ class Binder:
                     self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
                 places[name] = slice(first, first + len(numbers))
                 continue
-            kind = wp.array2d[wp.float32] if name == "memory" else wp.array[wp.float32]
+            kind = wp.array2d[wp.float32] if name == _MEMORY else wp.array[wp.float32]
             expression, selected = self._argument(where, name, kind, value, columns)
             columns = columns or selected
             places[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
         columns = (getattr(term, "columns", ()) or columns or ("",)) if is_observed else ("",)
-        bound = TorchBound(*(path.replace(".", "_"), function, (), columns, is_observed), path=path, places=places)
+        name = path.replace(".", "_")
+        bound = TorchBound(name, function, name, (), columns, is_observed, path=path, places=places)
         self.torch.append(bound)
         return bound
 
@@ -208,7 +234,7 @@ class Binder:
         if name == "contact":
             return self.contact(value, path), self.columns[value]
         if name == "grid":
-            points = grid_points(*value)
+            points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
             return self.share(
                 "grid", tuple(value), lambda: wp.array(points, dtype=wp.vec2, device=self.device)
@@ -218,30 +244,35 @@ class Binder:
     def _without_columns(self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
         """Return the expression of an argument that selects nothing."""
         if name == "command":
-            return str(_found(path, value, self.commands))
-        if name.endswith(_CONTACT_SENSORS):
-            rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
+            return str(_found(path, value, self.commands, "a command of that name"))
+        if name == _ACTION_COLUMNS or name.endswith(_CONTACT_SENSORS):
+            if name == _ACTION_COLUMNS:
+                rows = [_found(path, each, self.actions, "an action of it") for each in selected]
+            else:
+                rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
             return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
-        if name == "memory":
+        if name == _MEMORY:
             self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
             self.memories.append(argument)
             return argument
         if isinstance(kind, _ARRAY):
-            row = np.array(_by_name(path, value, selected), dtype=np.float32)
+            row = np.array(numbers_by_name(path, value, selected), dtype=np.float32)
             self.arrays[argument] = wp.array(row, dtype=wp.float32, device=self.device)
             return argument
         return self._number_or_vector(path, kind, value)
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
         if kind in _VECTORS:
-            parts = [self.number(f"{path}.{at}", each) for at, each in enumerate(value)]
+            numbers = numbers_of(path, value, len(_VECTORS[kind]))
+            parts = [self.number(f"{path}.{at}", each) for at, each in enumerate(numbers)]
             return f"wp.vec{len(parts)}({', '.join(parts)})"
         if kind not in _SCALARS:
             raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
-        if isinstance(value, str):
-            value = get_args(CHOICES[path.rpartition(".")[2]]).index(value)
-        if kind in (int, wp.int32) and value != int(value):
+        name = path.rpartition(".")[2]
+        if isinstance(value, str) and name in CHOICES:
+            value = get_args(CHOICES[name]).index(value)
+        if kind in (int, wp.int32) and isinstance(value, float) and not value.is_integer():
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return _SCALARS[kind].format(self.number(path, value))
 
@@ -272,37 +303,14 @@ class Binder:
 
     def contact(self, name: str, path: str = "") -> str:
         """Return the argument of a contact, which a parameter at `path` names."""
-        _found(path, name, self.structs)
+        _found(path, name, self.structs, "a contact of that name")
         return self.share("contact", name, lambda: self.structs[name])
 
 
-def grid_points(length: float, width: float, spacing: float) -> np.ndarray:
-    """Return the points of a grid around the origin, x and y [m]. Shape (n, 2)."""
-    counts = (int(side / spacing + 1e-6) + 1 for side in (length, width))
-    axes = [(np.arange(count) - (count - 1) / 2) * spacing for count in counts]
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
-def _by_name(path: str, value: Any, names: tuple[str, ...]) -> list[float]:
-    """Return one number for each selected name, from a number, numbers, or numbers by pattern."""
-    if not isinstance(value, Mapping):
-        numbers = [float(each) for each in (value if isinstance(value, tuple | list) else [value] * len(names))]
-        if len(numbers) != len(names):
-            raise UsageError(f"{path} has {len(numbers)} numbers for {len(names)} names ({', '.join(names)}).")
-        return numbers
-    found: list[float] = []
-    for name in names:
-        matching = [number for pattern, number in value.items() if re.fullmatch(pattern, name)]
-        if len(matching) != 1:
-            count = "no pattern" if not matching else "more than one pattern"
-            raise UsageError(f"{path} has {count} for '{name}': each name must match one of {', '.join(value)}.")
-        found.append(float(matching[0]))
-    return found
-
-
-def _found(path: str, name: Any, known: Mapping[str, Any]) -> Any:
+def _found(path: str, name: Any, known: Mapping[str, Any], what: str) -> Any:
     if name not in known:
-        raise ShoalError(f"{path} is '{name}', which the task does not have.{did_you_mean(str(name), known)}")
+        hint = did_you_mean(str(name), known) or f" It has: {', '.join(known) or 'none'}."
+        raise ShoalError(f"{path} is '{name}', but the task does not declare {what}.{hint}")
     return known[name]
 
 
@@ -322,7 +330,8 @@ def _values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, 
 def _refuse_missing(path: str, function: Any, value: Any) -> None:
     """Refuse a parameter without a value, but for those that are made for it."""
     name = path.rpartition(".")[2]
-    if value is inspect.Parameter.empty and name != "memory" and not name.endswith(_CONTACT_SENSORS):
+    is_made = name in {_MEMORY, _ACTION_COLUMNS} or name.endswith(_CONTACT_SENSORS)
+    if value is inspect.Parameter.empty and not is_made:
         remedy = ", or decorate it with @wp.func" if name == "env" else ""
         raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
 
@@ -364,23 +373,3 @@ def find_function(func: Any, library: str, path: str) -> Any:
         must = "a wp.func or a function on torch tensors" if library in _TORCH else "a wp.func"
         raise ShoalError(f"{path} is {func!r}, but must be {must}.")
     return func
-
-
-@cache
-def uses(function: Any) -> frozenset[str]:
-    """Return the names of what a function, with those that it calls, reads from its `state`."""
-    python = python_of(function)
-    definition = ast.parse(textwrap.dedent(inspect.getsource(python)))
-    scope = inspect.getclosurevars(python)
-    known = {**scope.globals, **scope.nonlocals}
-    read = (each for each in ast.walk(definition) if isinstance(each, ast.Attribute))
-    found = {each.attr for each in read if ast.unparse(each.value) == "state"}
-    called = (each.func for each in ast.walk(definition) if isinstance(each, ast.Call))
-    for first, *rest in (ast.unparse(each).split(".") for each in called):
-        callee = known.get(first)
-        for name in rest:
-            callee = getattr(callee, name, None)
-        is_kernel_function = isinstance(callee, wp.Function) and getattr(callee, "func", None) is not None
-        if is_kernel_function or (inspect.isfunction(callee) and "state" in inspect.signature(callee).parameters):
-            found |= uses(callee)
-    return frozenset(found)

@@ -4,9 +4,11 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform
 
 
+@needs(first=3)
 @wp.func
 def uniform_velocity(
     state: Any,

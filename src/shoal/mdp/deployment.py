@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.mdp.binding import python_of
 from shoal.mdp.config import members
 from shoal.mdp.names import NO_LIMIT
+from shoal.mdp.needs import python_of
 from shoal.mdp.robots import joint_gains
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import warp as wp
 
 from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root
 from shoal.mdp.ground import surface_at
+from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform, uniform_int
 
 
@@ -54,6 +55,7 @@ def terrain_level(state: Any, env: wp.int32) -> wp.float32:
     return wp.float32(state.levels[env])
 
 
+@needs(free_joint=1)
 @wp.func
 def out_of_terrain_bounds(state: Any, env: wp.int32) -> wp.bool:
     """Whether the robot has come to the edge of the terrain."""

@@ -39,9 +39,15 @@ def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint
 
 
 @wp.func
-def last_action(state: Any, env: wp.int32, i: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
-    """Return the last action of an actuator; all actuators must have one, in their order."""
-    return state.action[env, actuators[i].index]
+def last_action(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    action_columns: wp.array[wp.int32],
+) -> wp.float32:
+    """Return the last action of an actuator."""
+    return state.action[env, action_columns[i]]
 
 
 @wp.func

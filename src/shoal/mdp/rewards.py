@@ -20,6 +20,7 @@ from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     undesired_contacts,
 )
 from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.needs import needs
 from shoal.mdp.servos import servo_torque
 
 
@@ -114,6 +115,7 @@ def body_angular_velocity_penalty(state: Any, env: wp.int32, body: wp.int32) -> 
     return velocity[0] * velocity[0] + velocity[1] * velocity[1]
 
 
+@needs(sensor=3)
 @wp.func
 def angular_momentum_penalty(state: Any, env: wp.int32, sensor: wp.int32) -> wp.float32:
     """Penalise the angular momentum of a robot, squared; `sensor` is a ``subtreeangmom`` of its base."""
@@ -236,10 +238,9 @@ def action_rate_l2(state: Any, env: wp.int32) -> wp.float32:
 
 @wp.func
 def next_action_acc(
-    state: Any, env: wp.int32, actuators: wp.array[Actuator], i: wp.int32, memory: wp.array2d[wp.float32]
+    state: Any, env: wp.int32, i: wp.int32, column: wp.int32, memory: wp.array2d[wp.float32]
 ) -> wp.float32:
-    """Return the second difference of an action, and remember the first."""
-    column = actuators[i].index
+    """Return the second difference of the action in a column, and remember the first."""
     change = state.action[env, column] - state.last_action[env, column]
     before = memory[env, i]
     memory[env, i] = change
@@ -248,25 +249,33 @@ def next_action_acc(
 
 @wp.func
 def action_acc_l2(
-    state: Any, env: wp.int32, actuators: wp.array[Actuator], memory: wp.array2d[wp.float32]
+    state: Any,
+    env: wp.int32,
+    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    action_columns: wp.array[wp.int32],
+    memory: wp.array2d[wp.float32],
 ) -> wp.float32:
-    """Penalise the second difference of the actions, squared; all actuators must have one, in their order."""
+    """Penalise the second difference of the actions of actuators, squared."""
     total = wp.float32(0.0)
-    for i in range(actuators.shape[0]):
-        acceleration = next_action_acc(state, env, actuators, i, memory)
+    for i in range(action_columns.shape[0]):
+        acceleration = next_action_acc(state, env, i, action_columns[i], memory)
         total += acceleration * acceleration
     return total
 
 
 @wp.func
 def mean_action_acc(
-    state: Any, env: wp.int32, actuators: wp.array[Actuator], memory: wp.array2d[wp.float32]
+    state: Any,
+    env: wp.int32,
+    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    action_columns: wp.array[wp.int32],
+    memory: wp.array2d[wp.float32],
 ) -> wp.float32:
-    """Return the mean magnitude of the second difference of the actions."""
+    """Return the mean magnitude of the second difference of the actions of actuators."""
     total = wp.float32(0.0)
-    for i in range(actuators.shape[0]):
-        total += wp.abs(next_action_acc(state, env, actuators, i, memory))
-    return total / wp.float32(actuators.shape[0])
+    for i in range(action_columns.shape[0]):
+        total += wp.abs(next_action_acc(state, env, i, action_columns[i], memory))
+    return total / wp.float32(action_columns.shape[0])
 
 
 @wp.func

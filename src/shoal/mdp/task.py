@@ -13,7 +13,7 @@ import warp as wp
 from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
 from shoal.errors import ShoalError, did_you_mean
-from shoal.mdp.binding import Binder, Bound, uses
+from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
 from shoal.mdp.curricula import changes_of
@@ -22,6 +22,7 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
+from shoal.mdp.needs import uses
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
+_UNCOMPILED = "Error while parsing function"
+"""In every error of Warp's compiler, whatever its class."""
 _DEFAULT = "default_"
 """Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
 
@@ -124,10 +127,17 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         commands = self._number_commands()
         contacts = self._bind("contacts")
         for name, bound in contacts.items():
+            if not any(each.startswith(("geom", "body")) for each in bound.arguments):
+                raise ShoalError(
+                    f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it."
+                )
             self.binder.columns[name] = bound.columns
             self.binder.structs[name] = new_contact(self.array, f"contacts/{name}", len(bound.columns))
+        actions = self._bind("actions", "i", "action")
+        acted = chain.from_iterable(bound.columns for bound in actions.values())
+        self.binder.actions |= {name: column for column, name in enumerate(acted)}
         self.bound = BoundTerms(
-            actions=self._bind("actions", "i", "action"),
+            actions=actions,
             commands=self._bind("commands", "first"),
             contacts=contacts,
             rewards=self._bind("rewards"),
@@ -170,6 +180,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         columns: dict[str, Command] = {}
         for name, term in self.config.terms("commands").items():
             self.binder.commands[name] = len(columns)
+            self.binder.widths[name] = len(term.columns)
             for column, unit in zip(term.columns, term.units, strict=True):
                 low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
                 columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)
@@ -184,10 +195,12 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
+        left = {"command_left": len(self.bound.commands), "event_left": len(events)}
+        timers = {name: self.array(name, max(1, count)) for name, count in left.items()}
+        self.timers = (*timers.values(),)
         arrays: dict[str, wp.array] = {
             **{name: getattr(self, name) for name in names},
-            "command_left": self.array("command_left", max(1, len(self.bound.commands))),
-            "event_left": self.array("event_left", max(1, len(events))),
+            **timers,
             **{f"obs_{group}": array for group, array in self.obs.items()},
         }
         if self.metrics:
@@ -300,11 +313,22 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         return struct_of(values)
 
     def _run(self, stage: str) -> None:
-        """Launch the kernel of a stage, if it has one."""
-        if stage in self._kernels:
-            generated = self._kernels[stage]
-            dim = (self.num_envs, generated.columns) if generated.columns else None
+        """Launch the kernel of a stage, if it has one.
+
+        Raises:
+            ShoalError: Warp does not compile its functions.
+        """
+        if stage not in self._kernels:
+            return
+        generated = self._kernels[stage]
+        dim = (self.num_envs, generated.columns) if generated.columns else None
+        try:
             self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
+        except Exception as error:
+            if _UNCOMPILED not in str(error):
+                raise
+            said = " ".join(str(error).split()).rstrip(".")
+            raise ShoalError(f"Warp does not compile the terms of {type(self).__name__}: {said}.") from error
 
     def apply_actions(self) -> None:
         """Turn actions into controls."""

@@ -8,6 +8,7 @@ from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import surface_at
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
+from shoal.mdp.needs import needs
 
 
 @wp.func
@@ -16,6 +17,7 @@ def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bo
     return projected_gravity(state, env)[2] > -wp.cos(limit_angle)
 
 
+@needs(free_joint=1)
 @wp.func
 def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.float32) -> wp.bool:
     """Whether the base is lower than `minimum_height` above the ground [m]."""

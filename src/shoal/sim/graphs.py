@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, groupby, zip_longest
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 import warp as wp
@@ -92,7 +93,7 @@ class CapturedGraph:
         """The captured kernel launches, in order."""
         if not captures:
             return
-        log = _LaunchLog()
+        log = LaunchLog()
         try:
             with _no_garbage_collection(), wp.ScopedCapture(device=device) as capture, log:
                 function()
@@ -137,12 +138,14 @@ class Launch:
     """Kind and value of each argument. Of an array: address, shape, strides and type."""
 
 
-class _LaunchLog(wp.Tape):
-    """Describes each launch in its body, without a reference to its arrays, which are freed as usual."""
+class LaunchLog(wp.Tape):
+    """Describes each launch in its body, with weak references alone to its arrays, which are freed as usual."""
 
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[Launch] = []
+        self.arrays: list[tuple[wp.Kernel, str, ref[wp.array]]] = []
+        """The arrays that kernels take, and those in structs, with the name of the argument."""
 
     def record_launch(
         self,
@@ -160,9 +163,20 @@ class _LaunchLog(wp.Tape):
         size = (dim,) if isinstance(dim, int) else tuple(dim)
         arguments = tuple(_described(argument) for argument in (*inputs, *outputs))
         self.entries.append(Launch(kernel, size, block_dim, arguments))
+        for spec, argument in zip(kernel.adj.args, (*inputs, *outputs), strict=False):
+            self.arrays += [(kernel, spec.label, ref(array)) for array in arrays_in(argument)]
 
     def record_func(self, backward: object, arrays: object) -> None:
         """Leave out what a tape keeps for gradients."""
+
+
+def arrays_in(argument: Any) -> Iterator[wp.array]:  # noqa: ANN401  Whatever a kernel takes.
+    """Yield the arrays of an argument: itself, or those in a struct."""
+    if isinstance(argument, wp.array):
+        yield argument
+    elif hasattr(argument, "__ctype__"):  # An instance of a `wp.struct`.
+        for name in argument._cls.vars:  # noqa: SLF001  It knows its type by no other name.
+            yield from arrays_in(getattr(argument, name))
 
 
 def _described(argument: Any) -> tuple[Any, ...]:  # noqa: ANN401  Whatever a kernel takes.

@@ -91,6 +91,8 @@ class KernelTask(ABC, Generic[ConfigT]):
     """Which terminations hold after this step, if there are any. Shape (num_envs, number of terminations)."""
     checked_state: tuple[wp.array | None, wp.array | None] = (None, None)
     """Positions and velocities whose numbers show whether an environment has diverged. Shapes (num_envs, n)."""
+    timers: Sequence[wp.array] = ()
+    """Times that are left until something happens, which the checks shorten. Shapes (num_envs, n)."""
     log: Mapping[str, float] = MappingProxyType({})
     """Further numbers that are logged with each step, by name."""
     reward_per_step: ClassVar[bool] = False
@@ -99,8 +101,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     def __init__(self, config: ConfigT, *, num_envs: int, device: str, seed: int) -> None:
         """Allocate, validate and capture the task, and begin the first episodes.
 
-        All arrays live, and all kernels run, on `device`, such as ``"cpu"`` or ``"cuda:0"``. `seed` is that of the
-        kernels' random numbers.
+        Arrays live and kernels run on `device`, such as ``"cpu"`` or ``"cuda:0"``; `seed` is that of random numbers.
 
         Raises:
             UsageError: If `num_envs` is not positive.
@@ -115,8 +116,7 @@ class KernelTask(ABC, Generic[ConfigT]):
             self._allocate_shared()
             self.allocate()
             self.after_allocate()
-            validation.check_stages(self)
-            validation.check_declared(self)
+            validation.check_step(self)
             self.graph = self.capture()
             validation.check_capture(self)
         self.restart(seed)

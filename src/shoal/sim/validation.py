@@ -6,8 +6,10 @@ checked, and nothing is read back to the host, on the step path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from itertools import combinations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,8 +19,8 @@ import warp as wp
 
 from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
-from shoal.sim.bounds import Arguments, checked_launches
-from shoal.sim.graphs import capture_error, difference, run_all
+from shoal.sim.bounds import TRUSTED, find_bad_index
+from shoal.sim.graphs import LaunchLog, capture_error, difference, run_all
 from shoal.sim.isolation import isolated
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ _ATTEMPTS = 3
 _STEPS = 6
 """Uncaptured steps in a check for changes. Seven with that of a capture: a task that alternates between two to six sets
 of arrays is at another one then."""
+_FEW = 4
+"""Environments of a task whose indices are checked."""
 _SHALLOW = 2
 """Depth to which lists and tuples of a task are searched for arrays that its kernels write to."""
 _DEPTH = 4
@@ -52,15 +56,60 @@ _ONLY_LAUNCHES = (
 
 
 def build_once(task: type[Task], config: Any) -> None:  # noqa: ANN401  The task's own class of settings.
-    """Build the model of a task and bind its terms for one environment on the CPU, as far as that needs no kernel.
+    """Build the model of a task, bind its terms, and check the indices of its kernels, in a few steps on the CPU.
 
     Raises:
-        ShoalError: The task's declarations, its model or its terms are at fault.
+        ShoalError: The task's declarations, its model, its terms or its kernels are at fault.
     """
     with isolated("cpu"):
         probe = task.__new__(task)
         probe.configure(config, 1, "cpu", 0)
         probe.build()
+        plain = {"step_graph": False} | ({"engine": "native"} if hasattr(config, "engine") else {})
+        fault = find_bad_index(partial(_run, task, replace(config, **plain)))
+    if fault is not None:
+        what, where = fault
+        raise ShoalError(
+            f"The {what} of {task.__name__} reads or writes outside of an array, {where}: keep its indices inside the "
+            "array's shape, or make the array larger."
+        )
+
+
+def _run(task: type[Task], config: Any) -> None:  # noqa: ANN401
+    """Build a task on the CPU, and make some steps in which all that waits for its time happens."""
+    made, rng = task(config, num_envs=_FEW, device="cpu", seed=0), np.random.default_rng(3)
+    for _ in range(_STEPS):
+        _draw_actions(made, rng)
+        for left in made.timers:
+            left.zero_()
+        made.step()
+
+
+def check_step(task: Task) -> None:
+    """Run each stage of a step, and make some steps, where Warp refuses a kernel that takes an array of another device.
+
+    Raises:
+        ShoalError: There is one, or the task is at fault as `check_stages` and `check_declared` find.
+    """
+    usual = wp.config.launch_array_access_mode
+    wp.config.launch_array_access_mode = wp.config.LaunchArrayAccessMode.STRICT
+    try:
+        check_stages(task)
+        check_declared(task)
+    except RuntimeError as error:
+        found = re.search(r"kernel '(.+?)'.*STRICT.*argument '(.+?)' is on device=(\S+)", str(error))
+        if found is None:
+            raise
+        raise _elsewhere(task, *found.groups()) from error
+    finally:
+        wp.config.launch_array_access_mode = usual
+
+
+def _elsewhere(task: Task, kernel: str, argument: str, device: object) -> ShoalError:
+    return ShoalError(
+        f"The kernel '{kernel}' of {type(task).__name__} runs on {task.device}, but its argument '{argument}' has an "
+        f"array on {device}: make it with self.array(...), or with device=self.device."
+    )
 
 
 def check_declarations(task: Any, config: EnvConfig) -> None:  # noqa: ANN401  The class of a task.
@@ -112,10 +161,9 @@ def check_stages(task: Task) -> None:
     """
     before = snapshot(task)
     _draw_actions(task, np.random.default_rng(0))
-    with checked_launches(type(task).__name__):
-        _check_observations(task)
-        _check_terms(task)
-        _check_mask(task)
+    _check_observations(task)
+    _check_terms(task)
+    _check_mask(task)
     restore(task, before)
 
 
@@ -256,14 +304,14 @@ def check_declared(task: Task) -> None:
     All arrays are restored afterwards.
 
     Raises:
-        ShoalError: An array that was not made with `self.array` changes, or a kernel writes outside an array.
+        ShoalError: An array that was not made with `self.array` changes, or one of a kernel is on another device.
     """
     before, rng = snapshot(task), np.random.default_rng(2)
     task.restart(task.seed)
     _draw_actions(task, rng)
-    with checked_launches(type(task).__name__) as arguments:
+    with LaunchLog() as log:
         run_all(task.stages())
-    undeclared = _undeclared(task, arguments)
+    undeclared = _undeclared(task, log)
     values = [array.numpy().copy() for _, array in undeclared]
     for _ in range(_STEPS):
         _draw_actions(task, rng)
@@ -279,12 +327,21 @@ def check_declared(task: Task) -> None:
         )
 
 
-def _undeclared(task: Task, arguments: Arguments) -> list[tuple[str, wp.array]]:
-    """Return the arrays that are no part of declared ones: a task's attributes first, then its kernels' arguments."""
+def _undeclared(task: Task, log: LaunchLog) -> list[tuple[str, wp.array]]:
+    """Return the arrays that are no part of declared ones: a task's attributes first, then its kernels' arguments.
+
+    Raises:
+        ShoalError: One of an argument is on another device.
+    """
     known = [array for array in task.arrays.values() if array.ptr is not None]
     held = [(name, value) for name, value in vars(task).items() if isinstance(value, wp.array | dict | list | tuple)]
     named = [(f"self.{name}", array) for name, value in held for array in _arrays_below(value, _SHALLOW)]
-    named += [(name, array) for name, reference in arguments.items() if (array := reference()) is not None]
+    for kernel, label, reference in log.arrays:
+        if kernel.func.__module__.startswith(TRUSTED) or (array := reference()) is None:
+            continue
+        if array.device not in (task.device, None):
+            raise _elsewhere(task, kernel.key, label, array.device)
+        named.append((f"'{label}' of the kernel '{kernel.key}'", array))
     return [
         (name, array)
         for name, array in named

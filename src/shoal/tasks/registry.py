@@ -137,12 +137,12 @@ class TaskSpec:
         return self._calling(builder, partial(builder, *settings, num_envs=num_envs, device=device, seed=seed))
 
     def check_build(self, config: BaseEnvConfig) -> None:
-        """Build a task of kernels of the user's own once, as far as that takes about a second.
+        """Build a task of kernels of the user's own once, and check the indices of its kernels.
 
         Raises:
             UsageError: The task's own code, or its model, is wrong.
         """
-        builder: Any = self.load_builder() if ".py:" in self.builder else None
+        builder: Any = None if self.builder.startswith("shoal.") else self.load_builder()
         if hasattr(builder, "build_once"):
             self._calling(builder, partial(builder.build_once, config))
 

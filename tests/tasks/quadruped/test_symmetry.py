@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
-from shoal.mdp.binding import grid_points
+from shoal.mdp.values import grid_points
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
 from shoal.mdp.symmetry import mirror, mirrored_joints
 from shoal.tasks.quadruped.config import FLAT, ROUGH
