@@ -125,7 +125,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "gravity": (lambda: rewarded(Reward("flat_orientation_l2", 1.0)), FREE),
     "height": (lambda: {"terminations": {"low": Done("root_height_below_minimum", minimum_height=0.1)}}, FREE),
     "push": (
-        lambda: {"events": {"x": Event("push_by_setting_velocity", "interval", x=(0.0, 1.0), y=(0.0, 1.0))}},
+        lambda: {
+            "events": {
+                "x": Event("push_by_setting_velocity", "interval", interval=(1.0, 1.0), x=(0.0, 1.0), y=(0.0, 1.0))
+            }
+        },
         f"events.x calls push_by_setting_velocity(), {FREE}",
     ),
     "momentum": (
@@ -215,7 +219,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "number_for_names": (
         lambda: rewarded(Reward("joint_vel_l2", 1.0, joints=3)),
-        "rewards.x0.joints is 3, but must be a pattern of names, or several.",
+        "rewards.x0.joints is 3.0, but must be a pattern of names, or several.",
     ),
     "column": (
         lambda: {"commands": {"x": Command(one_column, **ONE, speed=1.0)}},
@@ -223,7 +227,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "mode": (
         lambda: {"events": {"x": Event("hold_default_pose", "resets", actuators=ALL)}},
-        "The event hold_default_pose has the mode 'resets', but must have one of startup, reset, interval, step.",
+        "The event 'hold_default_pose' has the mode 'resets', but must be one of startup, reset, interval, step.",
     ),
 }
 

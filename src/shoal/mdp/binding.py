@@ -167,7 +167,7 @@ class Binder:
         parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
-        called, env = self._name(function), self._env(path)
+        called, env = self.name_function(function), self._env(path)
         return Bound(path.replace(".", "_"), function, called, tuple(arguments), columns, by_column, len(parts), env)
 
     def _env(self, path: str) -> str:
@@ -176,9 +176,9 @@ class Binder:
         if announced is None:
             return "env"
         self.arrays["running"], number = announced
-        return f"{self._name(bounds.note)}(running, env, {number})"
+        return f"{self.name_function(bounds.note)}(running, env, {number})"
 
-    def _name(self, function: Any) -> str:
+    def name_function(self, function: Any) -> str:
         """Return a function's name in the text, which no other has: not another closure of the same definition."""
         python = python_of(function)
         name = re.sub(r"\W", "_", f"{python.__module__}_{python.__qualname__}")

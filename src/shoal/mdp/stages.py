@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.mdp.binding import Binder, Bound, identifier, uses
+from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import clear_contact, track_contact
 from shoal.mdp.kernels import Source
+from shoal.mdp.needs import uses
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.rings import recall, remember
 from shoal.mdp.terms import ObsTerm
@@ -128,8 +129,7 @@ def _reward(terms: BoundTerms, binder: Binder) -> Source:
     source = Source("reward")
     source.add(*(f"terms[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.rewards.values())))
     read = frozenset[str]().union(*map(uses, binder.all_functions()))
-    followed = {identifier(each): each for name, each in terms.followed.items() if name in read}
-    binder.functions |= followed
+    followed = [binder.name_function(each) for name, each in terms.followed.items() if name in read]
     source.add(*(f"{name}(state, env)" for name in followed))
     source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
     return source

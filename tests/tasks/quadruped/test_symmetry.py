@@ -14,9 +14,9 @@ from tensordict import TensorDict
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
-from shoal.mdp.values import grid_points
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
 from shoal.mdp.symmetry import mirror, mirrored_joints
+from shoal.mdp.values import grid_points
 from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
