@@ -35,14 +35,15 @@ class Controller:
             if acted["function"] not in ACTIONS:
                 sys.exit(f"The action {name} is '{acted['function']}', but this controller knows {', '.join(ACTIONS)}.")
             for column, scale in zip(acted["columns"], acted["scale"], strict=True):
-                actuator, (joint, kp, kd, limit, limits) = spec.actuator(column), actuators[column]
+                actuator, (joint, kp, kd, forces, limits) = spec.actuator(column), actuators[column]
                 if acted["function"] == "joint_position":
                     actuator.set_to_position(kp=kp, kv=kd)
                 elif acted["function"] == "joint_velocity":
                     actuator.set_to_velocity(kv=kd)
                 else:
                     actuator.set_to_motor()
-                actuator.gear, actuator.forcerange = [1, 0, 0, 0, 0, 0], (-limit, limit)
+                # All numbers are the joint's.
+                actuator.gear, actuator.ctrllimited, actuator.forcerange = [1, 0, 0, 0, 0, 0], False, forces
                 self.acted[column] = self.home[joint] * (acted["function"] == "joint_position"), scale, limits
         self.data = mujoco.MjData(spec.compile())
         self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]

@@ -157,7 +157,8 @@ def refuse_other_models(plan: TrainPlan) -> None:
     run, start, env = plan.continued, plan.start, plan.config.env
     if run is None or start is None or start.mode != "continue":
         return
-    from shoal.sim.engines.model_files import differing_file, find_robot
+    from shoal.sim.engines.model_copies import differing_file
+    from shoal.sim.engines.model_files import find_robot
 
     then = Checkpoint(Path(start.model).parent).manifest().get("models")
     now = model_sums(run) if then else {}

@@ -58,6 +58,7 @@ EXCEPTIONS = {
     "procfs.py Path(f'/proc/{pid}/stat').read_text": KERNEL,
     "sim/nan/replay.py json.loads": MESSAGE,
     "sim/render/trajectory.py np.load": SCRATCH,
+    "sim/engines/model_copies.py mujoco.MjSpec.from_file": "MJCF or URDF: the same",
     "sim/render/marks.py json.loads": SCRATCH,
     "sweep/study.py json.loads": "a choice of the sweep's file, which Optuna takes as text",
     "tasks/cartpole/model.py mujoco.MjSpec.from_file": PACKAGED,

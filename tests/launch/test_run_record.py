@@ -86,7 +86,7 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
     # A training that goes on with it keeps it, and a flag wins over it.
     plan = plan_of(log_root, "--config", str(moved.env_yaml))
     record_launch(moved, replace(plan, continued=moved))
-    assert moved.saved_model("robot") == moved.path / "models" / "robot" / "dog" / "model.xml"
+    assert moved.saved_model("robot") == moved.path / "models" / "robot" / "model.xml"
     asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
     assert isinstance(asked, RobotConfig)
     assert asked.robot == "cat.xml"

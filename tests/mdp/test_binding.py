@@ -18,9 +18,10 @@ import pytest
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
+from shoal.mdp.accesses import python_of
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.names import Geom, Joint
-from shoal.mdp.needs import needs_of, python_of
+from shoal.mdp.needs import needs_of
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
@@ -390,7 +391,7 @@ def reads_the_next_environment(state: Any, env: wp.int32) -> wp.float32:
 @wp.func
 def reads_a_geom_too_many(state: Any, env: wp.int32, geoms: wp.array[Geom], joints: wp.array[Joint]) -> wp.float32:
     """Read one struct too many."""
-    return geoms[geoms.shape[0]].radius + joints[0].upper
+    return wp.float32(geoms[geoms.shape[0]].body) + joints[0].upper
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Done, Event, Obs, Reward, Value
@@ -270,3 +270,33 @@ def test_impulses_come_after_an_interval_and_end_after_their_duration() -> None:
     for _ in range(10):
         task.step()
     assert (task.data("xfrc_applied").numpy() == 0.0).all()
+
+
+def test_frames_without_mass_stay_without_and_others_are_drawn() -> None:
+    drawn = dict.fromkeys(("alpha", "d1", "s12", "t1"), (-0.2, 0.3))
+    framed = MODEL.replace('<body name="leg"', '<body name="frame" pos="0 0 0.1"/><body name="leg"')
+
+    class Framed(Hopper):
+        @classmethod
+        def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+            del config
+            return mujoco.MjModel.from_xml_string(framed)
+
+    event = Event("pseudo_inertia", "startup", bodies=".*", **drawn)
+    task = Framed(CONFIG.change(events={"x": event}), num_envs=4, device="cpu", seed=1)
+    frame = task.model.body("frame").id
+    inertia = task.parameter("body_inertia").numpy()
+    assert np.isfinite(inertia).all()
+    assert (inertia[:, frame] == 0.0).all()
+    assert (np.ptp(inertia[:, task.model.body("leg").id], axis=0) > 0.0).all()
+    task.step()
+    assert np.isfinite(task.qvel.numpy()).all()
+
+
+def test_a_task_all_of_whose_environments_diverge_is_refused() -> None:
+    heavy = Event("body_mass", "startup", bodies="trunk", ranges=(1e30, 1e30), operation="abs")
+    light = Event("joint_damping", "startup", joints=".*", ranges=(-1e6, -1e6))
+    with pytest.raises(
+        ShoalError, match=r"^All environments of Hopper have diverged after the first step: look at the"
+    ):
+        build(num_envs=2, events={"x": light, "y": heavy})

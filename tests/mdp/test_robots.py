@@ -14,7 +14,8 @@ import warp as wp
 from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.robot_task import RobotTask
-from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, joint_gains, read_robot
+from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, read_robot
+from shoal.mdp.servos import joint_gains
 from shoal.mdp.terms import Action, Contact, Event, Obs, Reward
 
 TWO_LEGS = """
@@ -61,12 +62,13 @@ def test_motors_and_bare_joints_become_servos_within_the_limits_of_the_model(rob
     config = RobotConfig(robot=robot, pose={".*": 0.0}, kd={"left_hip": 2.0}, torque={"right_ankle": 5.0})
     model = build_on_a_plane(config)
     names = read_robot(model, config).joint_names
-    numbers = dict(zip(names, zip(*joint_gains(model), strict=True), strict=True))
+    kp, kd, limits = joint_gains(model, range(model.nu))
+    numbers = dict(zip(names, zip(kp, kd, limits.tolist(), strict=True), strict=True))
     assert numbers == {
-        "left_hip": (60.0, 2.0, 40.0),
-        "right_hip": (30.0, 1.0, 9.0),
-        "left_ankle": (10.5, pytest.approx(0.2625), 7.0),
-        "right_ankle": (7.5, pytest.approx(0.1875), 5.0),
+        "left_hip": (60.0, 2.0, [-40.0, 40.0]),
+        "right_hip": (30.0, 1.0, [-9.0, 9.0]),
+        "left_ankle": (10.5, pytest.approx(0.2625), [-7.0, 7.0]),
+        "right_ankle": (7.5, pytest.approx(0.1875), [-5.0, 5.0]),
     }
 
 
@@ -86,6 +88,141 @@ def test_a_servo_goes_to_its_angle_and_pushes_no_harder_than_the_motor(robot: st
 def test_gains_of_a_servo_of_the_model_can_be_set(robot: str) -> None:
     servo = build_spec(RobotConfig(robot=robot, kp={".*_hip": 80.0})).actuator("p_right")
     assert (servo.gainprm[0], servo.biasprm[1], servo.biasprm[2]) == (80.0, -80.0, -1.0)
+
+
+def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
+    """Write the robot with some words changed; return the file."""
+    text = TWO_LEGS
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "changed.xml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+SERVO = 'kp="30" kv="1" forcerange="-9 9"'
+MOTOR = '<motor name="m_left" joint="left_hip" gear="20" ctrlrange="-2 2" ctrllimited="true"/>'
+
+
+def test_a_servo_with_a_gear_pushes_as_it_did_and_its_gains_are_those_of_the_joint(tmp_path: Path) -> None:
+    geared = changed(tmp_path, (SERVO, 'kp="3" kv="0.2" gear="-2" forcerange="-4 3" ctrlrange="-2 1"'))
+    own = mujoco.MjModel.from_xml_path(geared)
+    ours = build_on_a_plane(RobotConfig(robot=geared))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        angle, speed, target = rng.uniform(-1.0, 1.0, 3)
+        torques = []
+        for model, control in ((own, -2.0 * target), (ours, target)):
+            data = mujoco.MjData(model)
+            data.joint("right_hip").qpos, data.joint("right_hip").qvel = angle, speed
+            data.actuator("p_right").ctrl = control
+            mujoco.mj_forward(model, data)
+            torques.append(float(data.joint("right_hip").qfrc_actuator[0]))
+        assert torques[0] == pytest.approx(torques[1], abs=1e-12)
+    stiff = build_on_a_plane(RobotConfig(robot=geared, kp={"right_hip": 50.0}, torque={"right_hip": 20.0}))
+    data = mujoco.MjData(stiff)
+    data.joint("right_hip").qpos = -0.1
+    mujoco.mj_forward(stiff, data)
+    assert data.joint("right_hip").qfrc_actuator[0] == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(
+    ("motor", "joint", "wanted"),
+    [
+        ('gear="20" ctrlrange="-2 2"', "", [-40.0, 40.0]),
+        ('gear="-20" ctrlrange="-2 1"', "", [-20.0, 40.0]),
+        ('gear="20" ctrlrange="-2 2" forcerange="-1 0.5"', "", [-20.0, 10.0]),
+        ('gear="20" ctrlrange="-2 2"', 'actuatorfrcrange="-5 6"', [-5.0, 6.0]),
+        ('gear="20" ctrlrange="-2 2" ctrllimited="false"', "", [-1e6, 1e6]),
+    ],
+)
+def test_a_servo_has_the_limits_of_the_motor_that_it_replaces(
+    motor: str, joint: str, wanted: list[float], tmp_path: Path
+) -> None:
+    file = changed(
+        tmp_path,
+        (MOTOR, f'<motor name="m_left" joint="left_hip" {motor}/>'),
+        ('range="-60 60"', f'range="-60 60" {joint}'),
+    )
+    model = build_on_a_plane(RobotConfig(robot=file))
+    index = model.actuator("m_left").id
+    assert joint_gains(model, [index])[2][0].tolist() == wanted
+    reached = []
+    for target in (-1e3, 1e3):
+        data = mujoco.MjData(model)
+        data.ctrl[index] = target if wanted[1] < 1e6 else 0.0
+        mujoco.mj_forward(model, data)
+        reached.append(float(data.joint("left_hip").qfrc_actuator[0]))
+    assert reached == (wanted if wanted[1] < 1e6 else [0.0, 0.0])
+
+
+def test_a_torque_that_is_asked_for_is_not_limited_by_the_joint(tmp_path: Path) -> None:
+    model = build_on_a_plane(RobotConfig(robot=changed(tmp_path), torque={"left_ankle": 12.0}))
+    data = mujoco.MjData(model)
+    data.ctrl[:] = 100.0
+    mujoco.mj_forward(model, data)
+    assert data.joint("left_ankle").qfrc_actuator[0] == 12.0
+
+
+def test_a_damping_ratio_becomes_the_damping_of_a_dc_motor(tmp_path: Path) -> None:
+    ratio = changed(tmp_path, (SERVO, 'kp="30" dampratio="0.5" gear="2" forcerange="-9 9"'))
+    curve: dict[str, Any] = {"saturation_effort": {"right_hip": 40.0}, "velocity_limit": {"right_hip": 10.0}}
+    for kp, flags in ((120.0, {}), (60.0, {"kp": {"right_hip": 60.0}})):
+        plain, motor = (build_on_a_plane(RobotConfig(robot=ratio, **flags, **more)) for more in ({}, curve))
+        index = plain.actuator("p_right").id
+        numbers = [[float(each[0]) for each in joint_gains(model, [index])[:2]] for model in (plain, motor)]
+        assert numbers[0] == pytest.approx(numbers[1])
+        assert numbers[0][0] == pytest.approx(kp)
+        # Half of critical: 2 * 0.5 * sqrt(kp m), with the inertia at the joint.
+        data = mujoco.MjData(plain)
+        mujoco.mj_forward(plain, data)
+        inertia = 1.0 / plain.dof_invweight0[plain.joint("right_hip").dofadr[0]]
+        assert numbers[0][1] == pytest.approx(np.sqrt(kp * inertia), rel=0.3)
+
+
+def test_an_actuator_of_a_tendon_is_not_that_of_the_joint_of_its_name(tmp_path: Path) -> None:
+    tendon = '<tendon><fixed name="left_hip"><joint joint="left_hip" coef="1"/></fixed></tendon>'
+    file = changed(tmp_path, (MOTOR, '<motor name="t" tendon="left_hip"/>'), ("</worldbody>", f"</worldbody>{tendon}"))
+    config = RobotConfig(robot=file, pose={".*": 0.0})
+    with pytest.raises(UsageError, match="has 5 actuators, and not one for each of its joints"):
+        read_robot(build_on_a_plane(config), config)
+
+
+@pytest.mark.parametrize(
+    ("servo", "flags", "said"),
+    [
+        (
+            '<position name="p" joint="left_hip" kp="9" timeconst="0.1"/>',
+            {},
+            r"neither position servos without a time c",
+        ),
+        ('<intvelocity name="p" joint="left_hip" kp="9" actrange="-1 1"/>', {}, "neither position servos"),
+        (
+            '<general name="p" joint="left_hip" gainprm="9" biasprm="1 -9" biastype="affine"/>',
+            {},
+            "neither position servos",
+        ),
+        (
+            '<intvelocity name="p" joint="left_hip" kp="9" actrange="-1 1"/>',
+            {"kp": {"left_hip": 3.0}},
+            "names the joint left",
+        ),
+    ],
+)
+def test_a_robot_whose_actuators_no_target_drives_is_refused(
+    servo: str, flags: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = RobotConfig(robot=changed(tmp_path, (MOTOR, servo)), pose={".*": 0.0}, **flags)
+    with pytest.raises(UsageError, match=said):
+        read_robot(build_on_a_plane(config), config)
+
+
+def test_a_robot_without_a_geom_that_collides_stands_on_nothing(tmp_path: Path) -> None:
+    file = changed(tmp_path, ("<geom ", '<geom contype="0" conaffinity="0" '))
+    config = RobotConfig(robot=file, pose={".*": 0.0})
+    with pytest.raises(UsageError, match=r"^--env.pose needs a robot with a geom that collides"):
+        read_robot(build_on_a_plane(config), config)
 
 
 def test_a_launch_tells_what_became_of_the_actuators(robot: str) -> None:
@@ -113,8 +250,8 @@ def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:
     ("flags", "said"),
     [
         ({"pose": {"knee": 1.0}}, r"^--env.pose knee matches none of the robot's joints, which are left_hip, "),
-        ({"pose": {"(": 1.0}}, r"^--env.pose has a key that is no pattern that Python understands"),
-        ({"kp": {"(": 1.0}}, r"^--env.kp has a key that is no pattern that Python understands"),
+        ({"pose": {"(": 1.0}}, r"^A key of --env.pose is '\(', which is no pattern that Python understands"),
+        ({"kp": {"(": 1.0}}, r"^A key of --env.kp is '\(', which is no pattern that Python understands"),
         (
             {},
             r"but the robot has no keyframe: pass one, add one to the model, or pass joint positions as --env.pose\.$",

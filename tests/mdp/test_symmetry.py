@@ -36,7 +36,8 @@ MODEL = f"""
 <mujoco><worldbody><body name="trunk" pos="0 0 1"><freejoint/><geom size="0.1"/>
   {_LEG.format(side="left", y=0.1)}{_LEG.format(side="right", y=-0.1)}
 </body></worldbody>
-<actuator>{"".join(f'<position name="{name}_motor" joint="{name}" kp="9"/>' for name in _ACTUATED)}</actuator>
+<default><position kp="9" ctrlrange="-9 9"/></default>
+<actuator>{"".join(f'<position name="{name}_motor" joint="{name}"/>' for name in _ACTUATED)}</actuator>
 </mujoco>"""
 
 _KNEES = ".*_knee_motor"

@@ -8,7 +8,9 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import warp as wp
 
+from shoal.mdp.base import body_lin_vel_w
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.sensors import add_contact_sensors
 from shoal.mdp.task import TermsTask
@@ -79,16 +81,7 @@ class State:
         self.lin_vel, self.ang_vel = self.rotation.T @ self.data.qvel[:3], self.data.qvel[3:6]
         self.gravity = -self.rotation[2]
         self.terminated = self.data.qpos[2] < LOWEST
-        forces = np.zeros(self.model.nu)
-        for index, joint in enumerate(self.model.actuator_trnid[:, 0]):  # By hand: MuJoCo's are by gear and range too.
-            adr = int(self.model.jnt_dofadr[joint])
-            gain, bias = self.model.actuator_gainprm[index], self.model.actuator_biasprm[index]
-            forces[index] = gain[0] * self.data.ctrl[index]
-            forces[index] += bias[1] * self.data.qpos[adr + 1] + bias[2] * self.data.qvel[adr]
-        limits = self.model.actuator_forcerange
-        limited = self.model.actuator_forcelimited.astype(bool)
-        self.torques = np.where(limited, np.clip(forces, limits[:, 0], limits[:, 1]), forces)
-        np.testing.assert_allclose(self.torques, self.data.actuator_force, atol=1e-6)
+        self.torques = self.data.qfrc_actuator[6:]
 
     def speed(self) -> float:
         return float(np.linalg.norm(self.command[:2]) + abs(self.command[2]))
@@ -203,7 +196,10 @@ TERMINATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
 }
 CONFIG = task_config(
     TermsConfig,
-    actions={"targets": Action("joint_position", actuators=ALL, scale=0.5)},
+    actions={
+        "targets": Action("joint_position", actuators=("left_.*", "right_ankle"), scale=0.5),
+        "torque": Action("joint_effort", actuators="right_hip", scale=1.0),
+    },
     commands={"twist": COMMAND},
     contacts={
         "feet": Contact("touches", bodies=FEET),
@@ -339,3 +335,53 @@ def matrix(quat: np.ndarray) -> np.ndarray:
     found = np.zeros(9)
     mujoco.mju_quat2Mat(found, quat.astype(float))
     return found.reshape(3, 3)
+
+
+TWO_TREES = """
+<mujoco>
+  <worldbody>
+    <body name="table"><geom type="box" size="0.5 0.5 0.1"/></body>
+    <body name="robot" pos="0 0 1"><freejoint/><geom size="0.1"/>
+      <body name="arm" pos="0.3 0 0"><joint name="arm" axis="0 1 0"/><geom size="0.05" pos="0.2 0 0"/></body>
+    </body>
+    <body name="cube" pos="1 0 1"><freejoint/><geom type="box" size="0.1 0.1 0.1" pos="0.05 0 0"/></body>
+  </worldbody>
+  <actuator><position name="arm" joint="arm"/></actuator>
+</mujoco>
+"""
+
+
+@wp.func
+def speed_of(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32]) -> wp.vec3:
+    """Return the velocity of a body [m/s]."""
+    return body_lin_vel_w(state, env, bodies[i])  # pyright: ignore[reportArgumentType]  Warp's language.
+
+
+def test_the_velocity_of_a_body_is_mujocos_wherever_its_tree_begins() -> None:
+    class Trees(TermsTask[TermsConfig]):
+        config = task_config(
+            TermsConfig,
+            engine="native",
+            actions={"arm": Action("joint_position", actuators="arm", scale=0.5)},
+            observations={"policy": {"speeds": Obs(speed_of, bodies=".*")}},
+            rewards={"alive": Reward("is_alive", weight=1.0)},
+        )
+
+        @classmethod
+        def build_model(cls, config: TermsConfig) -> mujoco.MjModel:  # noqa: ARG003
+            return mujoco.MjModel.from_xml_string(TWO_TREES)
+
+    task = Trees(Trees.config, num_envs=4, device="cpu", seed=0)
+    task.qvel.numpy()[:] = np.random.default_rng(0).normal(size=(4, task.model.nv))
+    task.moved.fill_(value=True)
+    task.engine.forward(task.done, task.moved)
+    task.observe()
+    data, velocity = mujoco.MjData(task.model), np.zeros(6)
+    for env, observed in enumerate(task.obs["policy"].numpy()):
+        data.qpos[:], data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]
+        mujoco.mj_forward(task.model, data)
+        names = [name for name in task.binder.names.names("body") if name != "world"]
+        for name, at in zip(names, observed[-3 * len(names) :].reshape(-1, 3), strict=True):
+            body = task.model.body(name).id
+            mujoco.mj_objectVelocity(task.model, data, mujoco.mjtObj.mjOBJ_XBODY, body, velocity, 0)
+            np.testing.assert_allclose(at, velocity[3:], atol=1e-5, err_msg=name)

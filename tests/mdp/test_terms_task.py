@@ -271,6 +271,10 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
             "rewards.x.factors has no pattern for 'shoulder'",
         ),
         (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={"elbow": 1.0, "(": 1.0})}},
+            "A key of rewards.x.factors is '(', which is no pattern that Python understands",
+        ),
+        (
             {"events": {"x": Event(kick, "reset", joint=".*", speed=1.0)}},
             "which matches more than one joint (shoulder, elbow)",
         ),

@@ -124,7 +124,9 @@ def test_a_robot_is_compared_with_all_files_of_the_runs_own(file: str, log_root:
     assert plan.start is not None
     assert (plan.continued, plan.start.mode) == (None, "weights")
     assert plan_of(log_root, DOG, "--resume", str(run.path)).continued == run
-    with (run.models_dir / "robot" / file.replace("dog.xml", "model.xml")).open("a", encoding="utf-8") as changed:
+    with (run.models_dir / "robot" / file.replace("dog.xml", "model.xml").rpartition("/")[2]).open(
+        "a", encoding="utf-8"
+    ) as changed:
         changed.write("\n")
     assert plan_of(log_root, DOG, "--resume", str(run.path)).continued == run  # Its checkpoint does not tell.
 

@@ -5,8 +5,10 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.names import Actuator
+from shoal.mdp.needs import needs
 
 
+@needs("position")
 @wp.func
 def joint_position(
     state: Any,
@@ -20,15 +22,16 @@ def joint_position(
 
     The servo measures its angle with the error of its encoder.
     """
-    target = actuators[i].default_pos + scale[i] * action
-    state.ctrl[env, actuators[i].index] = target - state.encoder_bias[env, actuators[i].dof]
+    target = actuators[i].default_pos + scale[i] * action - state.encoder_bias[env, actuators[i].dof]
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * target
 
 
+@needs("position", "ctrlrange")
 @wp.func
 def ema_joint_position_to_limits(
     state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], alpha: wp.float32
 ) -> None:
-    """Set the target of a position servo between the limits of its control [rad or m], for actions from -1 to 1.
+    """Set the target of a position servo between the limits of its control, for actions from -1 to 1.
 
     The target is a moving average: `alpha` of what the action asks for, and the rest of the last target.
     """
@@ -38,6 +41,7 @@ def ema_joint_position_to_limits(
     state.ctrl[env, index] = alpha * wanted + (1.0 - alpha) * state.ctrl[env, index]
 
 
+@needs("velocity")
 @wp.func
 def joint_velocity(
     state: Any,
@@ -48,9 +52,10 @@ def joint_velocity(
     scale: wp.array[wp.float32],
 ) -> None:
     """Set the target of a velocity servo, `scale` [rad/s or m/s] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = scale[i] * action
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * scale[i] * action
 
 
+@needs("effort")
 @wp.func
 def joint_effort(
     state: Any,
@@ -60,5 +65,5 @@ def joint_effort(
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
 ) -> None:
-    """Set the torque of a motor, `scale` [N m or N] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = scale[i] * action
+    """Set the torque of a motor's joint, `scale` [N m or N] for each unit of the action."""
+    state.ctrl[env, actuators[i].index] = scale[i] * action / (actuators[i].gear * actuators[i].gain)

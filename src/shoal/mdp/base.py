@@ -86,10 +86,10 @@ def two_columns(turn: wp.quat) -> wp.spatial_vector:
 
 @wp.func
 def body_lin_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
-    """Return the velocity of a body's origin in the world [m/s]; of a body of the robot, whose base is body 1."""
-    # MuJoCo has velocities at the centre of mass of the robot.
+    """Return the velocity of a body's origin in the world [m/s]."""
+    # MuJoCo has velocities at the centre of mass of all that hangs together.
     velocity = state.cvel[env, body]
-    arm = state.xpos[env, body] - state.subtree_com[env, 1]
+    arm = state.xpos[env, body] - state.subtree_com[env, state.body_rootid[body]]
     return wp.spatial_bottom(velocity) + wp.cross(wp.spatial_top(velocity), arm)
 
 

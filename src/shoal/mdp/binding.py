@@ -17,8 +17,9 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
-from shoal.mdp.names import Names, kind_of
-from shoal.mdp.needs import needs_of, python_of
+from shoal.mdp.accesses import python_of, refuse_writes
+from shoal.mdp.names import Actuator, Geom, Joint, Names, kind_of
+from shoal.mdp.needs import needs_of
 from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
@@ -31,6 +32,8 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
 }
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
+_ENTRIES: dict[Any, Any] = {("joint", True): Joint, ("actuator", True): Actuator, ("geom", True): Geom}
+"""Entries of what torch functions select; the parameters of a `wp.func` say them."""
 _MEMORY, _ACTION_COLUMNS, _CONTACT_SENSORS = "memory", "action_columns", "contact_sensors"
 """Names of parameters that are made for a term, from what it selects; the last is the end of a name."""
 _ARRAY = type(wp.array[wp.float32])
@@ -149,6 +152,7 @@ class Binder:
         passes itself.
         """
         function = find_function(term.func, library, path)
+        refuse_writes(path, function)
         if not isinstance(function, wp.Function):
             return self._bind_torch(path, term, function)
         python = python_of(function)
@@ -164,6 +168,8 @@ class Binder:
             expression, selected = self._argument(where, name, hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
+            if name == "actuators" and (kinds := getattr(function, "kinds", ())):
+                self.names.refuse_others(self.names.select("actuator", value, where), kinds, where)
         parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
@@ -213,14 +219,15 @@ class Binder:
                     self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
                 places[name] = slice(first, first + len(numbers))
                 continue
-            kind = wp.array2d[wp.float32] if name == _MEMORY else wp.array[wp.float32]
+            kind = wp.array2d[wp.float32] if name == _MEMORY else wp.array[_ENTRIES.get(kind_of(name), wp.float32)]
             expression, selected = self._argument(where, name, kind, value, columns)
             columns = columns or selected
             places[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
         columns = (getattr(term, "columns", ()) or columns or ("",)) if is_observed else ("",)
         name = path.replace(".", "_")
-        bound = TorchBound(name, function, name, (), columns, is_observed, path=path, places=places)
+        arrays = tuple(each for each in places.values() if isinstance(each, str))
+        bound = TorchBound(name, function, name, arrays, columns, is_observed, path=path, places=places)
         self.torch.append(bound)
         return bound
 
@@ -230,7 +237,7 @@ class Binder:
         """Return the expression of an argument, and the names of what it selects."""
         what = kind_of(name)
         if what is not None and not name.endswith(_CONTACT_SENSORS):
-            return self._selection(path, *what, value)
+            return self._selection(path, *what, value, getattr(kind, "dtype", None))
         if name == "contact":
             return self.contact(value, path), self.columns[value]
         if name == "grid":
@@ -276,23 +283,23 @@ class Binder:
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return _SCALARS[kind].format(self.number(path, value))
 
-    def _selection(self, path: str, kind: str, several: bool, patterns: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
+    def _selection(self, path: str, kind: str, several: bool, patterns: Any, dtype: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
         indices = self.names.select(kind, patterns, path)
         if not several:
             if len(indices) > 1:
                 names = ", ".join(self.names.names(kind)[index] for index in indices)
                 raise UsageError(f"{path} is '{patterns}', which matches more than one {kind} ({names}): name one.")
-            _, rows = self.names.rows(kind, indices)
-            return str(int(rows[0]) if rows.dtype.names is None else indices[0]), ()
+            _, rows = self.names.rows(kind, indices, path)
+            return str(int(rows[0])), ()
 
         def make() -> wp.array:
-            dtype, rows = self.names.rows(kind, indices)
-            return wp.array(rows, dtype=dtype, device=self.device)
+            made, rows = self.names.rows(kind, indices, path, dtype)
+            return wp.array(rows, dtype=made, device=self.device)
 
         names = tuple(self.names.names(kind)[index] for index in indices)
         if kind == "sensor":
             names = self.names.numbers_of(indices)
-        return self.share(kind, tuple(indices), make), names
+        return self.share(kind, (dtype, *indices), make), names
 
     def share(self, kind: str, key: object, make: Callable[[], Any]) -> str:
         """Return the argument with this key: terms that select the same share it."""

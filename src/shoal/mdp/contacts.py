@@ -5,8 +5,8 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.ground import clearance_of
-from shoal.mdp.names import Geom
+from shoal.mdp.ground import normal_of, surface_at
+from shoal.mdp.shapes import Solid, reach
 
 
 @wp.struct
@@ -46,7 +46,10 @@ def track_contact(
     is_first_step: wp.bool,
 ) -> None:
     """Update the contact of one geom or body after a step."""
-    contact.velocity[env, i] = (position - contact.position[env, i]) * wp.where(is_first_step, 0.0, 1.0 / step_dt)
+    velocity = wp.vec3(0.0, 0.0, 0.0)
+    if not is_first_step:
+        velocity = (position - contact.position[env, i]) / step_dt
+    contact.velocity[env, i] = velocity
     contact.position[env, i] = position
     contact.found[env, i] = found
     if found:
@@ -61,8 +64,9 @@ def track_contact(
 
 @wp.func
 def clear_contact(contact: Contact, env: wp.int32, i: wp.int32) -> None:
-    """Begin an episode."""
+    """Begin an episode. Its position is written by the first step, and before if an observation asks for contacts."""
     contact.found[env, i] = False
+    contact.velocity[env, i] = wp.vec3(0.0, 0.0, 0.0)
     contact.air_time[env, i] = 0.0
     contact.contact_time[env, i] = 0.0
     contact.last_air_time[env, i] = 0.0
@@ -75,10 +79,13 @@ def has_just_landed(contact: Contact, env: wp.int32, i: wp.int32, step_dt: wp.fl
 
 
 @wp.func
-def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Geom], tolerance: wp.float32) -> wp.bool:
-    """Whether a spherical geom is at most `tolerance` [m] above the ground."""
-    geom = geoms[i]
-    return clearance_of(state.ground, state.geom_xpos[env, geom.index]) <= geom.radius + tolerance
+def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Solid], tolerance: wp.float32) -> wp.bool:
+    """Whether the lowest point of a geom is at most `tolerance` [m] above the ground below its centre."""
+    place = state.geom_xpos[env, geoms[i].index]
+    surface = surface_at(state.ground, place[0], place[1])
+    normal = normal_of(surface)
+    height = (place[2] - surface[0]) * normal[2]
+    return height - reach(geoms[i], state.geom_xmat[env, geoms[i].index], -normal, state.hulls) <= tolerance
 
 
 @wp.func

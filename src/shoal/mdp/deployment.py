@@ -8,12 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from shoal.mdp.accesses import python_of
 from shoal.mdp.config import members
-from shoal.mdp.names import NO_LIMIT
-from shoal.mdp.needs import python_of
-from shoal.mdp.robots import joint_gains
+from shoal.mdp.servos import acts_on_scalar_joint, joint_gains, joint_targets
 
 if TYPE_CHECKING:
     from shoal.mdp.binding import Bound
@@ -79,19 +76,19 @@ def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
 
 
 def _joints(task: TermsTask[Any]) -> dict[str, Any]:
-    """Return names and numbers of the joints of all actuators, in the order of the actuators; and the default pose."""
+    """Return names and numbers of the joints that actuators act on, in the order of these; and the default pose."""
     model, home = task.model, task.home()
     places = zip(task.binder.names.names("joint"), model.jnt_qposadr, strict=True)
-    joints = model.actuator_trnid[:, 0]
-    kp, kd, limits = joint_gains(model)
-    targets_limited = model.actuator_ctrllimited.astype(bool)[:, None]
+    indices = [index for index in range(model.nactuator) if acts_on_scalar_joint(model, index)]
+    joints = model.actuator_trnid[indices, 0]
+    kp, kd, limits = joint_gains(model, indices)
     return {
-        "actuator_names": [model.actuator(index).name for index in range(model.nu)],
+        "actuator_names": [model.actuator(index).name for index in indices],
         "joint_names": [model.joint(int(joint)).name for joint in joints],
         "default_joint_pos": home[model.jnt_qposadr[joints]].tolist(),
         "default_pose": {name: float(home[place]) for name, place in places if name},
         "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no servo.
         "joint_damping": (kd + 0.0).tolist(),
         "joint_torque_limits": limits.tolist(),
-        "joint_target_limits": np.where(targets_limited, model.actuator_ctrlrange, (-NO_LIMIT, NO_LIMIT)).tolist(),
+        "joint_target_limits": joint_targets(model, indices).tolist(),
     }

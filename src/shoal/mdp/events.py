@@ -10,6 +10,7 @@ import warp as wp
 from shoal.mdp.base import base_ang_vel, base_quat, put_root
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
 from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
     body_com_offset,
@@ -81,11 +82,12 @@ def reset_joints_by_offset(
         state.qvel[env, joints[i].dof] = uniform(state, env, velocity[0], velocity[1])
 
 
+@needs("position")
 @wp.func
 def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> None:
     """Set the targets of position servos to the default pose."""
     for i in range(actuators.shape[0]):
-        state.ctrl[env, actuators[i].index] = actuators[i].default_pos
+        state.ctrl[env, actuators[i].index] = actuators[i].gear * actuators[i].default_pos
 
 
 @wp.func

@@ -53,7 +53,13 @@ def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
 
 
 @wp.func
+def normal_of(surface: wp.vec3) -> wp.vec3:
+    """Return the direction that is upright on the ground, from what `surface_at` returns."""
+    return wp.normalize(wp.vec3(-surface[1], -surface[2], 1.0))
+
+
+@wp.func
 def clearance_of(ground: Ground, place: wp.vec3) -> wp.float32:
     """Return the distance of a point from the plane of the triangle below it [m]; negative below ground."""
     surface = surface_at(ground, place[0], place[1])
-    return (place[2] - surface[0]) / wp.sqrt(1.0 + surface[1] * surface[1] + surface[2] * surface[2])
+    return (place[2] - surface[0]) * normal_of(surface)[2]

@@ -4,6 +4,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import mujoco
@@ -11,9 +12,9 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
-
-NO_LIMIT = 1e6
-"""Limit of what has none."""
+from shoal.mdp.patterns import matches
+from shoal.mdp.servos import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
+from shoal.mdp.shapes import SOLID, Solid, hulls_of
 
 
 @wp.struct
@@ -34,7 +35,7 @@ class Joint:
 
 @wp.struct
 class Actuator:
-    """An actuator of a joint."""
+    """An actuator of a joint with one degree of freedom."""
 
     index: wp.int32
     """Column of its control in ``ctrl``."""
@@ -44,8 +45,12 @@ class Actuator:
     """Column of its joint's speed in ``qvel``."""
     default_pos: wp.float32
     """Its joint's position in the default pose [rad or m]."""
-    limit: wp.float32
-    """Largest force or torque [N or N m]."""
+    gear: wp.float32
+    """Its length for each unit of its joint's position, and its joint's torque for each unit of its force."""
+    gain: wp.float32
+    """Its force for each unit of its control."""
+    share: wp.float32
+    """1, divided by the number of the selected actuators that act on its joint."""
     is_dc_motor: wp.int32
     """Whether it is MuJoCo's DC motor, and so its torque falls with the speed."""
 
@@ -56,13 +61,11 @@ class Geom:
 
     index: wp.int32
     body: wp.int32
-    radius: wp.float32
-    """The first of its sizes: the radius of a sphere or capsule [m]."""
 
 
 _OBJECTS = {
     "joint": (mujoco.mjtObj.mjOBJ_JOINT, "njnt"),
-    "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "nu"),
+    "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "nactuator"),
     "geom": (mujoco.mjtObj.mjOBJ_GEOM, "ngeom"),
     "body": (mujoco.mjtObj.mjOBJ_BODY, "nbody"),
     "site": (mujoco.mjtObj.mjOBJ_SITE, "nsite"),
@@ -70,7 +73,8 @@ _OBJECTS = {
 }
 """MuJoCo's type of each kind, and the field of `MjModel` with their number."""
 _PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
-_STRUCTS = {"joint": Joint, "actuator": Actuator, "geom": Geom}
+_STRUCTS: tuple[Any, ...] = (Joint, Actuator, Geom, Solid)
+"""Types of entries about what is selected. Arrays of any other type have indices."""
 _SHOWN = 12
 
 
@@ -96,8 +100,19 @@ class Names:
         self.home = home
         self.roles = roles
 
+    @cached_property
+    def hulls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The convex hulls of all meshes, see `hulls_of`."""
+        return hulls_of(self.model)
+
     def select(self, kind: str, patterns: str | Iterable[str], path: str) -> list[int]:
-        """Return the indices of all objects whose names match, in the model's order, see `matching`."""
+        """Return the indices of all objects whose names match, in the model's order, see `matching`.
+
+        Raises:
+            UsageError: Actuators have no column of their own.
+        """
+        if kind == "actuator" and self.model.nu != self.model.nactuator:
+            raise UsageError(f"{path} cannot select actuators, since one has several controls: split it in the model.")
         return matching(kind, self.names(kind), patterns, path, self.roles)
 
     def names(self, kind: str) -> list[str]:
@@ -106,24 +121,46 @@ class Names:
         indices = range(getattr(self.model, count))
         names = [mujoco.mj_id2name(self.model, objects, index) or "" for index in indices]
         if kind == "joint":
-            names = [name if self._is_scalar(index) else "" for index, name in enumerate(names)]
+            names = [name if self.model.jnt_type[index] in SCALAR else "" for index, name in enumerate(names)]
         return names
 
-    def rows(self, kind: str, indices: list[int]) -> tuple[Any, np.ndarray]:
-        """Return the type and values of an array with one entry for each selected object."""
+    def rows(self, kind: str, indices: list[int], path: str, dtype: Any = None) -> tuple[Any, np.ndarray]:
+        """Return the type and values of an array with one entry for each selected object, for the parameter at `path`.
+
+        `dtype` is the type of the parameter's entries.
+
+        Raises:
+            UsageError: An object has no such entry, as an actuator of a tendon has no joint.
+        """
         if kind == "sensor":
             sizes = self.model.sensor_dim[indices]
             return wp.int32, np.concatenate(
                 [np.arange(size) + start for size, start in zip(sizes, self.model.sensor_adr[indices], strict=True)]
             ).astype(np.int32)
-        if kind not in _STRUCTS:
+        if dtype not in _STRUCTS:
             return wp.int32, np.array(indices, dtype=np.int32)
-        struct: Any = _STRUCTS[kind]
-        rows: Any = np.zeros(len(indices), dtype=struct.numpy_dtype())
+        entry = getattr(self, f"_{dtype.key.lower()}")
+        rows: Any = np.zeros(len(indices), dtype=dtype.numpy_dtype())
         for row, index in zip(rows, indices, strict=True):
-            for name, value in getattr(self, f"_{kind}")(index).items():
+            for name, value in entry(index, path).items():
                 row[name] = value
-        return struct, rows
+        if dtype is Actuator:
+            rows["share"] = 1.0 / (rows["dof"][:, None] == rows["dof"]).sum(axis=1)
+        return dtype, rows
+
+    def refuse_others(self, actuators: list[int], needs: Iterable[str], path: str) -> None:
+        """Refuse actuators that are not of all `shoal.mdp.servos.KINDS` that a term needs, for the parameter at `path`.
+
+        Raises:
+            UsageError: One is not.
+        """
+        for need in needs:
+            others = [self.names("actuator")[each] for each in actuators if need not in kinds_of(self.model, each)]
+            if others:
+                raise UsageError(
+                    f"{path} selects {', '.join(others[:_SHOWN])}, but the term needs {KINDS[need]}: select others, or "
+                    "change the model."
+                )
 
     @property
     def begins_with_free_joint(self) -> bool:
@@ -151,10 +188,8 @@ class Names:
             )
         return np.array([self.model.sensor(name).adr[0] for name in names], dtype=np.int32)
 
-    def _is_scalar(self, joint: int) -> bool:
-        return int(self.model.jnt_type[joint]) in (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-
-    def _joint(self, index: int) -> dict[str, float]:
+    def _joint(self, index: int, path: str) -> dict[str, float]:
+        del path
         model = self.model
         qpos = int(model.jnt_qposadr[index])
         lower, upper = model.jnt_range[index] if model.jnt_limited[index] else (-NO_LIMIT, NO_LIMIT)
@@ -166,16 +201,37 @@ class Names:
             "upper": upper,
         }
 
-    def _actuator(self, index: int) -> dict[str, float]:
+    def _actuator(self, index: int, path: str) -> dict[str, float]:
         model = self.model
-        joint = self._joint(int(model.actuator_trnid[index, 0]))
-        limit = model.actuator_forcerange[index, 1] if model.actuator_forcelimited[index] else NO_LIMIT
-        is_dc_motor = model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR
-        own = {"index": index, "limit": limit, "is_dc_motor": is_dc_motor}
+        if not acts_on_scalar_joint(model, index):
+            raise UsageError(
+                f"{path} selects {self.names('actuator')[index]}, which acts on no hinge or slide joint: select others."
+            )
+        joint = self._joint(int(model.actuator_trnid[index, 0]), path)
+        own = {
+            "index": index,
+            "gear": model.actuator_gear[index, 0],
+            "gain": model.actuator_gainprm[index, 0],
+            "is_dc_motor": model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR,
+        }
         return own | {name: joint[name] for name in ("qpos", "dof", "default_pos")}
 
-    def _geom(self, index: int) -> dict[str, float]:
-        return {"index": index, "body": int(self.model.geom_bodyid[index]), "radius": self.model.geom_size[index, 0]}
+    def _geom(self, index: int, path: str) -> dict[str, float]:
+        del path
+        return {"index": index, "body": int(self.model.geom_bodyid[index])}
+
+    def _solid(self, index: int, path: str) -> dict[str, Any]:
+        model = self.model
+        shape, mesh = int(model.geom_type[index]), int(model.geom_dataid[index])
+        if shape not in SOLID:
+            kind = mujoco.mjtGeom(shape).name.removeprefix("mjGEOM_").lower()
+            raise UsageError(
+                f"{path} selects {self.names('geom')[index]}, which is a {kind}: select spheres, capsules, "
+                "cylinders, ellipsoids, boxes or meshes."
+            )
+        _, first, points = self.hulls
+        hull = {"first": first[mesh], "points": points[mesh]} if shape == mujoco.mjtGeom.mjGEOM_MESH else {}
+        return {"index": index, "shape": shape, "size": model.geom_size[index], **hull}
 
 
 def matching(
@@ -192,10 +248,7 @@ def matching(
         raise UsageError(f"{path} is {patterns!r}, but must be a pattern of names, or several.")
     for each in listed:
         pattern = _filled(each, path, roles)
-        try:
-            those = {index for index, name in enumerate(names) if name and re.fullmatch(pattern, name)}
-        except re.error as error:
-            raise UsageError(f"{path} is '{pattern}', which is no pattern that Python understands: {error}.") from error
+        those = {index for index, name in enumerate(names) if name and matches(pattern, name, path)}
         if not those:
             named = [name for name in names if name]
             known = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")

@@ -16,7 +16,7 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
 )
 from shoal.mdp.contacts import Contact, net_force
 from shoal.mdp.ground import clearance_of, surface_at
-from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.names import Joint
 
 
 @wp.func
@@ -43,7 +43,7 @@ def last_action(
     state: Any,
     env: wp.int32,
     i: wp.int32,
-    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
     action_columns: wp.array[wp.int32],
 ) -> wp.float32:
     """Return the last action of an actuator."""

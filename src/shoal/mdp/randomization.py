@@ -17,6 +17,7 @@ import warp as wp
 
 from shoal.mdp.base import quat_of
 from shoal.mdp.names import Actuator, Geom, Joint
+from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform
 
 # The places of the words in `shoal.mdp.terms.CHOICES`.
@@ -152,12 +153,14 @@ def pseudo_inertia(
         # U J Uᵀ moves every point p to `stretch` p + `move`, and multiplies the density.
         spread = density * (stretch * spread * wp.transpose(stretch))
         size = wp.trace(spread)
+        state.body_mass[env, body] = density * mass
+        state.body_ipos[env, body] = stretch * center + move
+        if size == 0.0:  # A frame without mass has no axes.
+            continue
         vectors, moments = wp.eig3(spread / size)
         if wp.determinant(vectors) < 0.0:
             vectors = -vectors
         turn = wp.quat_from_matrix(vectors)
-        state.body_mass[env, body] = density * mass
-        state.body_ipos[env, body] = stretch * center + move
         state.body_inertia[env, body] = size * (wp.vec3(1.0, 1.0, 1.0) - moments)
         state.body_iquat[env, body] = wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
@@ -219,6 +222,7 @@ def joint_friction(
         state.dof_frictionloss[env, dof] = changed(state.default_dof_frictionloss[dof], drawn, operation)
 
 
+@needs("position")
 @wp.func
 def pd_gains(
     state: Any,
@@ -229,23 +233,26 @@ def pd_gains(
     operation: wp.int32 = SCALE,
     distribution: wp.int32 = UNIFORM,
 ) -> None:
-    """Draw stiffness and damping of position servos [N m/rad, N m s/rad]."""
+    """Draw stiffness and damping that position servos have at their joints [N m/rad, N m s/rad]."""
     for i in range(actuators.shape[0]):
-        index = actuators[i].index
+        index, gear = actuators[i].index, actuators[i].gear
+        unit = wp.where(operation == SCALE, 1.0, gear * gear)
         gain = state.actuator_gainprm[env, index]
         bias = state.actuator_biasprm[env, index]
         usual = state.default_actuator_gainprm[index]
-        if actuators[i].is_dc_motor != 0:  # MuJoCo's layout, see `servo_torque`.
-            gain[4] = changed(usual[4], draw(state, env, kp, distribution), operation)
-            gain[6] = changed(usual[6], draw(state, env, kd, distribution), operation)
+        if actuators[i].is_dc_motor != 0:  # MuJoCo's layout: resistance, ..., stiffness, ..., damping.
+            gain[4] = changed(usual[4], draw(state, env, kp, distribution) / unit, operation)
+            gain[6] = changed(usual[6], draw(state, env, kd, distribution) / unit, operation)
         else:
-            gain[0] = changed(usual[0], draw(state, env, kp, distribution), operation)
+            damping = -state.default_actuator_biasprm[index][2]
+            gain[0] = changed(usual[0], draw(state, env, kp, distribution) / unit, operation)
             bias[1] = -gain[0]
-            bias[2] = -changed(-state.default_actuator_biasprm[index][2], draw(state, env, kd, distribution), operation)
+            bias[2] = -changed(damping, draw(state, env, kd, distribution) / unit, operation)
         state.actuator_gainprm[env, index] = gain
         state.actuator_biasprm[env, index] = bias
 
 
+@needs("forcerange")
 @wp.func
 def effort_limits(
     state: Any,
@@ -255,11 +262,14 @@ def effort_limits(
     operation: wp.int32 = SCALE,
     distribution: wp.int32 = UNIFORM,
 ) -> None:
-    """Draw the largest torques of actuators that have a limit [N m]: the strength of motors."""
+    """Draw the largest torques that actuators have at their joints in both directions [N m]: the strength of motors."""
     for i in range(actuators.shape[0]):
         index = actuators[i].index
-        limit = changed(actuators[i].limit, draw(state, env, ranges, distribution), operation)
-        state.actuator_forcerange[env, index] = wp.vec2(-limit, limit)
+        drawn = draw(state, env, ranges, distribution) / wp.where(operation == SCALE, 1.0, wp.abs(actuators[i].gear))
+        usual = state.default_actuator_forcerange[index]
+        state.actuator_forcerange[env, index] = wp.vec2(
+            -changed(-usual[0], drawn, operation), changed(usual[1], drawn, operation)
+        )
 
 
 @wp.func

@@ -21,7 +21,6 @@ from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
 )
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.needs import needs
-from shoal.mdp.servos import servo_torque
 
 
 @wp.func
@@ -179,20 +178,21 @@ def variable_posture(
 
 @wp.func
 def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
-    """Penalise torques, squared."""
+    """Penalise the torques of all actuators of joints in the last physics step, squared."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        torque = servo_torque(state, env, actuators[i])
-        total += torque * torque
+        torque = state.qfrc_actuator[env, actuators[i].dof]
+        total += actuators[i].share * torque * torque
     return total
 
 
 @wp.func
 def electrical_power_cost(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
-    """Penalise the mechanical power of actuators, where they do not brake [W]."""
+    """Penalise the mechanical power of actuators of joints, where they do not brake [W]."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
-        total += wp.max(servo_torque(state, env, actuators[i]) * state.qvel[env, actuators[i].dof], 0.0)
+        power = state.qfrc_actuator[env, actuators[i].dof] * state.qvel[env, actuators[i].dof]
+        total += actuators[i].share * wp.max(power, 0.0)
     return total
 
 
@@ -251,7 +251,7 @@ def next_action_acc(
 def action_acc_l2(
     state: Any,
     env: wp.int32,
-    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
     action_columns: wp.array[wp.int32],
     memory: wp.array2d[wp.float32],
 ) -> wp.float32:
@@ -267,7 +267,7 @@ def action_acc_l2(
 def mean_action_acc(
     state: Any,
     env: wp.int32,
-    actuators: wp.array[Actuator],  # noqa: ARG001  The columns of their actions follow.
+    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
     action_columns: wp.array[wp.int32],
     memory: wp.array2d[wp.float32],
 ) -> wp.float32:

@@ -31,6 +31,16 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
         """Return the first pose, (nq,)."""
         return self.robot.start
 
+    def keyframe(self) -> int:
+        """Return the index of the keyframe that the configuration names; -1 with a pose."""
+        return -1 if self.config.pose else self.model.key(self.config.keyframe).id
+
+    def first_state(self) -> dict[str, np.ndarray]:
+        """Return the same, with servos that hold the first pose: a keyframe's controls may be those of motors."""
+        joints = self.model.actuator_trnid[:, 0]
+        targets = self.model.actuator_gear[:, 0] * self.home()[self.model.jnt_qposadr[joints]]
+        return super().first_state() | {"ctrl": targets}
+
     def roles(self) -> Mapping[str, str]:
         """Return the patterns that the configuration names, and that of the base."""
         config = self.config

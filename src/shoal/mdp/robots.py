@@ -1,7 +1,6 @@
 """Robots of tasks: from MJCF files, with position servos, a first pose, and ground."""
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +11,8 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig, TermsConfig
+from shoal.mdp.patterns import matches
+from shoal.mdp.servos import JOINT, KINDS, SCALAR, is_motor, is_servo, kinds_of
 from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.surroundings import add_surroundings
 
@@ -23,15 +24,12 @@ KP = 1.5
 """Stiffness of a servo that replaces a motor, as a share of its largest torque [1/rad]."""
 KD = 0.025
 """Damping of such a servo, as a share of its stiffness [s]."""
+_DIRECT = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The gear of an actuator that acts on its joint directly."""
 _KP_WITHOUT_LIMIT = 50.0
 """Its stiffness where nothing limits the torque [N m/rad]."""
-_SCALAR = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 _AS_MATERIAL = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's default colour of a geom, which selects its material's; a robot may have another default."""
-_NO_LIMIT = 1e6
-"""Torque limit of an unlimited actuator [N m]."""
-KP_OF_MOTOR, KD_OF_MOTOR = 4, 6
-"""Where in ``actuator_gainprm`` MuJoCo has stiffness and damping of a DC motor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,109 +108,124 @@ def give_servos(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     was. `config.kp` and `config.kd` set the gains of the joints that their patterns match, of a servo of the model's
     too. Others get `KP` of the largest torque, and `KD` of kp.
     """
-    of_joint = {actuator.target: actuator for actuator in spec.actuators}
+    of_joint = {each.target: each for each in spec.actuators if int(each.trntype) in JOINT}
     taken = {actuator.name for actuator in spec.actuators}
+    servos: dict[str, Any] = {}
     made = 0
     for joint in spec.joints:
-        if joint.type not in _SCALAR or not joint.name:
+        if int(joint.type) not in SCALAR or not joint.name:
             continue
-        actuator = of_joint.get(joint.name)
+        servo = of_joint.get(joint.name)
         kp, kd, torque, armature = (
             _by_pattern(getattr(config, flag), joint.name, flag) for flag in ("kp", "kd", "torque", "armature")
         )
         if armature is not None:
             joint.armature = armature
-        if actuator is None:
+        if servo is None:
             name = f"{joint.name}_servo" if joint.name in taken else joint.name
-            actuator = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        if is_servo(actuator):
-            actuator.gainprm[0] = actuator.gainprm[0] if kp is None else kp
-            actuator.biasprm[1:3] = -actuator.gainprm[0], actuator.biasprm[2] if kd is None else -kd
-            _limit(actuator, torque)
-        elif actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED and actuator.biastype == mujoco.mjtBias.mjBIAS_NONE:
-            limit = min(_largest_torque(actuator), _largest(joint.actfrcrange)) if torque is None else torque
-            if kp is None:
-                kp = KP * limit if limit < np.inf else _KP_WITHOUT_LIMIT
-            actuator.set_to_position(kp=kp, kv=KD * kp if kd is None else kd)
-            actuator.gear = [1, 0, 0, 0, 0, 0]
-            actuator.ctrllimited = False
-            _limit(actuator, limit)
+            servo = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        if is_servo(servo):
+            _act_directly(servo)
+            servo.gainprm[0] = servo.gainprm[0] if kp is None else kp
+            servo.biasprm[1:3] = -servo.gainprm[0], servo.biasprm[2] if kd is None else -kd
+        elif is_motor(servo):
+            _replace(servo, joint, kp, kd, torque)
             made += 1
         else:
-            continue  # A muscle, say: `read_robot` refuses it.
-        _give_curve(actuator, joint.name, config)
+            _refuse_numbers(joint.name, kp, kd, torque)
+            continue
+        if torque is not None:
+            joint.actfrclimited, servo.forcelimited = False, torque < np.inf
+            servo.forcerange = (-torque, torque) if torque < np.inf else (0.0, 0.0)
+        servos[joint.name] = servo
+    _give_curves(spec, servos, config)
     if made:  # Euler's method diverges with the damping of a servo that moves little mass.
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     return made
 
 
-def _give_curve(servo: Any, joint: str, config: RobotConfig) -> None:
-    """Limit the torque of a servo by its speed too, if the configuration does.
+def _replace(motor: Any, joint: Any, kp: float | None, kd: float | None, torque: float | None) -> None:
+    """Turn a motor into a servo with the motor's limits, and with the gains of `give_servos`."""
+    limits = _torques(motor, joint)
+    largest = float(np.abs(limits).max()) if torque is None else torque
+    if kp is None:
+        kp = KP * largest if largest < np.inf else _KP_WITHOUT_LIMIT
+    motor.set_to_position(kp=kp, kv=KD * kp if kd is None else kd)
+    motor.gear, motor.ctrllimited = _DIRECT, False
+    motor.forcelimited = bool(np.isfinite(limits).all())
+    motor.forcerange = limits if motor.forcelimited else (0.0, 0.0)
+
+
+def _refuse_numbers(joint: str, *numbers: float | None) -> None:
+    """Refuse gains of an actuator that is a DC motor already, or that `read_robot` refuses, such as a muscle."""
+    if any(each is not None for each in numbers):
+        raise UsageError(
+            f"--env.kp, --env.kd or --env.torque names the joint {joint}, whose actuator is neither a position servo "
+            "nor a motor: leave it out."
+        )
+
+
+def _act_directly(servo: Any) -> None:
+    """Give a servo a gear of 1, with the same torques of its joint for the same angles."""
+    gear = float(servo.gear[0])
+    servo.gainprm[0] *= gear**2
+    servo.biasprm[1] *= gear**2
+    servo.biasprm[2] *= gear**2 if servo.biasprm[2] < 0.0 else 1.0  # Above 0 it is a ratio.
+    servo.forcerange = np.sort(servo.forcerange * gear)
+    servo.ctrlrange = np.sort(servo.ctrlrange / gear)
+    servo.gear = _DIRECT
+
+
+def _torques(motor: Any, joint: Any) -> np.ndarray:
+    """Return lowest and highest torque of a motor at its joint, which may be infinite [N m]. Shape (2,)."""
+    gear = float(motor.gear[0])
+    limits = (
+        _limits(motor.ctrlrange * motor.gainprm[0] * gear, motor.ctrllimited),
+        _limits(motor.forcerange * gear, motor.forcelimited),
+        _limits(joint.actfrcrange, joint.actfrclimited),
+    )
+    return np.array([max(low for low, _ in limits), min(high for _, high in limits)])
+
+
+def _limits(limits: np.ndarray, limited: Any) -> np.ndarray:
+    """Return two limits in their order, (2,); 0 and 0 are none."""
+    is_limited = limited != mujoco.mjtLimited.mjLIMITED_FALSE and np.any(limits)
+    return np.sort(limits) if is_limited else np.array([-np.inf, np.inf])
+
+
+def _give_curves(spec: mujoco.MjSpec, servos: Mapping[str, Any], config: RobotConfig) -> None:
+    """Limit the torques of servos, by the names of their joints, by the speed too, if the configuration does.
 
     The torque lies between S (-1 - v/V) and S (1 - v/V), with the stall torque S and the speed without load V, as in
     mjlab's `DcMotorActuator` and Isaac Lab's `DCMotor`. It is MuJoCo's DC motor, whose torque is K/R (voltage - K v)
     with the voltage within V K, for K = 1 and R = V/S.
     """
-    stall, speed = (_by_pattern(getattr(config, flag), joint, flag) for flag in ("saturation_effort", "velocity_limit"))
-    if stall is None and speed is None:
-        return
-    if not (stall and speed and stall > 0 and speed > 0):
-        raise UsageError(
-            f"The joint {joint} has --env.saturation-effort {stall} and --env.velocity-limit {speed}, but a "
-            "torque-speed curve needs both, above 0: pass patterns that match the same joints."
+    flags = ("saturation_effort", "velocity_limit")
+    curves = {name: [_by_pattern(getattr(config, flag), name, flag) for flag in flags] for name in servos}
+    curves = {name: each for name, each in curves.items() if each != [None, None]}
+    if any(servos[name].biasprm[2] > 0.0 for name in curves):  # A ratio, of which MuJoCo makes the damping.
+        model = spec.copy().compile()
+        for name in curves:
+            servos[name].biasprm[2] = model.actuator(servos[name].name).biasprm[2]
+    for name, (stall, speed) in curves.items():
+        if not (stall and speed and stall > 0 and speed > 0):
+            raise UsageError(
+                f"The joint {name} has --env.saturation-effort {stall} and --env.velocity-limit {speed}, but a "
+                "torque-speed curve needs both, above 0: pass patterns that match the same joints."
+            )
+        kp, kd = servos[name].gainprm[0], -servos[name].biasprm[2]
+        servos[name].set_to_dcmotor(
+            motorconst=(1.0, 1.0),
+            resistance=speed / stall,
+            controller=(kp, 0.0, kd, 0.0, 0.0, speed),
+            ctrlspec=mujoco.mjtCtrlInput.mjINPUT_POS,
         )
-    kp, kd = servo.gainprm[0], -servo.biasprm[2]
-    servo.set_to_dcmotor(
-        motorconst=(1.0, 1.0),
-        resistance=speed / stall,
-        controller=(kp, 0.0, kd, 0.0, 0.0, speed),
-        ctrlspec=mujoco.mjtCtrlInput.mjINPUT_POS,
-    )
-
-
-def _limit(actuator: Any, torque: float | None) -> None:
-    """Limit the torque of an actuator, unless it is None [N m]."""
-    if torque is not None:
-        actuator.forcelimited = torque < np.inf
-        actuator.forcerange = [-torque, torque] if torque < np.inf else [0, 0]
-
-
-def _largest_torque(motor: Any) -> float:
-    """Return the largest torque of a motor, which may be infinite [N m]. Ranges of a new actuator are 0."""
-    by_control = _largest(motor.ctrlrange) * abs(motor.gainprm[0])
-    return min(by_control, _largest(motor.forcerange)) * abs(motor.gear[0])
-
-
-def _largest(limits: np.ndarray) -> float:
-    """Return the larger of two limits, (2,), where 0 and 0 are none."""
-    return float(np.abs(limits).max()) if np.any(limits) else np.inf
-
-
-def is_servo(actuator: Any) -> bool:
-    """Whether an actuator's control is the angle to go to."""
-    affine = actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE
-    return bool(affine and actuator.gainprm[0] == -actuator.biasprm[1] != 0.0)
-
-
-def joint_gains(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return stiffness, damping, and largest torques of all actuators, each (nu,); `NO_LIMIT` where there is none."""
-    is_motor = model.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
-    gain, bias = model.actuator_gainprm, model.actuator_biasprm
-    limited = model.actuator_forcelimited.astype(bool)
-    return (
-        np.where(is_motor, gain[:, KP_OF_MOTOR], -bias[:, 1]),
-        np.where(is_motor, gain[:, KD_OF_MOTOR], -bias[:, 2]),
-        np.where(limited, model.actuator_forcerange[:, 1], np.inf).clip(max=_NO_LIMIT),
-    )
 
 
 def _by_pattern(gains: Mapping[str, float], joint: str, flag: str) -> float | None:
     """Return the number of the first pattern that matches a joint, if any."""
-    try:
-        return next((value for pattern, value in gains.items() if re.fullmatch(pattern, joint)), None)
-    except re.error as error:
-        message = f"--env.{flag} has a key that is no pattern that Python understands: {error}."
-        raise UsageError(message) from error
+    path = f"A key of --env.{flag}"
+    return next((value for pattern, value in gains.items() if matches(pattern, joint, path)), None)
 
 
 def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
@@ -286,6 +299,8 @@ def height_above_ground(model: mujoco.MjModel, qpos: np.ndarray) -> float:
     mujoco.mj_kinematics(model, data)
     plane = int(np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)[0])
     colliding = np.flatnonzero((model.geom_contype | model.geom_conaffinity) & (model.geom_bodyid != 0))
+    if not colliding.size:
+        raise UsageError("--env.pose needs a robot with a geom that collides, to stand on: give it one in the model.")
     return min(mujoco.mj_geomDistance(model, data, plane, int(geom), 10.0, None) for geom in colliding)
 
 
@@ -296,10 +311,7 @@ def find_feet(model: mujoco.MjModel, pattern: str) -> np.ndarray:
         UsageError: There is none.
     """
     geoms = [model.geom(index).name for index in range(model.ngeom)]
-    try:
-        feet = [index for index, name in enumerate(geoms) if re.fullmatch(pattern, name)]
-    except re.error as error:
-        raise UsageError(f"--env.feet {pattern} is no pattern that Python understands: {error}.") from error
+    feet = [index for index, name in enumerate(geoms) if matches(pattern, name, "--env.feet")]
     if not feet:
         raise UsageError(
             f"--env.feet {pattern} matches none of the robot's geoms, which are named "
@@ -333,13 +345,9 @@ def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:
             f"--env.robot {robot} has {model.nu} actuators, and not one for each of its joints ({joints}): give each "
             "of them a name, or one actuator, in the model."
         )
-    servo = (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE) & (
-        model.actuator_gainprm[:, 0] == -model.actuator_biasprm[:, 1]
-    )
-    servo |= model.actuator_gaintype == mujoco.mjtGain.mjGAIN_DCMOTOR
-    if not servo.all():
-        others = ", ".join(model.actuator(int(index)).name for index in np.flatnonzero(~servo))
+    others = [model.actuator(index).name for index in range(model.nu) if "position" not in kinds_of(model, index)]
+    if others:
         raise UsageError(
-            f"--env.robot {robot} has actuators that are neither servos nor motors ({others}): make them <position> or "
-            "<motor> actuators."
+            f"--env.robot {robot} has actuators that are neither {KINDS['position']} nor motors ({', '.join(others)}): "
+            "make them <position> or <motor> actuators."
         )

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import clear_contact, track_contact
 from shoal.mdp.kernels import Source
-from shoal.mdp.needs import uses
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.rings import recall, remember
 from shoal.mdp.terms import ObsTerm
+from shoal.sim.engines.engine import SETCONST_INPUTS, STATE
 
 _WIDE = 32
 """An observation with more columns is computed by one thread for each column."""
@@ -39,24 +40,26 @@ class BoundTerms:
     """Columns of each array that keeps the last values of an observation or action, by its name in the text."""
 
 
-def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
-    """Return the kernels of all stages.
+def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mapping[str, str]) -> list[Source]:
+    """Return the kernels of all stages. `first` has fields of `MjData`, and the arrays that these begin episodes with.
 
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
     `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
     called: tuple[Any, ...] = (track_contact, clear_contact, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
-    observing = _observe(config, terms, binder)
+    place, observing = _place(terms, binder), _observe(config, terms, binder)
     after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
     if not binder.torch:  # No torch function reads contacts or ends in between.
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
+        place, observing[0].lines = Source("place"), place.lines + observing[0].lines
     return [
         _act(config, terms, binder),
         *after_physics,
-        _reset(config, terms, binder),
+        _reset(config, terms, binder, first),
         _interval(config, terms, binder),
         _startup(config, terms),
+        place,
         *observing,
     ]
 
@@ -80,8 +83,17 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         if largest := getattr(config.actions, name).delay:
             source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, len(bound.columns)), depth=1)
         source.add(bound.call("i", "value"), depth=1)
+        source.add(*_moves(bound))
         first += len(bound.columns)
     return source
+
+
+def _moves(bound: Bound) -> list[str]:
+    """Return the line after a call that writes the state, or what constants of the model follow from."""
+    written = writes(bound.function)
+    inputs = {*STATE, *SETCONST_INPUTS}
+    moves = any(name in inputs or (model_field(name) or "").startswith("opt.") for name in written)
+    return ["moved[env] = True"] if moves else []
 
 
 def _delayed(terms: BoundTerms, binder: Binder, ring: str, largest: int, count: int) -> list[str]:
@@ -100,15 +112,34 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
     """Contacts after a step."""
     source = Source("sense")
     for name, bound in terms.contacts.items():
-        selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
-        is_geom = selected.startswith("geom")
-        position = f"state.geom_xpos[env, {selected}[i].index]" if is_geom else f"state.xpos[env, {selected}[i]]"
         source.add(
             f"for i in range({len(bound.columns)}):",
-            f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {position}, state.step_dt, "
+            f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {_position(bound)}, state.step_dt, "
             "age[env] == 1)",
         )
     return source
+
+
+def _place(terms: BoundTerms, binder: Binder) -> Source:
+    """Where contacts that observations ask for are when an episode begins."""
+    source = Source("place")
+    observed = {each for group in terms.observations.values() for bound in group.values() for each in bound.arguments}
+    for name, bound in terms.contacts.items():
+        if binder.contact(name) in observed:
+            source.add(
+                "if age[env] == 0:",
+                f"    for i in range({len(bound.columns)}):",
+                f"        {binder.contact(name)}.position[env, i] = {_position(bound)}",
+            )
+    return source
+
+
+def _position(bound: Bound) -> str:
+    """Return the expression of where geom or body `i` of a contact is."""
+    selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
+    if selected.startswith("geom"):
+        return f"state.geom_xpos[env, {selected}[i].index]"
+    return f"state.xpos[env, {selected}[i]]"
 
 
 def _end(config: TermsConfig, terms: BoundTerms) -> Source:
@@ -135,8 +166,8 @@ def _reward(terms: BoundTerms, binder: Binder) -> Source:
     return source
 
 
-def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Reset events, commands, and all that is remembered of the episode before."""
+def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mapping[str, str]) -> Source:
+    """The first state, reset events, commands, and all that is remembered of the episode before."""
     source = Source("reset")
     source.add(
         "if not done[env]:",
@@ -146,6 +177,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "    state.action[env, column] = 0.0",
         "    state.last_action[env, column] = 0.0",
     )
+    for name, array in first.items():
+        source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
     for at, name in enumerate(terms.commands):
         source.add(*_new_command(config, terms, binder, at, name))
@@ -166,7 +199,7 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
         source.add(f"if command_left[env, {at}] <= 0.0:")
-        source.add(*_new_command(config, terms, binder, at, name), depth=1)
+        source.add(*_new_command(config, terms, binder, at, name), *_moves(terms.commands[name]), depth=1)
     for at, (name, bound) in enumerate(_of_mode(config, terms, "interval")):
         path = f"events.{name}.interval"
         longest = binder.number(f"{path}.1", getattr(config.events, name).interval[1])
@@ -179,7 +212,8 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         )
     for name, bound in _of_mode(config, terms, "step"):
         longest = binder.number(f"events.{name}.interval.1", getattr(config.events, name).interval[1])
-        source.add(f"if {longest} > 0.0:", f"    {bound.call()}")
+        source.add(f"if {longest} > 0.0:")
+        source.add(bound.call(), *_moves(bound), depth=1)
     if source.lines:
         source.lines[:0] = ["if done[env]:", "    return"]
     return source

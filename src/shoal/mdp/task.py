@@ -8,11 +8,13 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
+import mujoco
 import numpy as np
 import warp as wp
 from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
 from shoal.errors import ShoalError, did_you_mean
+from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
@@ -22,9 +24,9 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
-from shoal.mdp.needs import uses
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
+from shoal.sim.engines.engine import dtype_of
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
 from shoal.sim.kernel_task import Command
 from shoal.sim.mujoco_task import MujocoTask
@@ -35,15 +37,9 @@ logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
-_UNCOMPILED = "Error while parsing function"
-"""In every error of Warp's compiler, whatever its class."""
+_STATE_FIELD = re.compile(r"\bstate\.(\w+)")
 _DEFAULT = "default_"
 """Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
-
-
-def _model_field(name: str) -> str | None:
-    """Return the field of `MjModel` that a term reads by this name: its own, or `opt.<name>`."""
-    return next((field for field in (name, f"opt.{name}") if field in MODEL_FIELDS), None)
 
 
 class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
@@ -67,14 +63,30 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
     | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
     | `gravity` | (num_envs, 3) | gravity [m/s²] |
+    | `body_rootid` | (nbody,) | the uppermost body that each hangs on |
+    | `hulls` | (n,) of `wp.vec3` | points of meshes, see `shoal.mdp.shapes` |
 
-    A field of `MjModel` that an event of mode `reset` or `interval` reads or writes reaches the engine with it. A field
-    of `MjData` that neither observations nor actions read may describe the last episode until the first physics step.
+    Events, commands and actions may write fields of `MjModel` and controls, events and commands the state too; no term
+    writes another field of `MjData`. A field of `MjData` that neither observations nor actions read may describe the
+    last episode until the first physics step.
     """
 
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
         return self.model.key_qpos[0].copy() if self.model.nkey else self.model.qpos0.copy()
+
+    def keyframe(self) -> int:
+        """Return the index of the keyframe in which episodes begin, but for positions; -1 for none."""
+        return 0 if self.model.nkey else -1
+
+    def first_state(self) -> dict[str, np.ndarray]:
+        """Return the fields of `MjData` in which episodes do not begin as MuJoCo's reset leaves them."""
+        usual, first = mujoco.MjData(self.model), mujoco.MjData(self.model)
+        if self.keyframe() >= 0:
+            mujoco.mj_resetDataKeyframe(self.model, first, self.keyframe())
+        first.qpos[:] = self.home()
+        names = ("qpos", "qvel", "act", "ctrl", "mocap_pos", "mocap_quat")
+        return {name: getattr(first, name) for name in names if (getattr(first, name) != getattr(usual, name)).any()}
 
     def roles(self) -> Mapping[str, str]:
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
@@ -205,15 +217,21 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         }
         if self.metrics:
             arrays["metrics"] = self.metric_values
-        sources = stages_of(self.config, self.bound, self.binder)
+        first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
+        self.binder.arrays |= {
+            array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
+        }
+        sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
         arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.items()}
         if self.bound.delays:
             arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        for name, bound in self.bound.events.items():
-            if getattr(self.config.events, name).mode != "startup":
-                self.engine.changing |= {*filter(None, map(_model_field, uses(bound.function)))}
+        running = [
+            each for name, each in self.bound.events.items() if self.config.terms("events")[name].mode != "startup"
+        ]
+        for bound in (*self.bound.actions.values(), *self.bound.commands.values(), *running):
+            self.engine.changing |= {*filter(None, map(model_field, writes(bound.function)))}
         values = {
             each.name: self.array(each.path, len(each.columns), wp.bool if each.group == "terminations" else wp.float32)
             for each in self.binder.torch
@@ -284,6 +302,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "ground": self.build_ground,
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
             "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
+            "body_rootid": lambda: wp.array(self.model.body_rootid, dtype=wp.int32, device=self.device),
+            "hulls": lambda: wp.array(self.binder.names.hulls[0], dtype=wp.vec3, device=self.device),
         }
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
@@ -292,8 +312,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             *self.bound.actions.values(),
             *chain(*(group.values() for group in self.bound.observations.values())),
         ]
-        fresh = frozenset[str]().union(*(uses(each.function) for each in after_reset))
-        in_text = re.findall(r"\bstate\.(\w+)", text)
+        observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
+        fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
+        in_text = _STATE_FIELD.findall(text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:
                 values[name] = own[name]
@@ -301,9 +322,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 values[name] = made[name]()
             elif name in DATA_FIELDS:
                 values[name] = self.engine.data(name, after_physics_only=name not in fresh)
-            elif field := _model_field(name):
+            elif field := model_field(name):
                 values[name] = self.parameter(field)
-            elif name.startswith(_DEFAULT) and (field := _model_field(name.removeprefix(_DEFAULT))):
+            elif name.startswith(_DEFAULT) and (field := model_field(name.removeprefix(_DEFAULT))):
                 values[name] = self.engine.constant(field)
             else:
                 hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
@@ -325,7 +346,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         try:
             self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
         except Exception as error:
-            if _UNCOMPILED not in str(error):
+            if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise
             said = " ".join(str(error).split()).rstrip(".")
             raise ShoalError(f"Warp does not compile the terms of {type(self).__name__}: {said}.") from error
@@ -369,7 +390,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def observe_stages(self) -> list[Stage]:
         """Return the stages of `observe`."""
-        return [*self._torch_stage("observations"), self._observe]
+        place = [partial(self._run, "place")] if "place" in self._kernels else []
+        return [*place, *self._torch_stage("observations"), self._observe]
 
     def _observe(self) -> None:
         for stage in self._kernels:

@@ -20,8 +20,8 @@ import torch
 import warp as wp
 
 from shoal.errors import ShoalError
+from shoal.mdp.accesses import uses
 from shoal.mdp.binding import TorchBound
-from shoal.mdp.needs import uses
 from shoal.sim.bridge import to_torch
 
 _MEASURED = 10

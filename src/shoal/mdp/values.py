@@ -1,12 +1,12 @@
 """Values of parameters as numbers."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.mdp.patterns import matches
 
 
 def grid_points(length: float, width: float, spacing: float) -> np.ndarray:
@@ -25,7 +25,7 @@ def numbers_by_name(path: str, value: Any, names: tuple[str, ...]) -> list[float
         return numbers_of(path, numbers, len(names))
     found: list[float] = []
     for name in names:
-        matching = [number for pattern, number in value.items() if re.fullmatch(pattern, name)]
+        matching = [number for pattern, number in value.items() if matches(pattern, name, f"A key of {path}")]
         if len(matching) != 1:
             count = "no pattern" if not matching else "more than one pattern"
             raise UsageError(f"{path} has {count} for '{name}': each name must match one of {', '.join(value)}.")

@@ -19,6 +19,7 @@ import warp as wp
 
 from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
+from shoal.sim.bookkeeping import LARGEST
 from shoal.sim.bounds import TRUSTED, find_bad_index
 from shoal.sim.graphs import LaunchLog, capture_error, difference, run_all
 from shoal.sim.isolation import isolated
@@ -40,8 +41,6 @@ _ATTEMPTS = 3
 _STEPS = 6
 """Uncaptured steps in a check for changes. Seven with that of a capture: a task that alternates between two to six sets
 of arrays is at another one then."""
-_FEW = 4
-"""Environments of a task whose indices are checked."""
 _SHALLOW = 2
 """Depth to which lists and tuples of a task are searched for arrays that its kernels write to."""
 _DEPTH = 4
@@ -77,7 +76,7 @@ def build_once(task: type[Task], config: Any) -> None:  # noqa: ANN401  The task
 
 def _run(task: type[Task], config: Any) -> None:  # noqa: ANN401
     """Build a task on the CPU, and make some steps in which all that waits for its time happens."""
-    made, rng = task(config, num_envs=_FEW, device="cpu", seed=0), np.random.default_rng(3)
+    made, rng = task(config, num_envs=4, device="cpu", seed=0), np.random.default_rng(3)
     for _ in range(_STEPS):
         _draw_actions(made, rng)
         for left in made.timers:
@@ -191,14 +190,29 @@ def _check_observations(task: Task) -> None:
 
 def _check_terms(task: Task) -> None:
     """Simulate one step, and check that all reward terms get written."""
+    _check_state(task, "where its episodes begin")
     task.terms.fill_(np.nan)
     task.simulate()
+    _check_state(task, "after the first step")
     unwritten = _columns_not_finite(task.terms)
     if unwritten:
         names = ", ".join(task.reward_terms[column] for column in unwritten)
         raise ShoalError(
             f"{type(task).__name__}.simulate() left the reward terms {names} unwritten or not finite: write "
             "every column of `terms` for every environment, in the order of `reward_terms`."
+        )
+
+
+def _check_state(task: Task, when: str) -> None:
+    """Check that not every environment has diverged."""
+    diverged = task.diverged.numpy().copy()
+    for array in task.checked_state:
+        if array is not None:
+            diverged |= ~(np.abs(array.numpy()) < LARGEST).all(axis=1)
+    if diverged.all():
+        raise ShoalError(
+            f"All environments of {type(task).__name__} have diverged {when}: look at the model, such as its "
+            "masses, and at what is drawn at random or written to the state."
         )
 
 

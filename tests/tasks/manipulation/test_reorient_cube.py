@@ -17,8 +17,9 @@ import pytest
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.files import Folder
-from shoal.mdp.robots import joint_gains
-from shoal.sim.engines.model_files import copy_model, find_robot
+from shoal.mdp.servos import joint_gains
+from shoal.sim.engines.model_copies import copy_model
+from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.marks import Ghost
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.manipulation.reorient_task import ReorientCube, check_hand
@@ -213,7 +214,7 @@ def test_the_cube_rests_on_the_palm_of_the_shadow_hand(tmp_path: Path) -> None:
     for robot in ("manipulate_block", str(copied)):
         model = ReorientCube.build_model(from_plain(REORIENT_CUBE, {"robot": robot}))
         assert (model.nu, model.nq, model.joint(0).name) == (20, 31, "cube")
-        kp, _, limits = joint_gains(model)
+        kp, _, limits = joint_gains(model, range(model.nu))
         assert (kp.min(), kp.max(), limits.max()) == (1.0, 5.0, 4.785)
         data = mujoco.MjData(model)
         mujoco.mj_step(model, data, 240)

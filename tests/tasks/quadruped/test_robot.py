@@ -166,11 +166,11 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
         (
             (('<position name="FR_hip" joint="FR_hip" class="hip"/>', '<velocity name="FR_hip" joint="FR_hip"/>'),),
             {},
-            r"has actuators that are neither servos nor motors \(FR_hip\)",
+            r"has actuators that are neither position servos without a time constant nor motors \(FR_hip\)",
         ),
         ((), {"keyframe": "sit"}, r"--env.keyframe sit was asked for, but the robot has the keyframes home: pass one"),
         ((), {"feet": "toe"}, r"--env.feet toe matches none of the robot's geoms, which are named .*FR_foot"),
-        ((), {"feet": "("}, r"--env.feet \( is no pattern that Python understands"),
+        ((), {"feet": "("}, r"--env.feet is '\(', which is no pattern that Python understands"),
     ],
 )
 def test_a_robot_that_cannot_walk_is_refused(

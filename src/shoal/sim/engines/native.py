@@ -1,8 +1,8 @@
 """MuJoCo's C engine, for many environments on this rank's share of the cores.
 
 MuJoCo computes in 64 bits and keeps the state. Kernels and torch see 32-bit copies of the fields that the task asked
-for, each refreshed once a step in one vectorised copy. Only controls flow back, and the state of environments that
-were reset or marked as moved: all else is MuJoCo's to the last bit.
+for, each refreshed once a step in one vectorised copy. Only controls and parameters that change flow back, and the
+state of environments that were reset or marked as moved: all else is MuJoCo's to the last bit.
 """
 
 import ctypes
@@ -83,7 +83,7 @@ class NativeEngine(Engine):
 
     def step(self) -> None:
         """Advance all environments."""
-        for theirs, ours in self._controls:
+        for theirs, ours in self._controls + self._changing:
             np.copyto(theirs, ours)
         self._run(lambda: self._batch.step(nstep=self.decimation))
         for theirs, ours in self._state + self._derived:

@@ -124,7 +124,10 @@ class WarpEngine(Engine):
         self._prepare_passes()
 
     def _prepare_passes(self) -> None:
-        """Make the data of `forward` and of `reset`: MuJoCo Warp's, but for arrays that these must not change."""
+        """Make the data of `forward` and of `reset`: MuJoCo Warp's, but for arrays that these must not change.
+
+        Constants are derived with that of `forward` too: MuJoCo Warp does it in the pose `qpos0`.
+        """
         self._pass, self._cleared = copy(self._data), copy(self._data)
         derived = self.derived - {*_REST_OF_STATE}
         for name in derived:
@@ -190,7 +193,7 @@ class WarpEngine(Engine):
         if self.is_on_host and not (done.numpy() | moved.numpy()).any():
             return
         if self.derives_constants:
-            mjw.set_const(self._model, self._data)
+            mjw.set_const(self._model, self._pass, restore=False)
         names, copies = self._passes[all_fields]
         if names:
             self._derive(names)
@@ -222,7 +225,7 @@ class WarpEngine(Engine):
     def apply_parameters(self) -> None:
         """Derive constants from the parameters, which MuJoCo Warp reads from our arrays."""
         if self.parameters:
-            mjw.set_const(self._model, self._data)
+            mjw.set_const(self._model, self._pass, restore=False)
 
     def bare(self) -> Callable[[], None]:
         """Return captured steps of the model, on the present states."""

@@ -19,6 +19,7 @@ from shoal.mdp.base import (
 )
 from shoal.mdp.events import between
 from shoal.mdp.names import Actuator, Joint
+from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform, uniform_int
 
 
@@ -235,6 +236,7 @@ def bad_motion_body_pos_z_only(
 # Events.
 
 
+@needs("position")
 @wp.func
 def start_on_motion(
     state: Any,
@@ -281,7 +283,7 @@ def start_on_motion(
         angle = state.qpos[env, joints[i].qpos] + uniform(state, env, position[0], position[1])
         state.qpos[env, joints[i].qpos] = wp.clamp(angle, joints[i].lower, joints[i].upper)
     for i in range(actuators.shape[0]):
-        state.ctrl[env, actuators[i].index] = state.qpos[env, actuators[i].qpos]
+        state.ctrl[env, actuators[i].index] = actuators[i].gear * state.qpos[env, actuators[i].qpos]
 
 
 # Metrics.

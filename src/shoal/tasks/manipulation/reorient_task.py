@@ -45,8 +45,9 @@ class ReorientCube(TermsTask[ReorientConfig]):
         hand = find_robot(config.robot).parent
         included = {name: (hand / name).read_bytes() for name in _INCLUDED}
         spec = mujoco.MjSpec.from_file(str(SCENE), include=included)
-        for mesh in spec.meshes:
-            mesh.file = str((hand / "../stls/hand" / Path(mesh.file).name).resolve())
+        folder = hand / "../stls/hand"
+        for mesh in spec.meshes:  # A run's copy has all files side by side.
+            mesh.file = str(((folder if folder.is_dir() else hand) / Path(mesh.file).name).resolve())
         # Nothing reads the sensors, and the sky is green.
         skies = [each for each in spec.textures if each.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX]
         for each in (*spec.sensors, *skies):
