@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import MutableSequence
+import warnings
+from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import mujoco
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from mdp.test_randomization import INERTIAL, Hopper, build, moments
+from mdp.test_randomization import EVERY, INERTIAL, Drawn, Hopper, build, model_of, moments, rows
 from mdp.test_terms import CONFIG, LOWEST, NUM_ENVS, STDS, TERMINATIONS, Biped, State, random_biped
 
 from shoal.mdp.terms import Event, Reward
@@ -245,12 +247,111 @@ def compare_inertia(mjlab: Any) -> dict[str, float]:
     return {"pseudo_inertia": max(difference(tensor(a), np.asarray(b)) for a, b in zip(theirs, ours, strict=True))}
 
 
+CALLED = {"effort_limits": "effort_limit_range"}
+"""mjlab's name of `ranges`."""
+KINDS = {"bodies": "body"}
+"""What mjlab calls selected objects, but for an s."""
+
+
+class Fields:
+    """Fields of a model as tensors with one row for each environment, of which there is one."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        """Return a field. Shape (1, rows, ...)."""
+        made = tensor(getattr(self._model, name))[None].clone()
+        setattr(self, name, made.reshape(1, -1, 2, 3) if name == "geom_aabb" else made)
+        return getattr(self, name)
+
+
+def position_actuator(index: int) -> Any:
+    """Return mjlab's object for a position actuator of the model."""
+    from mjlab.actuator.xml_actuator import XmlActuator
+
+    kind: Any = type("Position", (XmlActuator,), {"command_field": "position", "__init__": lambda _: None})
+    made = kind()
+    made._global_ctrl_ids = torch.tensor([index])  # noqa: SLF001
+    return made
+
+
+def compare_randomization(mjlab: Any) -> dict[str, float]:
+    """Compare events that draw a field of the model, with ranges of one number; Isaac Lab's `gravity` is not mjlab's.
+
+    All are of one task. mjlab's functions change one model, which begins as MuJoCo's, with a robot that is all of it.
+    """
+    more = Drawn("geom_friction", {"geoms": "sole"}, (rows("geom_friction", "sole", slice(1, 3)),), (0.7, 0.7), "scale")
+    more.params["axes"] = (1, 2)
+    compared = [more, *(each for each in EVERY if each.func not in {"pseudo_inertia", "gravity"})]
+    # The last number of each range.
+    numbers: list[dict[str, Any]] = [
+        {name: value if name == "axes" else (value[1], value[1]) for name, value in cast("Any", each.params).items()}
+        | ({"ranges": (each.ranges[1], each.ranges[1])} if each.ranges else {})
+        | ({} if each.operation == "turn" else {"operation": each.operation})
+        for each in compared
+    ]
+    events = {
+        f"event_{at}": Event(each.func, "startup", **each.objects, **numbers[at]) for at, each in enumerate(compared)
+    }
+    events["bias"] = Event("encoder_bias", "startup", joints="hip", ranges=(0.05, 0.05))
+    task: Hopper = build(num_envs=1, events=events)
+    model, default = task.model, Fields(task.model)
+    sim = SimpleNamespace(model=Fields(model), get_default_field=lambda name: getattr(default, name)[0])
+    sim.per_world_default_fields, sim.model.geom_type = (), torch.tensor(model.geom_type)
+    counts = {"geom": model.ngeom, "body": model.nbody, "site": model.nsite, "tendon": model.ntendon, "cam": model.ncam}
+    counts |= {"light": model.nlight, "mat": model.nmat, "pair": model.npair, "joint": model.njnt}
+    indexing = SimpleNamespace(
+        **{f"{name}_ids": torch.arange(count, dtype=torch.int32) for name, count in counts.items()}
+    )
+    indexing.joint_v_adr, indexing.joint_q_adr = torch.tensor(model.jnt_dofadr), torch.tensor(model.jnt_qposadr)
+    robot = SimpleNamespace(indexing=indexing, data=SimpleNamespace(encoder_bias=torch.zeros(1, model.njnt)))
+    robot.actuators = [position_actuator(index) for index in range(model.nu)]
+    env = SimpleNamespace(num_envs=1, device="cpu", scene={"robot": robot}, sim=sim)
+
+    def selected(objects: Mapping[str, Any]) -> Any:
+        kinds = {KINDS.get(name, name.removesuffix("s")): pattern for name, pattern in objects.items()}
+        found = {f"{kind}_ids": task.binder.names.select(kind, pattern, "") for kind, pattern in kinds.items()}
+        return SimpleNamespace(name="robot", **found)
+
+    for each, own in zip(compared, numbers, strict=True):
+        words: dict[str, Any] = {
+            name if name in {"axes", "operation"} else f"{name}_range": value for name, value in own.items()
+        }
+        words["axes"] = list(words.pop("axes", ())) or None
+        if "ranges_range" in words:
+            words[CALLED.get(each.func, "ranges")] = words.pop("ranges_range")
+        if each.func == "body_com_offset":
+            words["ranges"] = {axis: words.pop(f"{name}_range") for axis, name in enumerate("xyz")}
+        function = getattr(mjlab.dr, each.func)
+        known = {name: word for name, word in words.items() if name != "axes" or word}
+        function(env, None, **known, asset_cfg=selected(each.objects))
+    mjlab.dr.encoder_bias(env, None, (0.05, 0.05), asset_cfg=selected({"joints": "hip"}))
+    theirs, found = mujoco.MjModel.from_xml_string(task.xml), dict[str, float]()
+    changed = {name for name in task.engine.parameters if name in vars(sim.model)} | {"geom_rbound", "geom_aabb"}
+    for name in changed:
+        value = getattr(theirs, name)
+        value[...] = getattr(sim.model, name).numpy().reshape(value.shape)
+    ours = model_of(task, 0)
+    mujoco.mj_setConst(ours, mujoco.MjData(ours))
+    for each in compared:
+        parts = [(tensor(part(theirs)), part(ours), part(model)) for part in each.parts]
+        if any(np.array_equal(after, before) for _, after, before in parts):
+            raise RuntimeError(f"{each.func} changes nothing.")
+        found[each.func] = max(found.get(each.func, 0.0), *(difference(their, our) for their, our, _ in parts))
+    bias = task.arrays["encoder_bias"].numpy()[:, model.jnt_dofadr]
+    found["encoder_bias"] = difference(robot.data.encoder_bias, bias)
+    rest = max(difference(tensor(getattr(theirs, name)), getattr(ours, name)) for name in changed)
+    return found | {"all fields, and bounds of geoms": rest}
+
+
 def main() -> None:
     """Print the table."""
     dr, mdp = import_mjlab(sys.argv[1], "mjlab.envs.mdp.dr", "mjlab.tasks.velocity.mdp")
     mjlab = SimpleNamespace(**{**vars(mdp), "dr": dr})
+    warnings.simplefilter("ignore", UserWarning)  # That of `body_mass`, which our docstring has too.
     sys.stdout.write("| term | largest difference |\n| --- | --- |\n")
-    for compare in (compare_states, compare_feet, compare_inertia):
+    for compare in (compare_states, compare_feet, compare_inertia, compare_randomization):
         for name, value in compare(mjlab).items():
             sys.stdout.write(f"| `{name}` | {value:.1e} |\n")
 

@@ -59,7 +59,7 @@ command or contact, or numbers. Functions of your own are written in the same wa
 [a task made of terms](../guide/task_of_terms.md).
 """
 
-SELECTIONS = r"(?:.*_)?(actuators?|joints?|bodies|body|geoms?|sites?|sensors?)"
+SELECTIONS = r"(?:.*_)?(actuators?|joints?|bodies|body|geoms?|sites?|sensors?|tendons?|pairs|cameras|lights|materials)"
 GIVEN = {"state", "env", "i", "first", "action", "memory", "rng", "difficulty"}
 """Parameters that the task passes itself."""
 TYPES = {"float32": "number", "float": "number", "int32": "integer", "int": "integer", "bool": "true or false"}
@@ -92,6 +92,8 @@ def describe(name: str, parameter: inspect.Parameter) -> str | None:
         what = " or ".join(get_args(CHOICES[name]))
     elif name in {"command", "contact"}:
         what = f"name of a {name}"
+    elif name == "axes":
+        what = "columns of the field"
     elif name == "grid":
         what = "length, width, distance [m]"
     elif "tuple" in taken or (vector and vector[1] == "2"):

@@ -1,50 +1,66 @@
 """Domain randomization: what is drawn, in which mode, and that both engines simulate with it."""
 
-from __future__ import annotations
-
-from typing import Any
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
 import mujoco
 import numpy as np
 import pytest
+import warp as wp
 
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.random import uniform
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Done, Event, Obs, Reward, Value
 
 MODEL = """
 <mujoco>
   <option timestep="0.005" integrator="implicitfast"/>
+  <asset><material name="paint" rgba="0.2 0.4 0.6 1"/></asset>
   <worldbody>
-    <geom name="floor" type="plane" size="0 0 1"/>
+    <light name="lamp" pos="0 0 3" dir="0 0 -1"/>
+    <geom name="floor" type="plane" size="0 0 1" pos="0 0 0.69"/>
     <body name="trunk" pos="0 0 1">
       <freejoint/>
-      <geom name="trunk" type="box" size="0.1 0.15 0.05" pos="0.02 0.01 0" mass="4"/>
+      <camera name="eye" pos="0.1 0 0"/>
+      <site name="imu" pos="0.01 0 0"/>
+      <geom name="trunk" type="box" size="0.1 0.15 0.05" pos="0.02 0.01 0" mass="4" material="paint"/>
       <body name="leg" pos="0 0.1 -0.05" euler="10 20 30">
-        <joint name="hip" axis="0 1 0" range="-60 60" damping="0.1" armature="0.01" frictionloss="0.02"/>
+        <joint name="hip" axis="0 1 0" range="-60 60" damping="0.1" armature="0.01" frictionloss="0.02" stiffness="1"/>
         <geom name="leg" type="capsule" fromto="0 0 0 0 0.05 -0.3" size="0.02"/>
         <body name="foot" pos="0 0.05 -0.3">
           <joint name="ankle" axis="0 1 0" damping="0.1" armature="0.01" frictionloss="0.02"/>
           <geom name="sole" type="sphere" size="0.03" mass="0.2"/>
+          <geom name="toe" type="sphere" size="0.03" pos="0.05 0 0" mass="0.1"/>
         </body>
       </body>
     </body>
   </worldbody>
+  <contact><pair name="tip" geom1="floor" geom2="toe" condim="6"/></contact>
+  <tendon>
+    <fixed name="cable" stiffness="5" damping="0.1" frictionloss="0.02" armature="0.01" springlength="0.01">
+      <joint joint="hip" coef="0.1"/>
+    </fixed>
+  </tendon>
   <actuator>
     <position name="hip" joint="hip" kp="20" kv="1" forcerange="-5 5"/>
     <position name="ankle" joint="ankle" kp="20" kv="1"/>
+    <motor name="muscle" tendon="cable"/>
   </actuator>
   <sensor>
     <gyro name="gyro" site="imu"/>
   </sensor>
 </mujoco>
-""".replace('<geom name="trunk"', '<site name="imu"/><geom name="trunk"')
+"""
 
 CONFIG = task_config(
     TermsConfig,
     decimation=2,
-    actions={"targets": Action("joint_position", actuators=".*", scale=0.5)},
+    actions={"targets": Action("joint_position", actuators="hip|ankle", scale=0.5)},
     observations={"policy": {"joint_pos": Obs("joint_pos_rel", joints=".*")}},
     rewards={"alive": Reward("is_alive", weight=1.0)},
 )
@@ -55,56 +71,168 @@ class Hopper(TermsTask[TermsConfig]):
     """A leg on a free base."""
 
     config = CONFIG
+    xml: ClassVar[str] = MODEL
 
     @classmethod
     def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
         del config
-        return mujoco.MjModel.from_xml_string(MODEL)
+        return mujoco.MjModel.from_xml_string(cls.xml)
 
 
-def build(num_envs: int = NUM_ENVS, **changes: Any) -> Hopper:
-    return Hopper(CONFIG.change(**changes), num_envs=num_envs, device="cpu", seed=1)
+HopperT = TypeVar("HopperT", bound=Hopper)
 
 
-EVERY_PARAMETER: dict[str, tuple[str, dict[str, Value], str]] = {
-    "friction": ("geom_friction", {"geoms": "sole", "ranges": (0.4, 1.2)}, "geom_friction"),
-    "mass": ("body_mass", {"bodies": "foot", "ranges": (0.5, 2.0)}, "body_mass"),
-    "com": (
-        "body_com_offset",
-        {"bodies": "trunk", "x": (-0.05, 0.05), "y": (-0.05, 0.05), "z": (0.0, 0.1)},
-        "body_ipos",
+def build(kind: type[HopperT] = Hopper, num_envs: int = NUM_ENVS, **changes: Any) -> HopperT:
+    return kind(CONFIG.change(**changes), num_envs=num_envs, device="cpu", seed=1)
+
+
+Part = Callable[[Any], np.ndarray]
+"""Returns what an event draws of a model: a view, without the model's access to it."""
+
+
+def rows(field: str, name: str, numbers: slice = slice(None)) -> Part:
+    """Return a part: the row of an object in a field, or some of its numbers."""
+    first = field.partition("_")[0]
+    kind = {"dof": "joint", "jnt": "joint", "qpos0": "joint", "cam": "camera", "mat": "material"}.get(first, first)
+
+    def part(model: Any) -> np.ndarray:
+        found = getattr(model, kind)(name)
+        row = int({"dof": lambda: found.dofadr[0], "qpos0": lambda: found.qposadr[0]}.get(first, lambda: found.id)())
+        return getattr(model, field)[row : row + 1, ...].reshape(-1)[numbers]
+
+    return part
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An event that draws a field for one object, and what it draws."""
+
+    func: str
+    objects: dict[str, Value]
+    parts: tuple[Part, ...]
+    ranges: tuple[float, float] | None = (0.5, 1.5)
+    operation: str = "scale"
+    params: dict[str, Value] = field(default_factory=dict[str, Value])
+
+    def event(self, mode: str, **times: Any) -> Any:
+        words = {"ranges": self.ranges, "operation": self.operation} if self.ranges else {}
+        return Event(self.func, mode, **self.objects, **words, **self.params, **times)
+
+
+def turned(func: str, objects: str, name: str) -> Drawn:
+    """Return an event that turns an object by a number about x, then by 0.2 about y and -0.3 about z."""
+    turns: dict[str, Value] = {"roll": (-0.1, 0.1), "pitch": (0.2, 0.2), "yaw": (-0.3, -0.3)}
+    return Drawn(func, {objects: name}, (rows(func, name),), None, "turn", turns)
+
+
+def number(func: str, objects: str, name: str, *drawn: Any, of: str = "") -> Drawn:
+    """Return an event that draws all numbers of an object in a field, of its own name or of another.
+
+    `drawn` are lowest and highest number, and the operation.
+    """
+    low, high, operation = drawn
+    return Drawn(func, {objects: name}, (rows(of or func, name),), (low, high), operation)
+
+
+AXES: dict[str, Value] = {"x": (-0.02, 0.02), "y": (-0.02, 0.02), "z": (-0.02, 0.02)}
+EVERY: tuple[Drawn, ...] = (
+    Drawn("geom_friction", {"geoms": "sole"}, (rows("geom_friction", "sole", slice(1)),), (0.4, 1.2), "abs"),
+    number("geom_pos", "geoms", "sole", -0.02, 0.02, "add"),
+    turned("geom_quat", "geoms", "leg"),
+    number("geom_size", "geoms", "toe", 0.8, 1.2, "scale"),
+    number("geom_rgba", "geoms", "sole", 0.0, 1.0, "abs"),
+    number("body_mass", "bodies", "foot", 0.5, 1.5, "scale"),
+    number("body_ipos", "bodies", "foot", -0.02, 0.02, "add"),
+    Drawn("body_com_offset", {"bodies": "trunk"}, (rows("body_ipos", "trunk"),), None, "add", AXES),
+    number("body_pos", "bodies", "leg", -0.02, 0.02, "add"),
+    turned("body_quat", "bodies", "foot"),
+    Drawn(
+        "pseudo_inertia",
+        {"bodies": "leg"},
+        tuple(rows(name, "leg") for name in ("body_mass", "body_ipos", "body_inertia", "body_iquat")),
+        None,
+        "pseudo",
+        {"alpha": (-0.3, 0.3), "s12": (-0.2, 0.2)},
     ),
-    "inertia": ("pseudo_inertia", {"bodies": "leg", "alpha": (-0.3, 0.3), "s12": (-0.2, 0.2)}, "body_inertia"),
-    "damping": ("joint_damping", {"joints": ".*", "ranges": (0.5, 2.0)}, "dof_damping"),
-    "armature": ("joint_armature", {"joints": ".*", "ranges": (0.5, 2.0), "operation": "scale"}, "dof_armature"),
-    "dry": ("joint_friction", {"joints": ".*", "ranges": (0.0, 0.1), "operation": "add"}, "dof_frictionloss"),
-    "gains": ("pd_gains", {"actuators": ".*", "kp": (0.5, 1.5), "kd": (0.5, 1.5)}, "actuator_gainprm"),
-    "strength": ("effort_limits", {"actuators": "hip", "ranges": (0.2, 1.0)}, "actuator_forcerange"),
-    "gravity": ("gravity", {"x": (0.0, 0.0), "y": (0.0, 0.0), "z": (-1.0, 1.0)}, "opt.gravity"),
-}
+    number("joint_damping", "joints", "hip", 0.5, 2.0, "abs", of="dof_damping"),
+    number("joint_armature", "joints", "hip", 0.5, 2.0, "scale", of="dof_armature"),
+    number("joint_friction", "joints", "hip", 0.0, 0.1, "add", of="dof_frictionloss"),
+    number("joint_stiffness", "joints", "hip", 0.5, 2.0, "abs", of="jnt_stiffness"),
+    Drawn("joint_limits", {"joints": "hip"}, (rows("jnt_range", "hip", slice(1)),), (-0.1, 0.1), "add", {"axes": (0,)}),
+    number("joint_default_pos", "joints", "hip", -0.02, 0.02, "add", of="qpos0"),
+    number("site_pos", "sites", "imu", -0.02, 0.02, "add"),
+    turned("site_quat", "sites", "imu"),
+    number("tendon_damping", "tendons", "cable", 0.5, 1.5, "scale"),
+    number("tendon_stiffness", "tendons", "cable", 0.5, 1.5, "scale"),
+    number("tendon_friction", "tendons", "cable", 0.5, 1.5, "scale", of="tendon_frictionloss"),
+    number("tendon_armature", "tendons", "cable", 0.5, 1.5, "scale"),
+    Drawn("pair_friction", {"pairs": "tip"}, (rows("pair_friction", "tip", slice(3)),), params={"axes": (0, 1, 2)}),
+    number("cam_pos", "cameras", "eye", -0.02, 0.02, "add"),
+    turned("cam_quat", "cameras", "eye"),
+    number("cam_fovy", "cameras", "eye", 0.5, 1.5, "scale"),
+    number("cam_intrinsic", "cameras", "eye", 0.5, 1.5, "scale"),
+    *(
+        number(f"light_{name}", "lights", "lamp", -0.02, 0.02, "add")
+        for name in ("pos", "dir", "ambient", "attenuation", "cutoff", "diffuse", "exponent", "specular")
+    ),
+    *(
+        number(f"mat_{name}", "materials", "paint", 0.5, 1.5, "abs")
+        for name in ("emission", "rgba", "shininess", "specular", "texrepeat")
+    ),
+    Drawn(
+        "pd_gains",
+        {"actuators": "hip|ankle"},
+        tuple(
+            rows(f"actuator_{name}prm", joint, numbers)
+            for name, numbers in (("gain", slice(1)), ("bias", slice(1, 3)))
+            for joint in ("hip", "ankle")
+        ),
+        None,
+        "scale",
+        {"kp": (0.5, 1.5), "kd": (0.5, 1.5)},
+    ),
+    number("effort_limits", "actuators", "hip", 0.2, 0.9, "scale", of="actuator_forcerange"),
+    Drawn("gravity", {}, (lambda model: model.opt.gravity,), None, "add", AXES),
+)
+"""Every event that draws a field of the model, but for other names of the same."""
 
 
 MODES = ("startup", "reset", "interval")
 
 
 def events() -> dict[str, Any]:
-    """Return an event for each parameter, of all three modes in turn."""
+    """Return every event, of all three modes in turn."""
     made: dict[str, Any] = {}
-    for at, (name, (func, params, _)) in enumerate(EVERY_PARAMETER.items()):
+    for at, drawn in enumerate(EVERY):
         times = {"interval": (0.01, 0.01)} if MODES[at % 3] == "interval" else {}
-        made[name] = Event(func, MODES[at % 3], **params, **times)
+        made[f"event_{at}"] = drawn.event(MODES[at % 3], **times)
     return made
 
 
 def model_of(task: Hopper, env: int) -> mujoco.MjModel:
     """Return MuJoCo's model with the parameters of one environment."""
-    model = mujoco.MjModel.from_xml_string(MODEL)
+    model = mujoco.MjModel.from_xml_string(task.xml)
     for name, array in task.engine.parameters.items():
         holder, _, field = name.rpartition(".")
         value = getattr(model.opt if holder else model, field)
         value[...] = array.numpy()[env].reshape(value.shape)
-    mujoco.mj_setConst(model, mujoco.MjData(model))
     return model
+
+
+def number_of(drawn: Drawn, value: np.ndarray, usual: np.ndarray) -> np.ndarray:
+    """Return what was drawn, from a value and the model's."""
+    if drawn.operation == "turn":
+        turn, inverse, both = np.zeros(4), np.zeros(4), np.zeros(4)
+        mujoco.mju_negQuat(inverse, usual.astype(float))
+        mujoco.mju_mulQuat(both, value.astype(float), inverse)
+        mujoco.mju_euler2Quat(turn, np.array([0.0, 0.2, -0.3]), "XYZ")
+        mujoco.mju_negQuat(inverse, turn)
+        mujoco.mju_mulQuat(turn, inverse, both)
+        np.testing.assert_allclose(turn[2:], 0.0, atol=1e-6)
+        return 2 * np.arctan2(turn[1:2], turn[:1])
+    return {"abs": lambda: value, "add": lambda: value - usual, "scale": lambda: value[usual != 0] / usual[usual != 0]}[
+        drawn.operation
+    ]()
 
 
 def constant(task: Hopper, name: str) -> np.ndarray:
@@ -120,27 +248,42 @@ def test_both_engines_simulate_with_what_was_drawn_in_each_mode(engine: Any) -> 
     task.qpos.numpy()[0, 2] = 0.9  # This environment ends, and begins again with other parameters.
     task.moved.numpy()[0] = True
     task.engine.forward(task.done, task.moved)
-    rng, seen = np.random.default_rng(0), list[dict[str, np.ndarray]]()
+    rng, seen, touching = np.random.default_rng(0), list[Any](), set[int]()
     for _ in range(3):
-        seen.append({name: array.numpy().copy() for name, array in task.engine.parameters.items()})
         task.actions.assign(rng.uniform(-1, 1, (3, 2)).astype(np.float32))
         models, before = [model_of(task, env) for env in range(3)], (task.qpos.numpy().copy(), task.qvel.numpy().copy())
+        seen.append([[np.concatenate([part(model) for part in each.parts]) for model in models] for each in EVERY])
         task.apply_actions()
         task.engine.step()
         for env, model in enumerate(models):
             data = mujoco.MjData(model)
+            mujoco.mj_setConst(model, data)
             data.qpos[:], data.qvel[:], data.ctrl[:] = before[0][env], before[1][env], task.ctrl.numpy()[env]
             mujoco.mj_step(model, data, 2)
+            touching |= {*data.contact.geom2.tolist()}
             np.testing.assert_allclose(task.qpos.numpy()[env], data.qpos, atol=2e-5)
             np.testing.assert_allclose(task.qvel.numpy()[env], data.qvel, atol=2e-3)
-            for name in ("dof_invweight0", "body_subtreemass", "body_invweight0"):
-                np.testing.assert_allclose(constant(task, name)[env], getattr(model, name), rtol=1e-4)
+            for name in ("dof_invweight0", "body_subtreemass", "body_invweight0", "geom_rbound", "geom_aabb"):
+                expected = getattr(model, name)
+                np.testing.assert_allclose(constant(task, name)[env].reshape(expected.shape), expected, 1e-4, 1e-6)
         task.step()
-    for at, (_, _, field) in enumerate(EVERY_PARAMETER.values()):
-        drawn = np.stack([each[field].reshape(3, -1) for each in seen])
-        differs = (drawn[1:] != drawn[:-1]).any(axis=(0, 2)).tolist()
-        assert (drawn[-1, 1] != drawn[-1, 2]).any(), field  # Each environment has its own.
-        assert differs == {"startup": [False] * 3, "reset": [True, False, False], "interval": [True] * 3}[MODES[at % 3]]
+    usual, seen = mujoco.MjModel.from_xml_string(MODEL), np.array(seen, dtype=object).swapaxes(0, 1)
+    assert touching >= {usual.geom(name).id for name in ("sole", "toe")}
+    for at, (each, (first, second, third)) in enumerate(zip(EVERY, seen, strict=True)):
+        assert (third[1] != third[2]).any(), each.func  # Each environment has its own.
+        changes = [(second[env] != first[env]).any() or (third[env] != second[env]).any() for env in range(3)]
+        assert changes == {"startup": [False] * 3, "reset": [True, False, False], "interval": [True] * 3}[MODES[at % 3]]
+        if each.operation != "pseudo":
+            params: Any = each.params
+            low, high = each.ranges or params.get("roll") or params.get("x") or params["kp"]
+            numbers = number_of(each, third[1], np.concatenate([part(usual) for part in each.parts]))
+            assert (low - 1e-5 < numbers).all(), each.func
+            assert (numbers < high + 1e-5).all(), each.func
+    model = model_of(task, 1)
+    for part in (part for each in EVERY for part in each.parts):
+        part(model)[...] = part(usual)
+    for name in task.engine.parameters:
+        np.testing.assert_allclose(attrgetter(name)(model), attrgetter(name)(usual), rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +352,142 @@ def test_an_encoder_that_errs_is_seen_by_the_policy_and_by_the_servo() -> None:
     np.testing.assert_allclose(task.obs["policy"].numpy(), task.qpos.numpy()[:, 7:] + bias, atol=1e-6)
     task.actions.fill_(1.0)
     task.step()
-    np.testing.assert_allclose(task.ctrl.numpy(), 0.5 - bias, atol=1e-6)
+    np.testing.assert_allclose(task.ctrl.numpy()[:, :2], 0.5 - bias, atol=1e-6)
+
+
+def test_a_field_is_drawn_by_the_name_of_mujoco_too() -> None:
+    twice = {"joints": "hip", "ranges": (0.7, 0.7)}
+    task = build(
+        num_envs=1, events={"x": Event("dof_damping", "startup", **twice), "y": Event("qpos0", "startup", **twice)}
+    )
+    assert task.parameter("dof_damping").numpy()[0, 6] == task.parameter("qpos0").numpy()[0, 7] == np.float32(0.7)
+
+
+def test_a_pair_with_isotropic_friction_has_the_same_in_both_directions() -> None:
+    friction = {"pairs": "tip", "axes": (0, 3), "operation": "abs", "ranges": (0.1, 0.2)}
+    drawn = build(num_envs=4, events={"x": Event("pair_friction", "startup", isotropic=True, **friction)})
+    values = drawn.parameter("pair_friction").numpy()[:, 0]
+    assert len({*values[:, 0].tolist(), *values[:, 3].tolist()}) == 8
+    np.testing.assert_array_equal(values[:, 1], values[:, 0])
+    np.testing.assert_array_equal(values[:, 4], values[:, 3])
+    assert (values[:, 2] == np.float32(drawn.model.pair_friction[0, 2])).all()
+
+
+REFUSED: dict[str, tuple[str, dict[str, Value], str]] = {
+    "axis": ("geom_friction", {"geoms": "sole", "axes": (1, 3)}, r"axes is \(1, 3\), but must be numbers from 0 to 2"),
+    "plane": ("geom_size", {"geoms": "floor|sole"}, r"geoms selects 'floor', which is a plane, a height"),
+    "limits": ("joint_limits", {"joints": ".*"}, r"joints selects 'ankle', which has no limits"),
+    "motor": ("pd_gains", {"actuators": ".*", "kp": (1.0, 1.0), "kd": (1.0, 1.0)}, r"actuators selects muscle, "),
+    "none": ("tendon_stiffness", {"tendons": "rope"}, r"tendons is 'rope', which matches no tendon of the model\. It"),
+}
+
+
+@pytest.mark.parametrize(("func", "params", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_drawn_is_refused(func: str, params: dict[str, Value], words: str) -> None:
+    ranges = {} if func == "pd_gains" else {"ranges": (0.1, 0.2)}
+    with pytest.raises(UsageError, match=rf"^events\.x\.{words}"):
+        build(num_envs=1, events={"x": Event(func, "startup", **params, **ranges)})
+
+
+BESIDE = """
+  <body name="table" pos="0 0 0.6"><geom name="top" type="sphere" size="0.1" contype="0" conaffinity="0"/></body>
+  <body name="cube" pos="0.3 0 0.8">
+    <freejoint/><geom name="cube" type="box" size="0.1 0.1 0.1" contype="0" conaffinity="0"/>
+  </body>
+</worldbody>
+<equality><joint joint1="hip" joint2="ankle" polycoef="0 1 0 0 0"/></equality>
+"""
+
+
+class Beside(Hopper):
+    """The leg beside a cube on a table, which a term may observe."""
+
+    xml = MODEL.replace("</worldbody>", BESIDE)
+
+    def allocate(self) -> None:
+        self.poses = {name: self.data(name) for name in ("xpos", "geom_xpos")}
+        super().allocate()
+
+
+@wp.func
+def soften(state: Any, env: wp.int32) -> None:
+    """Draw fields of five, of two and of twelve numbers."""
+    state.geom_solimp[env, 0][0] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
+    state.geom_solref[env, 0][1] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
+    state.eq_data[env, 0][1] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_a_term_of_a_task_draws_any_field_of_numbers(engine: Any) -> None:
+    drawn = {"x": Event(soften, "startup")}
+    task = build(Beside, num_envs=2, engine=engine, events=drawn)
+    task.engine.step()
+    for env in range(2):
+        model = model_of(task, env)
+        data = mujoco.MjData(model)
+        data.ctrl[:] = task.ctrl.numpy()[env]
+        mujoco.mj_setConst(model, data)
+        mujoco.mj_step(model, data, 2)
+        np.testing.assert_allclose(task.qvel.numpy()[env], data.qvel, atol=2e-3)
+    values = task.parameter("geom_solimp").numpy()[:, 0, 0], task.parameter("eq_data").numpy()[:, 0, 1]
+    assert len({*np.concatenate(values).tolist()}) == 4
+
+
+@wp.func
+def paint(state: Any, env: wp.int32) -> None:
+    """Draw a field that holds whole numbers."""
+    state.geom_matid[env, 0] = 0
+
+
+@wp.func
+def press(state: Any, env: wp.int32) -> None:
+    """Draw an option that MuJoCo Warp has in another form."""
+    state.impratio[env] = 2.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "event", "words"),
+    [
+        ("native", Event(paint, "startup"), "The field 'geom_matid' was asked for, but holds no floating-point"),
+        ("warp", Event(press, "startup"), "the field 'opt.impratio' of the model, of which MuJoCo Warp has one"),
+        ("warp", Event("body_pos", "startup", bodies="table", ranges=(0.0, 0.1)), "selects 'table', which does not"),
+        ("warp", Event("geom_quat", "startup", geoms=".*"), "geoms selects 'floor', which does not move"),
+        ("native", Event("pseudo_inertia", "startup", bodies="leg|cube"), "selects 'cube', whose centre of mass"),
+        ("warp", Event("body_ipos", "startup", bodies="cube", ranges=(0.0, 0.1)), "selects 'cube', whose centre"),
+    ],
+)
+def test_what_an_engine_cannot_let_differ_is_refused(engine: Any, event: Any, words: str) -> None:
+    with pytest.raises(ShoalError, match=re.escape(words)):
+        build(Beside, num_envs=1, engine=engine, events={"x": event})
+
+
+def test_on_the_cpu_environments_have_tables_of_different_heights() -> None:
+    raised = Event("body_pos", "startup", bodies="table", axes=(2,), ranges=(-0.1, 0.1))
+    task = build(Beside, num_envs=3, engine="native", events={"x": raised})
+    heights = task.parameter("body_pos").numpy()[:, task.model.body("table").id, 2]
+    top = task.poses["geom_xpos"].numpy()[:, task.model.geom("top").id, 2]
+    assert len({*heights.tolist()}) == 3
+    np.testing.assert_allclose(top, heights, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_an_episode_begins_in_the_state_of_the_model_and_changes_no_other(engine: Any) -> None:
+    ends = {"low": Done("root_height_below_minimum", minimum_height=0.95)}
+    offset = Event("joint_default_pos", "reset", joints="hip", ranges=(0.1, 0.2))
+    task = build(Beside, num_envs=2, engine=engine, events={"x": offset}, terminations=ends)
+    task.qpos.numpy()[0, 2] = 0.9
+    task.moved.numpy()[0] = True
+    task.engine.forward(task.done, task.moved)
+    model, data = model_of(task, 1), mujoco.MjData(task.model)
+    mujoco.mj_setConst(model, data)
+    data.qpos[:], data.qvel[:] = task.qpos.numpy()[1], task.qvel.numpy()[1]
+    task.step()
+    data.ctrl[:] = task.ctrl.numpy()[1]
+    mujoco.mj_step(model, data, 2)
+    assert task.done.numpy().tolist() == [True, False]
+    np.testing.assert_array_equal(task.qpos.numpy()[0], task.model.qpos0.astype(np.float32))
+    # Poses are those before the last physics step, as MuJoCo has them.
+    np.testing.assert_allclose(task.poses["xpos"].numpy()[1], data.xpos, atol=1e-5)
 
 
 def test_names_share_a_number_where_asked() -> None:

@@ -37,7 +37,10 @@ RETURNED: dict[str, tuple[Any, ...]] = {
     "events": (None,),
 }
 """What the functions of a group return."""
-KINDS = {"bodies": "body"} | {f"{kind}s": kind for kind in ("joint", "actuator", "geom", "site", "sensor")}
+KINDS = {"bodies": "body"} | {
+    f"{kind}s": kind
+    for kind in ("joint", "actuator", "geom", "site", "sensor", "tendon", "pair", "camera", "light", "material")
+}
 
 
 def library(group: str) -> list[Any]:
@@ -128,6 +131,11 @@ class _Terms:
         "body": mujoco.mjtObj.mjOBJ_BODY,
         "site": mujoco.mjtObj.mjOBJ_SITE,
         "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
+        "tendon": mujoco.mjtObj.mjOBJ_TENDON,
+        "pair": mujoco.mjtObj.mjOBJ_PAIR,
+        "camera": mujoco.mjtObj.mjOBJ_CAMERA,
+        "light": mujoco.mjtObj.mjOBJ_LIGHT,
+        "material": mujoco.mjtObj.mjOBJ_MATERIAL,
     }
 
     def __init__(self, rng: random.Random, model: mujoco.MjModel) -> None:
@@ -176,8 +184,8 @@ class _Terms:
         words |= {each: get_args(choice) for each, choice in CHOICES.items()}
         if name in words:
             return self.rng.choice(words[name])
-        if name == "grid":
-            return (0.4, 0.2, 0.2)
+        if name in {"grid", "axes"}:
+            return (0.4, 0.2, 0.2) if name == "grid" else (self.rng.randint(0, 1),)
         if vector := re.search(r"vec(\d)", annotation):
             return tuple(sorted(self.rng.uniform(0.8, 1.2) for _ in range(int(vector[1]))))
         if "bool" in annotation:
@@ -186,8 +194,8 @@ class _Terms:
 
     def pattern(self, kind: str, *, several: bool) -> str:
         """Return a pattern of names of a kind."""
-        count = getattr(self.model, "nbody" if kind == "body" else "nu" if kind == "actuator" else f"n{kind}", 0)
-        count = self.model.njnt if kind == "joint" else count
+        fields = {"joint": "njnt", "actuator": "nu", "camera": "ncam", "material": "nmat"}
+        count = getattr(self.model, fields.get(kind, f"n{kind}"))
         names = [mujoco.mj_id2name(self.model, self.names[kind], at) for at in range(count)]
         named = [each for each in names if each and each != "world"]
         if several and self.rng.random() < 0.6:

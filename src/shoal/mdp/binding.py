@@ -100,14 +100,18 @@ class TorchBound(Bound):
 class Binder:
     """Binds the terms of one task."""
 
-    def __init__(self, names: Names, allocate: Callable[[str, int, Any], wp.array], device: wp.Device) -> None:
+    def __init__(
+        self, names: Names, allocate: Callable[[str, int, Any], wp.array], device: wp.Device, engine: str
+    ) -> None:
         """Prepare.
 
         Args:
             names: The model's names.
             allocate: Returns an array of the task's state by name, columns and type: the memory of a term.
             device: Where arrays live.
+            engine: The name of the physics engine, for checks of what is bound.
         """
+        self._engine = engine
         self.names = names
         self.device = device
         self.numbers: list[float] = []
@@ -159,6 +163,8 @@ class Binder:
         hints = get_type_hints(python)
         values = _values_of(path, term, python, skipped=2)
         self._check_needs(path, function, values)
+        for check in getattr(python, "checks", ()):
+            check(path, values, self.names, self._engine)
         passed = [name for name in values if name in own]
         arguments: list[str] = []
         columns: tuple[str, ...] = ()
@@ -258,6 +264,8 @@ class Binder:
             else:
                 rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
             return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
+        if name == "axes":
+            return self.share("axes", tuple(value), lambda: wp.array(value, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == _MEMORY:
             self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)

@@ -13,19 +13,16 @@ from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
+    FIELDS,
     body_com_offset,
-    body_mass,
     effort_limits,
     encoder_bias,
-    geom_friction,
     gravity,
-    joint_armature,
-    joint_damping,
-    joint_friction,
     pd_gains,
     pseudo_inertia,
 )
 
+vars().update(FIELDS)
 _NONE = wp.vec2(0.0, 0.0)
 
 

@@ -71,7 +71,7 @@ def generate(
     if key not in _compiled:
         module = wp.get_module(f"shoal_terms_{digest}_{sum(each[0] == digest for each in _compiled)}")
         scope = {"wp": wp, "__name__": module.name, **functions, **{_type_name(name): types[name] for name in types}}
-        made = {name: _function(name, text, dict(scope), module.name) for name, text in texts.items()}
+        made = {name: python_function(name, text, dict(scope), module.name) for name, text in texts.items()}
         _compiled[key] = {
             name: wp.kernel(function, enable_backward=False, module=module) for name, function in made.items()
         }
@@ -95,7 +95,7 @@ def _type_name(argument: str) -> str:
     return f"type_of_{argument}"
 
 
-def _function(name: str, text: str, scope: dict[str, Any], module: str) -> Callable[..., None]:
+def python_function(name: str, text: str, scope: dict[str, Any], module: str) -> Callable[..., None]:
     """Return the function of a text, whose lines tracebacks and Warp can read."""
     file = f"<{module}.{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

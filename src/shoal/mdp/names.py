@@ -1,4 +1,4 @@
-"""Selections by name: patterns of joints, bodies, geoms, sites, actuators and sensors of a model, resolved once."""
+"""Selections by name: patterns of joints, bodies, geoms and other objects of a model, resolved once."""
 
 # pyright: reportInvalidTypeForm=false
 
@@ -21,6 +21,7 @@ from shoal.mdp.shapes import SOLID, Solid, hulls_of
 class Joint:
     """A joint with one degree of freedom."""
 
+    index: wp.int32
     qpos: wp.int32
     """Column of its position in ``qpos``."""
     dof: wp.int32
@@ -70,6 +71,11 @@ _OBJECTS = {
     "body": (mujoco.mjtObj.mjOBJ_BODY, "nbody"),
     "site": (mujoco.mjtObj.mjOBJ_SITE, "nsite"),
     "sensor": (mujoco.mjtObj.mjOBJ_SENSOR, "nsensor"),
+    "tendon": (mujoco.mjtObj.mjOBJ_TENDON, "ntendon"),
+    "pair": (mujoco.mjtObj.mjOBJ_PAIR, "npair"),
+    "camera": (mujoco.mjtObj.mjOBJ_CAMERA, "ncam"),
+    "light": (mujoco.mjtObj.mjOBJ_LIGHT, "nlight"),
+    "material": (mujoco.mjtObj.mjOBJ_MATERIAL, "nmat"),
 }
 """MuJoCo's type of each kind, and the field of `MjModel` with their number."""
 _PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
@@ -194,6 +200,7 @@ class Names:
         qpos = int(model.jnt_qposadr[index])
         lower, upper = model.jnt_range[index] if model.jnt_limited[index] else (-NO_LIMIT, NO_LIMIT)
         return {
+            "index": index,
             "qpos": qpos,
             "dof": int(model.jnt_dofadr[index]),
             "default_pos": self.home[qpos],

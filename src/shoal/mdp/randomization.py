@@ -1,22 +1,27 @@
 """Domain randomization: events that draw parameters of the model, on startup, or when an episode begins, or during it.
 
-Names are those of mjlab's `mdp.dr`. A function draws from `ranges` by its `distribution`: `uniform` from lowest to
-highest, `log_uniform` likewise with a uniform logarithm, `gaussian` with a mean and a standard deviation. By its
-`operation` the number is the value (`abs`), or multiplies (`scale`) or is added to (`add`) that of the model, not what
-was drawn before. It is another one for each name, unless `shared_random`.
+Names are those of mjlab's `mdp.dr`. Most functions draw one field of `MjModel`, and are declared in a line. They draw
+from `ranges` by their `distribution`: `uniform` from lowest to highest, `log_uniform` likewise with a uniform
+logarithm, `gaussian` with a mean and a standard deviation. By the `operation` the number is the value (`abs`), or
+multiplies (`scale`) or is added to (`add`) that of the model, not what was drawn before. It is another one for each
+name, unless `shared_random`, and for each of the `axes`, the columns of the field. A quaternion is turned by `roll`,
+`pitch` and `yaw` [rad].
 
-Constants that MuJoCo derives from the model (`body_subtreemass`, `dof_invweight0`, ...) follow masses, inertias,
-centres of mass, armatures and gravity, by ``mj_setConst`` and MuJoCo Warp's ``set_const``.
+Constants that MuJoCo derives from the model (`body_subtreemass`, `dof_invweight0`, bounds of geoms, ...) follow masses,
+inertias, poses, sizes, armatures and gravity, by ``mj_setConst`` and MuJoCo Warp's ``set_const``.
 """
 
-# ruff: noqa: FBT002  Parameters of terms come by position.
-
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import mujoco
 import warp as wp
 
+from shoal.errors import UsageError
 from shoal.mdp.base import quat_of
-from shoal.mdp.names import Actuator, Geom, Joint
+from shoal.mdp.kernels import python_function
+from shoal.mdp.names import Actuator, Geom, Joint, Names, kind_of
 from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform
 
@@ -49,43 +54,131 @@ def changed(usual: wp.float32, drawn: wp.float32, operation: wp.int32) -> wp.flo
     return drawn
 
 
-@wp.func
-def geom_friction(
-    state: Any,
-    env: wp.int32,
-    geoms: wp.array[Geom],
-    ranges: wp.vec2,
-    operation: wp.int32 = ABS,
-    distribution: wp.int32 = UNIFORM,
-    shared_random: wp.bool = False,
-) -> None:
-    """Draw the sliding friction of geoms."""
-    drawn = draw(state, env, ranges, distribution)
-    for i in range(geoms.shape[0]):
-        if i > 0 and not shared_random:
-            drawn = draw(state, env, ranges, distribution)
-        index = geoms[i].index
-        friction = state.geom_friction[env, index]
-        friction[0] = changed(state.default_geom_friction[index][0], drawn, operation)
-        state.geom_friction[env, index] = friction
+_INDICES = {"body": "bodies", "site": "sites", "tendon": "tendons", "pair": "pairs"}
+_INDICES |= {"cam": "cameras", "light": "lights", "mat": "materials"}
+_KINDS: dict[str, tuple[str, Any, str]] = {
+    **{word: (objects, wp.int32, f"{objects}[i]") for word, objects in _INDICES.items()},
+    "geom": ("geoms", Geom, "geoms[i].index"),
+    "dof": ("joints", Joint, "joints[i].dof"),
+    "jnt": ("joints", Joint, "joints[i].index"),
+    "qpos0": ("joints", Joint, "joints[i].qpos"),
+}
+"""By the first word of a field: the parameter that selects its objects, their type, and the row of each."""
+
+_NUMBERS = """def {field}(state: Any, env: wp.int32, {objects}: wp.array[Kind], ranges: wp.vec2, {axes}
+        operation: wp.int32 = {operation}, distribution: wp.int32 = 0, shared_random: wp.bool = False{more}) -> None:
+    '''Draw the {what}.'''
+    for part in range({parts}):
+        drawn = wp.float32(0.0)
+        for i in range({objects}.shape[0]):
+            if i == 0 or not shared_random:
+                drawn = draw(state, env, ranges, distribution)
+            state.{field}[env, {row}]{axis} = changed(state.default_{field}[{row}]{axis}, drawn, operation)
+"""
+_TURN = """def {field}(state: Any, env: wp.int32, {objects}: wp.array[Kind], roll: wp.vec2 = _NONE,
+        pitch: wp.vec2 = _NONE, yaw: wp.vec2 = _NONE, distribution: wp.int32 = 0) -> None:
+    '''Turn the {what} [rad].'''
+    for i in range({objects}.shape[0]):
+        x, y = draw(state, env, roll, distribution), draw(state, env, pitch, distribution)
+        turn = wp.quat_rpy(x, y, draw(state, env, yaw, distribution)) * quat_of(state.default_{field}[{row}])
+        state.{field}[env, {row}] = wp.vec4(turn[3], turn[0], turn[1], turn[2])
+"""
+_ISOTROPIC = """    for i in range(pairs.shape[0] * wp.int32(isotropic)):
+        friction = state.pair_friction[env, pairs[i]]
+        friction[1] = friction[0]
+        for part in range(axes.shape[0]):
+            if axes[part] >= 3:
+                friction[4] = friction[3]
+        state.pair_friction[env, pairs[i]] = friction
+"""
+FIELDS: dict[str, Any] = {}
+"""Functions that draw one field of `MjModel`, by its name, and by that of mjlab where it is another."""
 
 
-@wp.func
-def body_mass(
-    state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
-    ranges: wp.vec2,
-    operation: wp.int32 = SCALE,
-    distribution: wp.int32 = UNIFORM,
-    shared_random: wp.bool = False,
+def _declare(
+    what: str, field: str, *names: str, axes: Any = (), operation: int = ABS, checks: Any = (), then: str = ""
 ) -> None:
-    """Draw the masses of bodies [kg], but not their inertias, as of a load at the centre of mass."""
-    drawn = draw(state, env, ranges, distribution)
-    for i in range(bodies.shape[0]):
-        if i > 0 and not shared_random:
-            drawn = draw(state, env, ranges, distribution)
-        state.body_mass[env, bodies[i]] = changed(state.default_body_mass[bodies[i]], drawn, operation)
+    """Make the function of a field: of a quaternion, of one number, or of several, of which it draws `axes`."""
+    objects, kind, row = _KINDS[field.partition("_")[0]]
+    words = {"what": what, "field": field, "objects": objects, "row": row, "operation": operation}
+    words |= {"parts": 1, "axes": "", "axis": "", "more": ", isotropic: wp.bool = False" if then else ""}
+    if axes:
+        words |= {"parts": "axes.shape[0]", "axes": f"axes: wp.array[wp.int32] = {axes},", "axis": "[axes[part]]"}
+        checks = (*checks, partial(_check_axes, field))
+    text = (_TURN if field.endswith("quat") else _NUMBERS).format(**words) + then
+    made = wp.func(python_function(field, text, globals() | {"Kind": kind}, __name__))
+    made.func.checks = checks
+    FIELDS.update(dict.fromkeys((field, *names), made))
+
+
+def _check_axes(field: str, path: str, values: Mapping[str, Any], names: Names, _: str) -> None:
+    """Refuse axes that a field does not have."""
+    last = getattr(names.model, field).shape[1] - 1
+    if not all(isinstance(axis, int) and 0 <= axis <= last for axis in values["axes"]):
+        raise UsageError(f"{path}.axes is {values['axes']}, but must be numbers from 0 to {last}, the axes of {field}.")
+
+
+def _refuse(bad: Callable[[mujoco.MjModel], Any], why: str, engine: str = "") -> Callable[..., None]:
+    """Return a check that refuses objects for which `bad` is true, on one of the engines or on both."""
+
+    def check(path: str, values: Mapping[str, Any], names: Names, used: str) -> None:
+        for name, patterns in values.items() if engine in {"", used} else ():
+            kind, _ = kind_of(name) or ("", False)
+            for index in names.select(kind, patterns, f"{path}.{name}") if kind else ():
+                if bad(names.model)[index]:
+                    raise UsageError(f"{path}.{name} selects '{names.names(kind)[index]}', {why}")
+
+    return check
+
+
+_STATIC = "which does not move: MuJoCo Warp has one pose of it for all environments. Pass --env.engine native."
+_is_static = _refuse(lambda model: (model.body_weldid == 0) & (model.body_mocapid < 0), _STATIC, "warp")
+_has_static_body = _refuse(lambda model: model.body_weldid[model.geom_bodyid] == 0, _STATIC, "warp")
+_is_simple = _refuse(
+    lambda model: (model.body_simple != 0) & (model.body_mass > 0.0),
+    'whose centre of mass MuJoCo has compiled to stay at its origin: give the body simple="false" in the MJCF.',
+)
+_is_no_primitive = _refuse(
+    lambda model: abs(model.geom_type - 4) > 2,  # noqa: PLR2004  2 to 6 are sphere to box.
+    "which is a plane, a height field or a mesh: select spheres, capsules, ellipsoids, cylinders and boxes.",
+)
+_has_no_limits = _refuse(lambda model: model.jnt_limited == 0, "which has no limits: give it a range in the MJCF.")
+
+_XYZ, _RGBA = (0, 1, 2), (0, 1, 2, 3)
+_declare("sliding friction of geoms; axes 1 and 2 are torsional and rolling friction [m]", "geom_friction", axes=(0,))
+_declare("position of geoms [m]", "geom_pos", axes=_XYZ, checks=(_has_static_body,))
+_declare("orientation of geoms", "geom_quat", checks=(_has_static_body,))
+_declare("sizes of geoms [m]", "geom_size", axes=_XYZ, operation=SCALE, checks=(_is_no_primitive,))
+_declare("colours of geoms", "geom_rgba", axes=_RGBA)
+_declare("mass of bodies [kg], but not the inertia, as of a load at the centre of mass", "body_mass", operation=SCALE)
+_declare("centre of mass of bodies [m]", "body_ipos", axes=_XYZ, operation=ADD, checks=(_is_simple,))
+_declare("position of bodies [m]", "body_pos", axes=_XYZ, operation=ADD, checks=(_is_static,))
+_declare("orientation of bodies", "body_quat", checks=(_is_static,))
+_declare("damping of joints [N m s/rad or N s/m]", "dof_damping", "joint_damping")
+_declare("reflected inertia of the motors of joints [kg m² or kg]", "dof_armature", "joint_armature")
+_declare("dry friction of joints [N m or N]", "dof_frictionloss", "joint_friction")
+_declare("stiffness of joints [N m/rad or N/m]", "jnt_stiffness", "joint_stiffness")
+_declare("limits of joints [rad or m]", "jnt_range", "joint_limits", axes=(0, 1), checks=(_has_no_limits,))
+_declare("position of joints as the model is drawn [rad or m]", "qpos0", "joint_default_pos", operation=ADD)
+_declare("position of sites [m]", "site_pos", axes=_XYZ)
+_declare("orientation of sites", "site_quat")
+_declare("damping of tendons [N s/m]", "tendon_damping")
+_declare("stiffness of tendons [N/m]", "tendon_stiffness")
+_declare("dry friction of tendons [N]", "tendon_frictionloss", "tendon_friction")
+_declare("inertia of tendons [kg]", "tendon_armature")
+_declare("friction of pairs: two sliding, a torsional, two rolling", "pair_friction", axes=(0,), then=_ISOTROPIC)
+_declare("position of cameras [m]", "cam_pos", axes=_XYZ)
+_declare("orientation of cameras", "cam_quat")
+_declare("vertical field of view of cameras [degrees]", "cam_fovy")
+_declare("focal lengths and principal point of cameras [m]", "cam_intrinsic", axes=_RGBA)
+_declare("position of lights [m]", "light_pos", axes=_XYZ)
+_declare("direction of lights", "light_dir", axes=_XYZ)
+for _field in ("light_ambient", "light_attenuation", "light_diffuse", "light_specular"):
+    _declare(f"numbers `{_field}` of MuJoCo's model", _field, axes=_XYZ)
+for _field in ("light_cutoff", "light_exponent", "mat_emission", "mat_shininess", "mat_specular"):
+    _declare(f"number `{_field}` of MuJoCo's model", _field)
+_declare("colours of materials", "mat_rgba", axes=_RGBA)
+_declare("repetitions of the texture of materials", "mat_texrepeat", axes=(0, 1))
 
 
 @wp.func
@@ -165,63 +258,6 @@ def pseudo_inertia(
         state.body_iquat[env, body] = wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
-@wp.func
-def joint_damping(
-    state: Any,
-    env: wp.int32,
-    joints: wp.array[Joint],
-    ranges: wp.vec2,
-    operation: wp.int32 = ABS,
-    distribution: wp.int32 = UNIFORM,
-    shared_random: wp.bool = False,
-) -> None:
-    """Draw the damping of joints [N m s/rad or N s/m]."""
-    drawn = draw(state, env, ranges, distribution)
-    for i in range(joints.shape[0]):
-        if i > 0 and not shared_random:
-            drawn = draw(state, env, ranges, distribution)
-        dof = joints[i].dof
-        state.dof_damping[env, dof] = changed(state.default_dof_damping[dof], drawn, operation)
-
-
-@wp.func
-def joint_armature(
-    state: Any,
-    env: wp.int32,
-    joints: wp.array[Joint],
-    ranges: wp.vec2,
-    operation: wp.int32 = ABS,
-    distribution: wp.int32 = UNIFORM,
-    shared_random: wp.bool = False,
-) -> None:
-    """Draw the reflected inertia of the motors of joints [kg m² or kg]."""
-    drawn = draw(state, env, ranges, distribution)
-    for i in range(joints.shape[0]):
-        if i > 0 and not shared_random:
-            drawn = draw(state, env, ranges, distribution)
-        dof = joints[i].dof
-        state.dof_armature[env, dof] = changed(state.default_dof_armature[dof], drawn, operation)
-
-
-@wp.func
-def joint_friction(
-    state: Any,
-    env: wp.int32,
-    joints: wp.array[Joint],
-    ranges: wp.vec2,
-    operation: wp.int32 = ABS,
-    distribution: wp.int32 = UNIFORM,
-    shared_random: wp.bool = False,
-) -> None:
-    """Draw the dry friction of joints [N m or N]."""
-    drawn = draw(state, env, ranges, distribution)
-    for i in range(joints.shape[0]):
-        if i > 0 and not shared_random:
-            drawn = draw(state, env, ranges, distribution)
-        dof = joints[i].dof
-        state.dof_frictionloss[env, dof] = changed(state.default_dof_frictionloss[dof], drawn, operation)
-
-
 @needs("position")
 @wp.func
 def pd_gains(
@@ -295,3 +331,6 @@ def gravity(
     state.gravity[env, 0] = changed(state.default_gravity[0], draw(state, env, x, distribution), operation)
     state.gravity[env, 1] = changed(state.default_gravity[1], draw(state, env, y, distribution), operation)
     state.gravity[env, 2] = changed(state.default_gravity[2], draw(state, env, z, distribution), operation)
+
+
+body_com_offset.func.checks = pseudo_inertia.func.checks = (_is_simple,)

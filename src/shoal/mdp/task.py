@@ -135,7 +135,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         super().build()
         names = Names(self.model, self.home(), self.roles())
         self._changes = changes_of(self.config)
-        self.binder = Binder(names, self.array, self.device)
+        self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()
         contacts = self._bind("contacts")
         for name, bound in contacts.items():

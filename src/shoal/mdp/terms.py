@@ -141,7 +141,7 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     func = getattr(func, "__func__", func)  # Of another declaration.
     # Another value of a flag need not be whole; numbers of tiles are Python's, and stay as they are declared.
-    whole = _whole_numbers(func)
+    whole = _whole_numbers(func) | {"axes"}
     floats = [name for name in own if name not in whole and (base is not TileTerm or isinstance(values[name], tuple))]
     values = {**values, **{name: _as_floats(values[name]) for name in floats}}
     members = [(name, _annotation(base, name, values[name])) for name in own]

@@ -9,6 +9,7 @@ After a step, derived fields describe the state before its last physics step, as
 `qpos`, `qvel` and the other fields of the state are always current.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -223,7 +224,7 @@ def dtype_of(name: str, row: np.ndarray) -> Any:  # noqa: ANN401  A type of Warp
         message = f"The field '{name}' was asked for, but holds no floating-point numbers: read it from the model."
         raise ShoalError(message)
     shape = row.shape[1:]
-    return _DTYPES[shape] if shape in _DTYPES else wp.types.vector(shape[0], wp.float32)
+    return _DTYPES.get(shape) or wp.types.vector(length=math.prod(shape), dtype=wp.float32)
 
 
 def rows_of(array: wp.array, dtype: type = wp.float32) -> wp.array:

@@ -23,7 +23,6 @@ _Pair = tuple[np.ndarray, np.ndarray]
 
 logger = logging.getLogger(__name__)
 
-_NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 _FULL = {mujoco.mjtWarning.mjWARN_CONTACTFULL: "contacts", mujoco.mjtWarning.mjWARN_CNSTRFULL: "constraints"}
 
 
@@ -65,7 +64,7 @@ class NativeEngine(Engine):
         self._batch = Batch(self.model, nsim=self.num_envs, nthread=self._threads, persistent=bool(after))
         if after:
             self._after_constraints = PostConstraint(self._batch, self._template, after)
-        self._initial = self._initial_state()
+        self._initial = self._batch.state.copy()
         self._warned = self._batch.warning[:, :, 1].copy()
         self._stage = self.stage(self.derived)
         # Without it MuJoCo writes warnings to a file in the working directory.
@@ -120,22 +119,12 @@ class NativeEngine(Engine):
         if self._after_constraints:
             self._after_constraints.compute(ids.tolist())
 
-    def _initial_state(self) -> np.ndarray:
-        """Return the state of all simulations after a reset, in MuJoCo's own order. The present state stays."""
-        state = self._batch.state
-        present = state.copy()
-        self._run(lambda: self._batch.reset(stage=_NO_STAGE))
-        initial = state.copy()
-        state[...] = present
-        return initial
-
     def apply_parameters(self) -> None:
         """Read the parameters of all environments."""
         for theirs, ours in self._expanded:
             np.copyto(theirs, ours)
         if self._expanded:
             self._run(self._batch.set_const)
-            self._initial = self._initial_state()
 
     def bare(self) -> Callable[[], None]:
         """Return the steps of a new batch, each from the present states with the last controls."""

@@ -26,7 +26,11 @@ from shoal.sim.engines.deterministic import make_deterministic
 from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, dtype_of, rows_of, some_of
 from shoal.sim.graphs import CapturedGraph
 
-_FOLLOW_FROM_MASSES = ("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0")
+_CONSTANTS = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0", "actuator_acc0", "tendon_length0"),
+    *("geom_aabb", "geom_rbound", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
+    *("light_pos0", "light_poscom0", "light_dir0"),
+)
 """Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
 
 _CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot"}
@@ -105,8 +109,8 @@ class WarpEngine(Engine):
         for name in STATE + _REST_OF_STATE + CONTROLS:
             if np.size(getattr(self._template, name)):
                 self.data(name)
-        follows = _FOLLOW_FROM_MASSES if self.parameters else ()
-        sizes = dict.fromkeys((*(name for name in self.parameters if "." not in name), *follows), self.num_envs)
+        names = [name for name in self.parameters if self._differs(name)]
+        sizes = dict.fromkeys((*names, *_CONSTANTS) if self.parameters else (), self.num_envs)
         try:
             self._model = mjw.put_model(self.model, batch_sizes=sizes)
         except (NotImplementedError, ValueError) as error:
@@ -119,6 +123,8 @@ class WarpEngine(Engine):
             self._model.ncam = self._model.nlight = 0  # Rendering computes its own on the host.
         if self._is_deterministic:
             make_deterministic(self.model, self._model, self._data)
+        self._usual = copy(self._model)
+        """The model without parameters: episodes begin in its state."""
         for name, ours in self.parameters.items():
             self._use_parameter(name, ours)
         self._prepare_passes()
@@ -158,6 +164,21 @@ class WarpEngine(Engine):
             copies[-1].source, copies[-1].target = rows_of(getattr(self._pass, name)), rows_of(self.fields[name])
         return wp.array(copies, dtype=RowCopy, device=self.device)
 
+    def _differs(self, name: str) -> bool:
+        """Return whether a parameter is of the model, and not of its options.
+
+        Raises:
+            UsageError: MuJoCo Warp has one value of it for all environments.
+        """
+        holder, _, field = name.rpartition(".")
+        kinds = {each.name: each.type for each in dataclasses.fields(mjw.Option if holder else mjw.Model)}
+        if "*" not in getattr(kinds.get(field), "shape", ()):
+            raise UsageError(
+                f"The environments were to differ in the field '{name}' of the model, of which MuJoCo Warp has one for "
+                "all: leave it as it is, or pass --env.engine native."
+            )
+        return not holder
+
     def _use_parameter(self, name: str, ours: wp.array) -> None:
         """Let MuJoCo Warp use our array of a parameter, which has a row for each environment."""
         holder, _, field = name.rpartition(".")
@@ -186,14 +207,14 @@ class WarpEngine(Engine):
     def reset(self, done: wp.array) -> None:
         """Set environments to the model's own state. Earlier overflows are kept for `take_warnings`."""
         if not self.is_on_host or done.numpy().any():
-            mjw.reset_data(self._model, self._cleared, reset=done)
+            mjw.reset_data(self._usual, self._cleared, reset=done)
 
     def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
         if self.is_on_host and not (done.numpy() | moved.numpy()).any():
             return
         if self.derives_constants:
-            mjw.set_const(self._model, self._pass, restore=False)
+            mjw.set_const(self._model, self._pass, restore=False)  # It ends with kinematics of all environments.
         names, copies = self._passes[all_fields]
         if names:
             self._derive(names)
