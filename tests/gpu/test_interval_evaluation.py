@@ -178,7 +178,7 @@ def test_the_training_waits_for_the_device_as_often_as_without_evaluations(run_d
         tensors.background_waits.clear()
         train(loop, run_of, evaluate)
         waits.append(Counter(tensors.waits))
-        assert ("item", "learn/episodes.py:is_running") in {*tensors.background_waits} or not has_evaluations
+        assert ("item", "learn/episodes.py:run_episodes") in {*tensors.background_waits} or not has_evaluations
     assert waits[1] - waits[0] == {("random state", "learn/state.py:random_state"): 4}
 
 

@@ -22,7 +22,8 @@ from shoal.config.plain import to_plain
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.jobs.entries import expand
-from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
+from shoal.jobs.policies import DevicePolicy, JobPolicy, open_policy, policy_device
+from shoal.learn.evaluation import TrainedPolicy
 from shoal.learn.export import exportable_policy, write_policy
 from shoal.plan.job import Job
 from shoal.plan.rundir import RunDir
@@ -181,8 +182,9 @@ def test_another_checkpoint_is_loaded_into_the_same_networks(trained: Trained) -
     env = cartpole()
     policy = open_policy(trained.job("trained"), env, CPU)
     before = episodes(env, policy)
-    assert isinstance(policy, CheckpointPolicy)
-    policy.load(trained.other)
+    assert isinstance(policy, DevicePolicy)
+    assert isinstance(policy.policy, TrainedPolicy)
+    policy.policy.load(trained.other)
     after = episodes(env, policy)
     assert torch.equal(after, played(replace(trained.job("trained"), policy=str(trained.other))))
     assert not torch.allclose(after, before)
@@ -313,7 +315,7 @@ def test_a_policy_on_another_device_is_handed_its_observations_there(user_file: 
     policy.begin(range(NUM_ENVS), seed=1)
     assert policy(env.get_observations()).device == CPU
     policy.reset(torch.zeros(NUM_ENVS, dtype=torch.bool))
-    own = policy._policy
+    own = policy.policy
     assert own.device == meta
     assert own.seen["policy"].device == meta
     assert [(each.device, each.shape, each.dtype) for each in own.ended] == [(meta, (NUM_ENVS,), torch.bool)] * 2
@@ -322,7 +324,7 @@ def test_a_policy_on_another_device_is_handed_its_observations_there(user_file: 
 def test_observations_on_the_policys_own_device_are_not_copied(user_file: Path) -> None:
     policy: Any = open_policy(job(f"{user_file}:Forwards"), cartpole(), CPU)
     policy(observations := cartpole().get_observations())
-    assert policy._policy.seen is observations
+    assert policy.policy.seen is observations
 
 
 def test_actions_of_a_wrong_shape_are_refused_with_both_shapes(user_file: Path) -> None:

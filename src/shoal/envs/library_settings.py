@@ -13,37 +13,28 @@ from shoal.reading import parse_yaml, refusing
 
 
 def change_all(config: Any, changes: Mapping[str, str]) -> None:  # noqa: ANN401  Dataclasses and dictionaries.
-    """Set fields and keys of `config`, by paths with dots, to values that are read as YAML.
-
-    Raises:
-        UsageError: A path names nothing, or a value is of another kind.
-    """
+    """Set fields and keys of `config`, by paths with dots, to values that are read as YAML, of the kind of the old."""
     for path, text in changes.items():
-        _change(config, path, text)
-
-
-def _change(config: Any, path: str, text: str) -> None:  # noqa: ANN401
-    part = config
-    *parents, last = path.replace("-", "_").split(".")
-    for name in parents:
-        part = _get(part, name, path)
-    before = _get(part, last, path)
-    with refusing(Path(path), "pass a plain value", "--env.set "):
-        value = parse_yaml(text)
-    if isinstance(before, tuple) and isinstance(value, list):
-        value = tuple(value)
-    if isinstance(before, float) and isinstance(value, int):
-        value = float(value)
-    if before is not None and type(value) is not type(before):
-        raise UsageError(
-            f"--env.set {path} is {text}, but the task has {before!r} there: pass a {type(before).__name__}."
-        )
-    if FINITE.holds(before) and not FINITE.holds(value):
-        raise UsageError(f"--env.set {path} is {text}, but must be finite: the task has {before!r} there.")
-    if isinstance(part, dict):
-        part[last] = value
-    else:
-        setattr(part, last, value)
+        part = config
+        *parents, last = path.replace("-", "_").split(".")
+        for name in parents:
+            part = _get(part, name, path)
+        before = _get(part, last, path)
+        with refusing(Path(path), "pass a plain value", "--env.set "):
+            value = parse_yaml(text)
+        if isinstance(before, tuple) and isinstance(value, list):
+            value = tuple(value)
+        if isinstance(before, float) and isinstance(value, int):
+            value = float(value)
+        if before is not None and type(value) is not type(before):
+            kind = type(before).__name__
+            raise UsageError(f"--env.set {path} is {text}, but the task has {before!r} there: pass a {kind}.")
+        if FINITE.holds(before) and not FINITE.holds(value):
+            raise UsageError(f"--env.set {path} is {text}, but must be finite: the task has {before!r} there.")
+        if isinstance(part, dict):
+            part[last] = value
+        else:
+            setattr(part, last, value)
 
 
 def _get(part: Any, name: str, path: str) -> Any:  # noqa: ANN401

@@ -84,7 +84,7 @@ def open_policy(job: Job, env: VecEnv, device: torch.device) -> JobPolicy:
         return DevicePolicy(job.policy, zeros, env, torch.device(env.device))
     path = Path(job.policy)
     if path.suffix == ".pt":
-        return CheckpointPolicy(job, env, device)
+        return DevicePolicy(job.policy, _open_checkpoint(job, env, device), env, device)
     if path.suffix == ".onnx":  # Even on a GPU it takes and returns arrays in host memory.
         return DevicePolicy(job.policy, _open_onnx(path, env, device), env, torch.device("cpu"))
     if path.suffix == ".pt2":
@@ -92,13 +92,13 @@ def open_policy(job: Job, env: VecEnv, device: torch.device) -> JobPolicy:
     return DevicePolicy(job.policy, _load_class(job.policy)(device=device, **job.config), env, device)
 
 
-class DevicePolicy:
+class DevicePolicy(JobPolicy):
     """A policy that computes on a device of its own, without gradients. Its `reset(dones)` is optional."""
 
     def __init__(
         self, name: str, policy: Callable[[TensorDict], torch.Tensor], env: VecEnv, device: torch.device
     ) -> None:
-        self._name, self._policy, self._device = name, policy, device
+        self._name, self.policy, self._device = name, policy, device
         self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
         self._env_device, self._shape = torch.device(env.device), (env.num_envs, env.num_actions)
 
@@ -116,7 +116,7 @@ class DevicePolicy:
         """
         if self._device != self._env_device:
             observations = observations.to(self._device)
-        actions = torch.as_tensor(self._policy(observations))
+        actions = torch.as_tensor(self.policy(observations))
         if actions.shape != self._shape:
             raise UsageError(
                 f"The policy {self._name} returned actions of the shape {tuple(actions.shape)}, but {self._shape[0]} "
@@ -132,24 +132,7 @@ class DevicePolicy:
             self._reset(dones.to(self._device))
 
 
-class CheckpointPolicy(DevicePolicy):
-    """The policy of a checkpoint, whose networks are rebuilt from the job's learner and its configuration."""
-
-    def __init__(self, job: Job, env: VecEnv, device: torch.device) -> None:
-        spec = registry.resolve(job.task)
-        learner = job.learner or spec.learner
-        agent = from_plain(spec.agent_of(learner), job.agent or {}, "agent")
-        config = PlayConfig(task=job.task, learner=learner, agent=agent)
-        self._trained = TrainedPolicy(env, config, device)
-        self.load(Path(job.policy))
-        super().__init__(job.policy, self._trained, env, device)
-
-    def load(self, model: Path) -> None:
-        """Exchange weights and normalisers for those of another checkpoint of the same learner and configuration."""
-        self._trained.load(model)
-
-
-class RandomPolicy:
+class RandomPolicy(JobPolicy):
     """Uniform random actions in [-1, 1], which follow from the seed, the index of the episode and the step alone.
 
     Steps count from `begin`, also where an episode ends and another one follows.
@@ -173,8 +156,15 @@ class RandomPolicy:
         del observations
         return next(self._steps)
 
-    def reset(self, dones: torch.Tensor | None = None) -> None:
-        """Do nothing: there is no memory."""
+
+def _open_checkpoint(job: Job, env: VecEnv, device: torch.device) -> TrainedPolicy:
+    """Rebuild networks from the job's learner and its configuration, and load those of the checkpoint."""
+    spec = registry.resolve(job.task)
+    learner = job.learner or spec.learner
+    agent = from_plain(spec.agent_of(learner), job.agent or {}, "agent")
+    trained = TrainedPolicy(env, PlayConfig(task=job.task, learner=learner, agent=agent), device)
+    trained.load(Path(job.policy))
+    return trained
 
 
 class _ExportedPolicy:

@@ -19,10 +19,11 @@ from shoal.envs.capabilities import capabilities_of
 from shoal.envs.vec_env import VecEnv, build_vec_env
 from shoal.errors import ShoalError, TrainingFailedError, reason_of
 from shoal.jobs.ledger import Claim, Ledger, state_of
-from shoal.jobs.policies import CheckpointPolicy, JobPolicy, open_policy, policy_device
+from shoal.jobs.policies import DevicePolicy, JobPolicy, open_policy, policy_device
 from shoal.jobs.recording import Recording
 from shoal.jobs.results import write_summary
 from shoal.learn.episodes import Episode, Step, run_episodes
+from shoal.learn.evaluation import TrainedPolicy
 from shoal.learn.groups import World, group_timeout, process_group
 from shoal.plan.job import EvaluatePlan, Job, JobFiles, Part
 from shoal.seeds import derived_seed
@@ -194,11 +195,11 @@ class _Worker:
         key = (job.config, job.learner, job.agent, job.policy_device)
         if self._policy is not None and self._policy[0] == (job.policy, *key):
             return self._policy[1]
-        if self._policy is not None and self._policy[0][1:] == key and isinstance(self._policy[1], CheckpointPolicy):
-            policy = self._policy[1]  # Of another checkpoint.
-            policy.load(Path(job.policy))
+        policy = self._policy and self._policy[0][1:] == key and self._policy[1]
+        if isinstance(policy, DevicePolicy) and isinstance(policy.policy, TrainedPolicy):
+            policy.policy.load(Path(job.policy))  # Another checkpoint of the same networks.
         else:
-            self._policy = None
+            self._policy = policy = None
             device = policy_device(job, self._config.policy_device, env_device=env.device)
             policy = open_policy(job, env, device)
         self._policy = (job.policy, *key), policy

@@ -26,8 +26,7 @@ class Policy(Protocol):
         ...
 
     def reset(self, dones: torch.Tensor | None = None) -> None:
-        """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
-        ...
+        """Reset the memory of episodes that ended, of shape (num_envs,); of all with None. By default there is none."""
 
 
 class Step(NamedTuple):
@@ -82,10 +81,10 @@ def run_episodes(  # noqa: PLR0913  By name.
             if step % every == 0 or step == steps:
                 for row, episode in counter.take_ended(again=step < within):
                     on_episode(row, episode)
-                if step >= least_steps and not counter.is_running():
+                if step >= least_steps and not counter.running.any():  # Waits for the device.
                     return
-        for row, episode in counter.take_unfinished():
-            on_episode(row, episode)
+        for row in counter.running.nonzero().flatten().tolist():
+            on_episode(row, counter.episode(row, "unfinished"))
 
 
 class _Counter:
@@ -131,10 +130,6 @@ class _Counter:
         self._ended |= ended
         self.running = running & ~ended
 
-    def is_running(self) -> bool:
-        """Whether any episode has not ended. Waits for the device."""
-        return bool(self.running.any())
-
     def take_ended(self, *, again: bool) -> list[tuple[int, dict[str, Any]]]:
         """Return the environment and the statistics of each episode that has ended since the last call.
 
@@ -142,7 +137,7 @@ class _Counter:
         """
         ended = self._ended.to("cpu", copy=True)
         rows = ended.nonzero().flatten().tolist()
-        episodes = [(row, self._episode(row)) for row in rows]
+        episodes = [(row, self.episode(row)) for row in rows]
         self._ended.zero_()
         if again and rows:
             mask = ended.to(self._returns.device)
@@ -153,12 +148,7 @@ class _Counter:
             self.running = self.running | mask
         return episodes
 
-    def take_unfinished(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the environment and the statistics of each episode that has not ended."""
-        rows = self.running.nonzero().flatten().tolist()
-        return [(row, self._episode(row, "unfinished")) for row in rows]
-
-    def _episode(self, row: int, how: str | None = None) -> dict[str, Any]:
+    def episode(self, row: int, how: str | None = None) -> dict[str, Any]:
         """Return the statistics of an episode. Its reward terms are known only when it has ended."""
         length = int(self._lengths[row])
         terms = [math.nan] * len(self._terms) if how else self._term_sums[row].tolist()

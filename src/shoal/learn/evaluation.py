@@ -207,7 +207,7 @@ class TrainedPolicy:
         self._policy.reset(dones)
 
 
-class UntrainedPolicy:
+class UntrainedPolicy(Policy):
     """Uniform random actions in [-spread, spread]."""
 
     def __init__(self, shape: tuple[int, int], device: torch.device | str, *, spread: float) -> None:
@@ -218,6 +218,3 @@ class UntrainedPolicy:
         """Return new actions. Shape (num_envs, num_actions)."""
         del observations
         return self._actions.uniform_(-self._spread, self._spread)
-
-    def reset(self, dones: torch.Tensor | None = None) -> None:
-        """Do nothing: there is no memory."""

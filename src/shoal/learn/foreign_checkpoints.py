@@ -198,19 +198,17 @@ def write_plain_checkpoint(state: dict[str, Any], file: Path) -> list[str]:
     return dropped
 
 
-def _plain(value: Any, name: str, dropped: list[str]) -> Any:  # noqa: ANN401, PLR0911  A kind of value a line.
+def _plain(value: Any, name: str, dropped: list[str]) -> Any:  # noqa: ANN401
     """Return a value made of tensors and plain values of exactly these types.
 
     Subclasses, such as numpy's floats, are pickled by the name of their class.
     """
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
+    kinds: Any = ((str, str), (Integral, int), (Real, float))
+    for kind, plain in kinds:
+        if isinstance(value, kind):
+            return plain(value)
     if isinstance(value, torch.Tensor):
         return value.detach().as_subclass(torch.Tensor)
     if isinstance(value, dict):

@@ -5,9 +5,12 @@ A step of PPO on small networks is some 270 kernels of a few microseconds, and P
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 
 import torch
+
+from shoal.sim.graphs import run_all
 
 logger = logging.getLogger(__name__)
 
@@ -77,12 +80,7 @@ class GraphChain:
         captures: bool = True,
     ) -> None:
         """Wrap functions as `TensorGraph` does. For a collective the host may wait: it is not captured."""
-
-        def run_all() -> None:
-            for function in functions:
-                function()
-
-        parts = functions if collectives else [run_all]
+        parts = functions if collectives else [partial(run_all, functions)]
         self._graphs = [TensorGraph(each, device, name=name, captures=captures) for each in parts]
         self._collectives = collectives
 

@@ -12,10 +12,11 @@ from tensordict import TensorDict
 from torch import nn
 
 from shoal.config import AgentConfig
+from shoal.learn.episodes import Policy
 from shoal.learn.learner import prints_to_log
 
 
-class InferencePolicy(nn.Module):
+class InferencePolicy(nn.Module, Policy):
     """A network that maps concatenated observation groups to actions, without exploration noise."""
 
     def __init__(self, network: nn.Module, obs_groups: Sequence[str], num_observations: int) -> None:
@@ -25,9 +26,6 @@ class InferencePolicy(nn.Module):
     def forward(self, observations: TensorDict) -> torch.Tensor:
         """Return actions of shape (num_envs, num_actions)."""
         return self.network(concatenated(observations, self.obs_groups))
-
-    def reset(self, dones: torch.Tensor | None = None) -> None:
-        """Do nothing: there is no memory."""
 
     def as_onnx(self, *, verbose: bool) -> nn.Module:
         """Return a copy that takes a plain tensor."""

@@ -26,16 +26,10 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor:
     words = torch.nn.functional.pad(raw, (0, -raw.numel() % _WORD_BYTES)).view(torch.int64)
     # Each word is hashed together with its position before the sum: in a plain weighted sum, differences of one unit
     # in the last place, as different orders of summing gradients leave them, could cancel.
-    positions = torch.arange(words.numel(), device=words.device) * _STRIDE
-    return _hash(words + positions).sum() + raw.numel()
-
-
-def _hash(words: torch.Tensor) -> torch.Tensor:
-    """Return a bijective 64-bit hash of int64 numbers (SplitMix64's finaliser)."""
-    first, second = _FACTORS
-    words = (words ^ (words >> 30)) * first
-    words = (words ^ (words >> 27)) * second
-    return words ^ (words >> 31)
+    words = words + torch.arange(words.numel(), device=words.device) * _STRIDE
+    words = (words ^ (words >> 30)) * _FACTORS[0]
+    words = (words ^ (words >> 27)) * _FACTORS[1]
+    return (words ^ (words >> 31)).sum() + raw.numel()
 
 
 def fingerprints(learner: Learner) -> dict[str, int]:

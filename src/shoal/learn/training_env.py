@@ -80,10 +80,6 @@ class TrainingEnv:
         self.observations = self.env.get_observations()
         self._take_magnitudes(self.observations)
 
-    def log(self, values: Mapping[str, torch.Tensor | float]) -> None:
-        """Pool further values of this step over all environments and ranks."""
-        self.statistics.add_log(values)
-
     def begin_rollout(self) -> None:
         """Mark that an iteration collects again after an update; `step` does so at the latest."""
         if self._began_at is None:

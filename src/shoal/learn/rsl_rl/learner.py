@@ -57,7 +57,8 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
                 observations, rewards, dones, extras = env.step(self.alg.act(env.observations))
                 self.alg.process_env_step(observations, rewards, dones, extras)
                 if self.alg.rnd:
-                    env.log({"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight})
+                    rnd = {"Rnd/reward": self.alg.intrinsic_rewards, "Rnd/weight": self.alg.rnd.weight}
+                    env.statistics.add_log(rnd)
         env.end_rollout()
         with torch.inference_mode():
             self.alg.compute_returns(env.observations)

@@ -53,7 +53,10 @@ class PPO(algorithms.PPO):
         device = torch.device(self.device)
         self._sums = torch.zeros(len(self._loss_names), dtype=torch.float64, device=device)  # Over an update.
         self._rate = torch.zeros((), dtype=torch.float64, device=device)
-        self._gradients = self._flat_gradients()
+        actor = {*self.actor.parameters()}
+        critic = [each for each in self.critic.parameters() if each not in actor]  # The networks may share some.
+        rnd = self.rnd.predictor.parameters() if self.rnd else []
+        self._gradients = FlatGradients(self.actor.parameters(), critic, rnd, num_extra=1)
         self._divergence = self._gradients.extra
         self._slot = torch.zeros(1, dtype=torch.int64, device=device)  # Of the storage, for the present step.
         observations = {name: rows[0].clone() for name, rows in self.storage.observations.items()}
@@ -68,13 +71,6 @@ class PPO(algorithms.PPO):
         known = {type(self.actor), type(self.critic)} <= {MLPModel, CNNModel} and "fused" in self.optimizer.defaults
         self._captures = cuda_graphs and known
         self._set_rate_and_graphs(self.learning_rate)
-
-    def _flat_gradients(self) -> FlatGradients:
-        """Return the gradients of all networks, after the place of the KL divergence."""
-        actor = [*self.actor.parameters()]
-        shared = {*actor}
-        critic = [each for each in self.critic.parameters() if each not in shared]
-        return FlatGradients(actor, critic, self.rnd.predictor.parameters() if self.rnd else [], num_extra=1)
 
     def _set_rate_and_graphs(self, rate: float) -> None:
         """Set the learning rate, and make new graphs: the optimizers may have new tensors."""
