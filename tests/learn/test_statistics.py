@@ -228,7 +228,11 @@ def test_a_number_counts_as_often_as_its_weight() -> None:
     statistics = Statistics(ALONE, num_envs=3)
     for value, weight in ((3.0, 2), (6.0, 3), (50.0, 0)):
         step(statistics, [0, 0, 0], [0, 0, 0], {"log": {"Task/height": value}, "log_weight": torch.tensor(weight)})
-    assert pool(statistics).means["Task/height"] == pytest.approx((2 * 3 + 3 * 6) / 5)
+    # Several numbers are no mean of others: each counts once.
+    statistics.add_log({"Task/each": torch.tensor([1.0, 2.0, 6.0])}, weight=torch.tensor(2))
+    means = pool(statistics).means
+    assert means["Task/height"] == pytest.approx((2 * 3 + 3 * 6) / 5)
+    assert means["Task/each"] == 3
 
 
 def test_a_name_is_told_only_where_something_was_logged() -> None:

@@ -45,10 +45,6 @@ def test_ranks_that_are_slow_in_turn_are_no_stragglers() -> None:
     assert numbers([1.5, 0.5], SLOW, [1.5, 0.5], SLOW) == []
 
 
-def test_a_rank_that_is_slow_from_the_first_iteration_is_named_in_the_third() -> None:
-    assert numbers(SLOW, SLOW) == [2]
-
-
 def test_tiny_iterations_say_nothing() -> None:
     assert numbers([0.02, 0.10], [0.02, 0.10]) == []
 
