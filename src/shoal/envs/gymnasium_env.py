@@ -35,7 +35,6 @@ class GymEnv(Capabilities, VecEnv):
     can_restart = True
 
     def __init__(self, config: GymConfig, *, num_envs: int, device: str, seed: int) -> None:
-        """Make `num_envs` environments, and begin episodes."""
         settings: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
         if config.vectorization == "async":
             settings["worker"] = _quiet_worker

@@ -24,9 +24,6 @@ from shoal.seeds import derived_seed
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
 from shoal.sim.render.rows import ModelPicture
 
-_SHARE = "Episode_Termination/"
-"""Group of the numbers of environments that each termination ended in a step."""
-
 
 class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
     """A task of mjlab."""
@@ -51,7 +48,8 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         observations, rewards, dones, extras = super().step(actions)
         ended = dones.sum()
         log = {
-            name: value / ended if name.startswith(_SHARE) else value for name, value in extras.get("log", {}).items()
+            name: value / ended if name.startswith("Episode_Termination/") else value
+            for name, value in extras.get("log", {}).items()
         }
         return observations, rewards, dones, {**extras, "log": log, "log_weight": ended}
 

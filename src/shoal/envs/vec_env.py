@@ -43,7 +43,6 @@ class WarpVecEnv(Capabilities, VecEnv):
     can_restart = True
 
     def __init__(self, task: KernelTask[Any]) -> None:
-        """Make tensors over the task's arrays."""
         self.task = task
         self.num_envs = task.num_envs
         self.num_actions = task.num_actions

@@ -143,9 +143,13 @@ def judge(pairs: Sequence[tuple[Episode, Episode]], return_range: tuple[float, f
     count, remark = len(returns), ""
     low, high = -math.inf, math.inf
     if return_range is not None:
-        _refuse_outside(returns, return_range)
-        span = return_range[1] - return_range[0]
-        low, high = bounded_mean(returns[:, 1] - returns[:, 0], -span, span, _ALPHA)
+        least, most = return_range
+        if returns.size and not least <= returns.min() <= returns.max() <= most:
+            raise UsageError(
+                f"--return-range is {least:g} to {most:g}, but there are returns from {returns.min():g} to "
+                f"{returns.max():g}: pass the least and the largest return that an episode can have."
+            )
+        low, high = bounded_mean(returns[:, 1] - returns[:, 0], least - most, most - least, _ALPHA)
     elif count >= MINIMUM_PAIRS:
         differences = Differences.of(returns)
         low, high = differences.bounds(count, _ALPHA)
@@ -176,15 +180,6 @@ def _has_failed(episode: Episode) -> bool:
     if episode["success"] is not None:
         return not episode["success"] or episode["ended"] == "diverged"
     return episode["ended"] in {"terminated", "diverged"}
-
-
-def _refuse_outside(returns: np.ndarray, return_range: tuple[float, float]) -> None:
-    least, most = return_range
-    if returns.size and not least <= returns.min() <= returns.max() <= most:
-        raise UsageError(
-            f"--return-range is {least:g} to {most:g}, but there are returns from {returns.min():g} to "
-            f"{returns.max():g}: pass the least and the largest return that an episode can have."
-        )
 
 
 def _claim(which: Side, failures: Failures, *, names_success: bool) -> str:

@@ -68,7 +68,6 @@ class Ledger:
     """Parts of each job that were not yet seen to be done."""
 
     def __post_init__(self) -> None:
-        """List the parts of this rank's jobs."""
         of_rank = self.jobs[self.rank :: self.world_size] if self.assignment == "static" else self.jobs
         self.left = {job.name: job.parts() for job in of_rank}
 

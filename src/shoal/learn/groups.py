@@ -43,8 +43,6 @@ ON_ONE_MACHINE = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LO
 resolves to, which may wait for a name server, and NCCL the first interface that other machines can reach."""
 _EPSILON = 1e-8
 """What rsl_rl, skrl and rl_games add to the standard deviation of advantages."""
-_GLOO_EVENTS = "gloo_tcp_loop"
-"""Name of gloo's threads that wait for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ def _keep_gloo_from_preempting() -> None:
     """
     for comm in Path("/proc/self/task").glob("*/comm"):  # None where the kernel is not Linux.
         with contextlib.suppress(OSError):  # A thread that has just ended; a sandbox that forbids it.
-            if comm.read_text(encoding="utf-8", errors="replace").strip() == _GLOO_EVENTS:
+            if comm.read_text(encoding="utf-8", errors="replace").strip() == "gloo_tcp_loop":
                 os.sched_setscheduler(int(comm.parent.name), os.SCHED_BATCH, os.sched_param(0))
 
 

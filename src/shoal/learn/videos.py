@@ -26,8 +26,6 @@ _WARNING = "A video could not be made (%s); training goes on."
 FINISH_S = 60.0
 """How long the end of a run waits for the renderer [s]."""
 _POLL_S = 0.5
-_NICE = 19
-"""Lowest priority of the renderer."""
 _SIZE = (1280, 720)
 """Width and height of a video [pixels]."""
 
@@ -115,7 +113,7 @@ class _Videos:
         try:
             trajectory = self._recorder.cut()
             if self._video is None:
-                self._video = VideoProcess(trajectory, target, self._gl, self._run.folder, nice=_NICE)
+                self._video = VideoProcess(trajectory, target, self._gl, self._run.folder, nice=19)
             else:
                 logger.info("%s is skipped: %s is still being made.", target.name, self._video.target.name)
         except Exception as error:  # noqa: BLE001  The task's own code makes the marks.

@@ -75,8 +75,6 @@ class _TrialStop(StopRequests):
 
 
 class _Worker:
-    """One rank at work."""
-
     def __init__(self, plan: SweepPlan, rank: Rank, stop: StopRequests, on_row: _OnRow, beat: Heartbeat) -> None:
         self._plan, self._stop, self._on_row, self._beat = plan, stop, on_row, beat
         self.device = plan.nodes[0].devices[rank.local_rank]
@@ -181,7 +179,6 @@ class _Worker:
             self._on_row(row)
 
     def _refuse_after_signal(self, error: Exception | None = None) -> None:
-        """End the work of this rank after a signal."""
         name = self._stop.first
         if name is not None:
             raise ERRORS[name](f"{name} ended the sweep: the same command goes on with it.") from error
