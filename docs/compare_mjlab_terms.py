@@ -26,14 +26,41 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from mdp import test_actions, test_commands
 from mdp.test_randomization import EVERY, INERTIAL, Drawn, Hopper, build, model_of, moments, rows
 from mdp.test_terms import CONFIG, LOWEST, NUM_ENVS, STDS, TERMINATIONS, Biped, State, random_biped
 
-from shoal.mdp.terms import Event, Reward
+from shoal.mdp.terms import Action, Event, Reward
 
 TIMES = ("air_time", "contact_time", "last_air_time")
 SENSORS = [4, 5, 6, 8, 9, 10]
 """Forces on the feet, behind the angular momentum."""
+COMMANDS: dict[str, dict[str, Any]] = {
+    "heading": {"heading_command": True, "heading": (0.7, 0.7), "ang_vel_z": (-0.6, 0.4)},
+    "world": {"rel_world_envs": 1.0},
+    "forward": {"rel_forward_envs": 1.0},
+    "standing": {"rel_standing_envs": 1.0},
+    "initial": {"init_velocity_prob": 1.0},
+}
+"""Kinds of velocity commands, with ranges of one number for what is drawn."""
+JOINTS = ("pan", "tilt", "elbow", "slide", "roll")
+ACTUATORS = {
+    "joint_velocity": ("wheel",),
+    "joint_effort": ("twist",),
+    "tendon_length": ("cable",),
+    "site_effort": ("thruster",),
+}
+"""Those that an action acts on, if not the servos of `JOINTS`."""
+SCALED: dict[str, Any] = {"scale": {"pan|tilt|elbow": 0.5, "slide|roll": 0.2}, "offset": 0.05}
+ACTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "joint_position": (SCALED, {"use_default_offset": False}),
+    "relative_joint_position": ({"scale": SCALED["scale"]}, {}),
+    "joint_velocity": ({"scale": 0.5, "offset": 0.05}, {"use_default_offset": False}),
+    "joint_effort": ({"scale": 0.5, "offset": 0.05}, {}),
+    "tendon_length": ({"scale": 0.5, "offset": 0.05}, {}),
+    "site_effort": ({"scale": 0.5, "offset": 0.05}, {}),
+}
+"""Actions of joints, a tendon and a site: parameters that both have, and more of mjlab's."""
 
 
 class Absent(ModuleType):
@@ -228,6 +255,124 @@ def difference(theirs: torch.Tensor, ours: np.ndarray) -> float:
     return float(np.abs(theirs.numpy() - ours).max() / max(1.0, np.abs(ours).max()))
 
 
+def compare_commands(mjlab: Any) -> dict[str, float]:
+    """Compare velocity commands of each kind while bodies turn."""
+    found: dict[str, float] = {}
+    for name, settings in COMMANDS.items():
+        ranges: dict[str, Any] = {"lin_vel_x": (0.2, 0.2), "lin_vel_y": (-0.4, -0.4), "ang_vel_z": (0.3, 0.3)}
+        ranges |= settings
+        shared = {key: ranges.pop(key) for key in settings if key not in ("ang_vel_z", "heading")}
+        task = test_commands.build(num_envs=NUM_ENVS, **ranges, **shared)
+        begun: list[torch.Tensor] = []
+        robot = SimpleNamespace(
+            data=SimpleNamespace(),
+            write_root_link_velocity_b_to_sim=lambda velocity, env_ids: begun.append(velocity),  # noqa: ARG005, B023
+        )
+        config = mjlab.UniformVelocityCommandCfg(
+            entity_name="robot",
+            resampling_time_range=(9.0, 9.0),
+            ranges=mjlab.UniformVelocityCommandCfg.Ranges(**ranges),
+            **shared,
+        )
+        term = config.build(
+            SimpleNamespace(num_envs=NUM_ENVS, device="cpu", step_dt=task.step_dt, scene={"robot": robot})
+        )
+        term.reset(torch.arange(NUM_ENVS))
+        largest = 0.0
+        if begun:
+            turns = [np.linalg.inv(rotation) for rotation in test_commands.rotations(task)]
+            qvel = task.qvel.numpy()
+            linear = np.einsum("nij,nj->ni", turns, qvel[:, :3])
+            largest = difference(begun[0], np.concatenate([linear, qvel[:, 3:6]], axis=1))
+        for _ in range(50):
+            robot.data.heading_w = tensor(test_commands.yaws(task))
+            term._update_command()  # noqa: SLF001
+            largest = max(largest, difference(term.command, task.command_array.numpy()))
+            task.step()
+        found[f"uniform_velocity_command, {name}"] = largest
+    return found
+
+
+def actions_of(function: str, actuators: tuple[str, ...], **parameters: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return a task, random actions, and the controls that follow in it."""
+    task = test_actions.build("native", action=Action(function, actuators=actuators, **parameters))
+    sent = np.random.default_rng(0).uniform(-2.0, 2.0, (test_actions.NUM_ENVS, task.num_actions)).astype(np.float32)
+    controls = test_actions.controls(task, sent)
+    return task, sent, np.stack([controls[name] for name in actuators], axis=1)
+
+
+def acted(config: Any, task: Any, joints: tuple[str, ...], sent: np.ndarray, kind: Any = None) -> torch.Tensor:
+    """Return what an action of mjlab sets."""
+    targets: list[torch.Tensor] = []
+    count, model, qpos = len(sent), task.model, task.qpos.numpy()
+    indices, selected = list(range(len(joints))), lambda *_, **__: (indices, list(joints))
+    positions = qpos[:, [int(model.joint(name).qposadr[0]) if name in JOINTS else 0 for name in joints]]
+    zeros, limits = torch.zeros(count, len(joints)), torch.zeros(count, len(joints), 2)
+    site = model.site("tip").id
+    entity = SimpleNamespace(
+        find_joints_by_actuator_names=selected,
+        find_tendons=selected,
+        find_sites=selected if kind is None else lambda _: ([0], ["tip"]),
+        indexing=SimpleNamespace(
+            joint_v_adr=torch.tensor([int(model.joint(name).dofadr[0]) for name in joints if name in JOINTS]),
+            site_ids=torch.tensor([site]),
+        ),
+        data=SimpleNamespace(
+            joint_pos=tensor(positions), encoder_bias=zeros, default_joint_pos=zeros, soft_joint_pos_limits=limits
+        ),
+    )
+    for name in ("joint_position", "joint_velocity", "joint_effort", "tendon_len", "site_effort"):
+        setattr(entity, f"set_{name}_target", lambda target, **_: targets.append(target))
+    states = [mujoco.MjData(model) for _ in sent]
+    for data, row in zip(states, qpos, strict=True):
+        data.qpos[:] = row
+        mujoco.mj_forward(model, data)
+    fields = {name: tensor([getattr(data, name) for data in states]) for name in ("site_xpos", "site_xmat")}
+    fields["site_xmat"] = fields["site_xmat"].reshape(count, -1, 3, 3)
+    sim = SimpleNamespace(mj_model=model, wp_device="cpu", data=SimpleNamespace(**fields))
+    env = SimpleNamespace(num_envs=count, device="cpu", scene={"robot": entity}, sim=sim)
+    term = config.build(env) if kind is None else kind(config, env)
+    term.states = states
+    term.process_actions(torch.tensor(sent))
+    term.apply_actions()
+    return targets[0]
+
+
+def compare_actions(mjlab: Any) -> dict[str, float]:
+    """Compare what actions set at the first physics step. mjlab's inverse kinematics get MuJoCo's Jacobians."""
+    found: dict[str, float] = {}
+    for name, (parameters, more) in ACTIONS.items():
+        names = ACTUATORS.get(name, JOINTS)
+        task, sent, ours = actions_of(name, names, **parameters, lower=-0.3, upper=0.4)
+        kind = getattr(mjlab, "".join(each.title() for each in name.split("_")) + "ActionCfg")
+        config = kind(entity_name="robot", actuator_names=names, clip={".*": (-0.3, 0.4)}, **{**parameters, **more})
+        found[name] = difference(acted(config, task, names, sent), ours)
+
+    class Action6(mjlab.DifferentialIKAction):
+        """Inverse kinematics with MuJoCo's Jacobians."""
+
+        def _compute_jacobian(self) -> None:
+            for env, data in enumerate(self.states):
+                jacobian = np.zeros((2, 3, data.model.nv))
+                mujoco.mj_jacSite(data.model, data, *jacobian, data.model.site("tip").id)
+                self._jacp_torch[env], self._jacr_torch[env] = torch.tensor(jacobian)
+
+    scaled: dict[str, Any] = {"delta_pos_scale": 0.1, "damping": 0.1, "max_dq": 0.15}
+    for name, orientation in {"differential_ik": 0.5, "differential_ik_position": 0.0}.items():
+        own = {"delta_ori_scale": 0.4, "orientation_weight": orientation} if orientation else {}
+        task, sent, ours = actions_of(name, JOINTS, site="tip", **scaled, **own)
+        config = mjlab.DifferentialIKActionCfg(
+            entity_name="robot",
+            actuator_names=JOINTS,
+            frame_type="site",
+            frame_name="tip",
+            **scaled,
+            **(own or {"orientation_weight": 0.0}),
+        )
+        found[name] = difference(acted(config, task, JOINTS, sent, Action6), ours)
+    return found
+
+
 def compare_inertia(mjlab: Any) -> dict[str, float]:
     """Compare `pseudo_inertia` with numbers that are not drawn: ranges of one number."""
     names = ("alpha", "d1", "d2", "d3", "s12", "s13", "s23", "t1", "t2", "t3")
@@ -347,11 +492,14 @@ def compare_randomization(mjlab: Any) -> dict[str, float]:
 
 def main() -> None:
     """Print the table."""
-    dr, mdp = import_mjlab(sys.argv[1], "mjlab.envs.mdp.dr", "mjlab.tasks.velocity.mdp")
-    mjlab = SimpleNamespace(**{**vars(mdp), "dr": dr})
+    dr, actions, mdp = import_mjlab(
+        sys.argv[1], "mjlab.envs.mdp.dr", "mjlab.envs.mdp.actions", "mjlab.tasks.velocity.mdp"
+    )
+    mjlab = SimpleNamespace(**{**vars(mdp), **vars(actions), "dr": dr})
     warnings.simplefilter("ignore", UserWarning)  # That of `body_mass`, which our docstring has too.
     sys.stdout.write("| term | largest difference |\n| --- | --- |\n")
-    for compare in (compare_states, compare_feet, compare_inertia, compare_randomization):
+    compared = (compare_states, compare_feet, compare_commands, compare_actions, compare_inertia, compare_randomization)
+    for compare in compared:
         for name, value in compare(mjlab).items():
             sys.stdout.write(f"| `{name}` | {value:.1e} |\n")
 

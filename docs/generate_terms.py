@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[str, str, type, tuple[Any, ...]]] = {
 }
 """Title, declaration, its class, and what its functions return, by the module of the functions."""
 HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "servo_torque", "uniform"}
+HELPERS |= {"periods_of", "is_commanded"}
 """Functions that other functions call."""
 
 HEAD = """# Terms
@@ -60,7 +61,7 @@ command or contact, or numbers. Functions of your own are written in the same wa
 """
 
 SELECTIONS = r"(?:.*_)?(actuators?|joints?|bodies|body|geoms?|sites?|sensors?|tendons?|pairs|cameras|lights|materials)"
-GIVEN = {"state", "env", "i", "first", "action", "memory", "rng", "difficulty"}
+GIVEN = {"state", "env", "i", "first", "is_new", "action", "memory", "rng", "difficulty"}
 """Parameters that the task passes itself."""
 TYPES = {"float32": "number", "float": "number", "int32": "integer", "int": "integer", "bool": "true or false"}
 

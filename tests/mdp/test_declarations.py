@@ -125,7 +125,7 @@ def test_ranges_and_what_curricula_make_of_them_are_checked(changes: dict[str, A
             "metrics.won is 'zzz', which is no function of shoal.mdp.metrics. It has: ",
         ),
         (
-            {"observations": {"policy": {"x": Obs("joint_pos")}}},
+            {"observations": {"policy": {"x": Obs("joint_pos_re")}}},
             "which is no function of shoal.mdp.observations. Did you mean 'joint_pos_rel'? It has: ",
         ),
     ],

@@ -167,6 +167,12 @@ REWARDS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "joint_torques_l2": ({"actuators": ALL}, lambda s: np.sum(s.torques**2)),
     "electrical_power_cost": ({"actuators": ALL}, lambda s: np.clip(s.torques * s.speeds, 0.0, None).sum()),
     "joint_vel_l2": ({"joints": ALL}, lambda s: np.sum(s.speeds**2)),
+    "base_height_l2": ({"target_height": 0.4}, lambda s: (s.data.qpos[2] - 0.4) ** 2),
+    "joint_deviation_l1": ({"joints": ALL}, lambda s: np.abs(s.joints).sum()),
+    "stand_still": (
+        {"joints": ALL, **TWIST, "command_threshold": 0.9},
+        lambda s: np.abs(s.joints).sum() * (s.speed() <= 0.9),
+    ),
     "undesired_contacts": (
         {"bodies": FEET, "threshold": 5.0},
         lambda s: sum(np.linalg.norm(s.contact_force(f"{side}_foot")) > 5.0 for side in ("left", "right")),
@@ -185,6 +191,13 @@ OBSERVATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
         lambda s: [np.sign(f) * np.log1p(np.abs(f)) for f in map(s.contact_force, ("left_foot", "right_foot"))],
     ),
     "builtin_sensor": ({"sensors": "angmom"}, lambda s: s.momentum()),
+    "base_height": ({}, lambda s: s.data.qpos[2]),
+    "root_pos_w": ({}, lambda s: s.data.qpos[:3]),
+    "root_quat_w": ({}, lambda s: s.data.body("trunk").xquat),
+    "root_lin_vel_w": ({}, lambda s: s.data.qvel[:3]),
+    "root_ang_vel_w": ({}, lambda s: s.body_velocity("trunk")),
+    "joint_pos": ({"joints": ALL}, lambda s: s.joints),
+    "generated_commands": (TWIST, lambda s: s.command),
 }
 TERMINATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "bad_orientation": ({"limit_angle": 0.5, "time_out": True}, lambda s: np.arccos(-s.gravity[2]) > 0.5),
@@ -284,6 +297,32 @@ def test_action_accelerations_are_second_differences_from_zero() -> None:
         task.step()
         expected = ((actions[-1] - 2 * actions[-2] + actions[-3]) ** 2).sum(axis=1)
         np.testing.assert_allclose(task.terms.numpy()[:, -1], expected, rtol=1e-4)
+
+
+def test_feet_are_rewarded_where_they_touch_by_the_clock_of_their_gait() -> None:
+    gait: dict[str, Any] = {"period": 0.33, "threshold": 0.6, "offset": {"left.*": 0.0, "right.*": 0.5}}
+    reward = Reward("feet_gait", weight=1.0, contact="feet", **TWIST, command_threshold=0.9, **gait)
+    calm = CONFIG.change(
+        observations={"policy": {"clock": Obs("gait_phase", period=0.33)}},
+        rewards=dict.fromkeys(CONFIG.terms("rewards")) | {"gait": reward},
+        terminations=dict.fromkeys(TERMINATIONS),
+    )
+    task = Biped(calm, num_envs=16, device="cpu", seed=0)
+    rng, command = np.random.default_rng(0), task.command_array.numpy()
+    speed = np.linalg.norm(command[:, :2], axis=1) + np.abs(command[:, 2])
+    np.testing.assert_allclose(task.obs["policy"].numpy()[:, -2:], [[0.0, 1.0]] * 16, atol=1e-6)
+    seen = set[float]()
+    for step in range(1, 60):
+        task.actions.assign(rng.uniform(-2, 2, (16, 4)).astype(np.float32))
+        task.step()
+        phases = step * task.step_dt / 0.33 + np.array([0.0, 0.5])
+        stands = phases % 1.0 < 0.6
+        expected = (task.arrays["contacts/feet/found"].numpy() == stands).sum(axis=1) * (speed > 0.9)
+        np.testing.assert_array_equal(task.terms.numpy()[:, 0], expected)
+        clock = [np.sin(2 * np.pi * phases[0]), np.cos(2 * np.pi * phases[0])]
+        np.testing.assert_allclose(task.obs["policy"].numpy()[0, -2:], clock, atol=1e-4)
+        seen |= {*expected.tolist()}
+    assert seen == {0, 1, 2}
 
 
 def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_the_world() -> None:

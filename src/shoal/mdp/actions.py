@@ -1,9 +1,15 @@
-"""Actions: each turns column `i` of its actions, `action`, into controls."""
+"""Actions: each turns column `i` of its actions, `action`, into controls. Names are mjlab's where it has the term.
+
+Where `action` is a vector, there is no `i`, and the function turns all of its columns into controls. `scale`, `offset`,
+and `lower` and `upper`, the limits of what is set, are each a number, or numbers by pattern; a kernel has nothing of
+those that are not declared.
+"""
 
 from typing import Any
 
 import warp as wp
 
+from shoal.mdp.inverse_kinematics import differential_ik, differential_ik_position  # noqa: F401  Named here.
 from shoal.mdp.names import Actuator
 from shoal.mdp.needs import needs
 
@@ -17,13 +23,16 @@ def joint_position(
     action: wp.float32,
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
+    offset: Any = None,
+    lower: Any = None,
+    upper: Any = None,
 ) -> None:
-    """Set the target of a position servo around the default pose, `scale` [rad or m] for each unit of the action.
+    """Set the target of a position servo, `scale` [rad or m] for each unit of the action.
 
-    The servo measures its angle with the error of its encoder.
+    It is around the default pose, or around `offset`. The servo measures its angle with the error of its encoder.
     """
-    target = actuators[i].default_pos + scale[i] * action - state.encoder_bias[env, actuators[i].dof]
-    state.ctrl[env, actuators[i].index] = actuators[i].gear * target
+    target = affine(i, action, scale, number_of(i, offset, actuators[i].default_pos), lower, upper)
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 
 @needs("position", "ctrlrange")
@@ -50,9 +59,13 @@ def joint_velocity(
     action: wp.float32,
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
+    offset: Any = None,
+    lower: Any = None,
+    upper: Any = None,
 ) -> None:
     """Set the target of a velocity servo, `scale` [rad/s or m/s] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = actuators[i].gear * scale[i] * action
+    target = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * target
 
 
 @needs("effort")
@@ -64,6 +77,70 @@ def joint_effort(
     action: wp.float32,
     actuators: wp.array[Actuator],
     scale: wp.array[wp.float32],
+    offset: Any = None,
+    lower: Any = None,
+    upper: Any = None,
 ) -> None:
     """Set the torque of a motor's joint, `scale` [N m or N] for each unit of the action."""
-    state.ctrl[env, actuators[i].index] = scale[i] * action / (actuators[i].gear * actuators[i].gain)
+    torque = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
+    state.ctrl[env, actuators[i].index] = torque / (actuators[i].gear * actuators[i].gain)
+
+
+@needs("position")
+@wp.func
+def relative_joint_position(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    action: wp.float32,
+    actuators: wp.array[Actuator],
+    scale: wp.array[wp.float32],
+    lower: Any = None,
+    upper: Any = None,
+) -> None:
+    """Set the target of a position servo, `scale` [rad or m] for each unit of the action from where its joint is now.
+
+    `lower` and `upper` limit this distance.
+    """
+    moved = affine(i, action, scale, 0.0, lower, upper)
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * (state.qpos[env, actuators[i].qpos] + moved)
+
+
+@wp.func
+def control(
+    state: Any,
+    env: wp.int32,
+    i: wp.int32,
+    action: wp.float32,
+    actuators: wp.array[wp.int32],
+    scale: wp.array[wp.float32],
+    offset: Any = None,
+    lower: Any = None,
+    upper: Any = None,
+) -> None:
+    """Set the control of an actuator of a joint, tendon or site, `scale` for each unit of the action."""
+    state.ctrl[env, actuators[i]] = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
+
+
+tendon_length = tendon_velocity = tendon_effort = site_effort = control
+
+
+@wp.func
+def affine(
+    i: wp.int32, action: wp.float32, scale: wp.array[wp.float32], offset: wp.float32, lower: Any, upper: Any
+) -> wp.float32:
+    """Return offset + scale * action, within the limits that there are."""
+    target = offset + scale[i] * action
+    return wp.clamp(target, number_of(i, lower, -wp.inf), number_of(i, upper, wp.inf))
+
+
+@wp.func
+def number_of(i: wp.int32, numbers: wp.array[wp.float32], otherwise: wp.float32) -> wp.float32:  # noqa: ARG001
+    """Return the number of a name."""
+    return numbers[i]
+
+
+@wp.func
+def number_of(i: wp.int32, numbers: wp.int32, otherwise: wp.float32) -> wp.float32:  # noqa: ARG001, F811
+    """Return what holds where there are no numbers."""
+    return otherwise

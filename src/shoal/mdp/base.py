@@ -58,6 +58,19 @@ def command_at(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
 
 
 @wp.func
+def heading_w(state: Any, env: wp.int32) -> wp.float32:
+    """Return the angle of the base's x axis about the world's z, -pi to pi [rad]."""
+    ahead = wp.quat_rotate(base_quat(state, env), wp.vec3(1.0, 0.0, 0.0))
+    return wp.atan2(ahead[1], ahead[0])
+
+
+@wp.func
+def periods_of(state: Any, env: wp.int32, period: wp.float32) -> wp.float32:
+    """Return how many periods, each of `period` [s], have passed since the episode began."""
+    return wp.float32(state.age[env]) * state.step_dt / period
+
+
+@wp.func
 def quat_of(real_first: wp.vec4) -> wp.quat:
     """Return MuJoCo's quaternion as Warp's, whose real part is last."""
     return wp.quat(real_first[1], real_first[2], real_first[3], real_first[0])

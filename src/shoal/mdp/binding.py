@@ -65,6 +65,8 @@ class Bound:
     """Number of columns of each name, if it is called by name."""
     env: str = "env"
     """The expression of the environment."""
+    is_updated: bool = False
+    """Whether it is a command that is called in each step, with whether a new one is to be drawn."""
 
     @property
     def value(self) -> str:
@@ -123,10 +125,10 @@ class Binder:
         """Arguments that are the memory of a term, cleared when an episode begins."""
         self.commands: dict[str, int] = {}
         """First column of each command."""
-        self.widths: dict[str, int] = {}
-        """Number of columns of each command."""
-        self.actions: dict[str, int] = {}
-        """Column of each action, by the name of what it acts on."""
+        self.command_columns: dict[str, tuple[str, ...]] = {}
+        """Names of the columns of each command."""
+        self.action_columns: tuple[str, ...] = ()
+        """Names of the columns of all actions."""
         self.structs: dict[str, Any] = {}
         """Values that a parameter may name, by name: contacts."""
         self.columns: dict[str, tuple[str, ...]] = {}
@@ -166,8 +168,7 @@ class Binder:
         for check in getattr(python, "checks", ()):
             check(path, values, self.names, self._engine)
         passed = [name for name in values if name in own]
-        arguments: list[str] = []
-        columns: tuple[str, ...] = ()
+        arguments, columns = list[str](), tuple[str, ...]()
         for name, value in [*values.items()][len(passed) :]:
             where = f"{path}.{name}"
             _refuse_missing(where, python, value)
@@ -178,9 +179,16 @@ class Binder:
                 self.names.refuse_others(self.names.select("actuator", value, where), kinds, where)
         parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
+        if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
+            columns = self.command_columns[values["command"]] if "command" in values else self.action_columns
+        if "action" in passed and not by_column:
+            if hints["action"] not in (wp.vec3, wp.spatial_vector):
+                raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
+            parts = ("x", "y", "z", "rx", "ry", "rz")[: len(_VECTORS[hints["action"]])]
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
-        return Bound(path.replace(".", "_"), function, called, tuple(arguments), columns, by_column, len(parts), env)
+        own_name, is_updated = path.replace(".", "_"), "is_new" in passed
+        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, is_updated)
 
     def _env(self, path: str) -> str:
         """Return the expression of the environment. Where indices are checked, it notes which term runs."""
@@ -207,7 +215,7 @@ class Binder:
                 has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
             else:
                 command = path.partition(".")[2] if what == "first" else values.get(what)
-                has, thing = self.widths.get(str(command), least), f"a command of {least} columns"
+                has, thing = len(self.command_columns.get(str(command), "x" * least)), f"a command of {least} columns"
             if has < least:
                 raise ShoalError(f"{path} calls {function.key}(), which needs {thing}: use another function.")
 
@@ -258,20 +266,22 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if name == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
-        if name == _ACTION_COLUMNS or name.endswith(_CONTACT_SENSORS):
+        if name in {_ACTION_COLUMNS, "axes"} or name.endswith(_CONTACT_SENSORS):
+            rows = value
             if name == _ACTION_COLUMNS:
-                rows = [_found(path, each, self.actions, "an action of it") for each in selected]
-            else:
+                columns = {each: column for column, each in enumerate(self.action_columns)}
+                rows = [_found(path, each, columns, "an action of it") for each in selected]
+            elif name != "axes":
                 rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
-            return self.share(name, selected, lambda: wp.array(rows, dtype=wp.int32, device=self.device))
-        if name == "axes":
-            return self.share("axes", tuple(value), lambda: wp.array(value, dtype=wp.int32, device=self.device))
+            return self.share(name, tuple(rows), lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == _MEMORY:
             self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
             self.memories.append(argument)
             return argument
-        if isinstance(kind, _ARRAY):
+        if value is None:
+            return "0"
+        if isinstance(kind, _ARRAY) or kind is Any:
             row = np.array(numbers_by_name(path, value, selected), dtype=np.float32)
             self.arrays[argument] = wp.array(row, dtype=wp.float32, device=self.device)
             return argument

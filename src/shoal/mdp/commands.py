@@ -1,11 +1,22 @@
-"""Commands: each writes its columns of `state.commands` from `first` on."""
+"""Commands: each writes its columns of `state.commands` from `first` on.
 
+A function with a parameter `is_new` is called in every step, before observations: it draws where `is_new`, and else
+updates the command. Others are called when a command is to be drawn.
+"""
+
+import math
 from typing import Any
 
 import warp as wp
 
+from shoal.mdp.base import base_quat, heading_w
+from shoal.mdp.events import between
 from shoal.mdp.needs import needs
-from shoal.mdp.random import uniform
+from shoal.mdp.random import happens, uniform
+
+_AROUND = wp.vec2(-math.pi, math.pi)
+_Followed = wp.types.vector(length=5, dtype=wp.float32)
+"""A heading [rad], 1 if it is followed, a velocity along x and y of the world [m/s], and 1 if it is followed."""
 
 
 @needs(first=3)
@@ -20,10 +31,62 @@ def uniform_velocity(
     rel_standing_envs: wp.float32,
 ) -> None:
     """Draw a velocity of the base along x and y [m/s] and about z [rad/s]; a share of them is to stand still."""
-    x = uniform(state, env, lin_vel_x[0], lin_vel_x[1])
-    y = uniform(state, env, lin_vel_y[0], lin_vel_y[1])
-    z = uniform(state, env, ang_vel_z[0], ang_vel_z[1])
-    moves = wp.where(uniform(state, env, 0.0, 1.0) < rel_standing_envs, 0.0, 1.0)
-    state.commands[env, first] = moves * x
-    state.commands[env, first + 1] = moves * y
-    state.commands[env, first + 2] = moves * z
+    velocity = between(state, env, lin_vel_x, lin_vel_y, ang_vel_z)
+    moves = wp.where(happens(state, env, rel_standing_envs), 0.0, 1.0)
+    for column in range(3):
+        state.commands[env, first + column] = moves * velocity[column]
+
+
+@needs(first=3)
+@wp.func
+def uniform_velocity_command(
+    state: Any,
+    env: wp.int32,
+    first: wp.int32,
+    is_new: wp.bool,
+    lin_vel_x: wp.vec2,
+    lin_vel_y: wp.vec2,
+    ang_vel_z: wp.vec2,
+    memory: wp.array2d[_Followed],
+    heading: wp.vec2 = _AROUND,
+    heading_command: wp.bool = False,  # noqa: FBT002
+    heading_control_stiffness: wp.float32 = 1.0,
+    rel_standing_envs: wp.float32 = 0.0,
+    rel_heading_envs: wp.float32 = 1.0,
+    rel_world_envs: wp.float32 = 0.0,
+    rel_forward_envs: wp.float32 = 0.0,
+    init_velocity_prob: wp.float32 = 0.0,
+) -> None:
+    """Draw a velocity of the base along x and y [m/s] and about z [rad/s]; shares of them are of other kinds.
+
+    With `heading_command`, the share `rel_heading_envs` turns to a `heading` in the world [rad]: in each step the
+    angular velocity is `heading_control_stiffness` [1/s] times what is left, within `ang_vel_z`. `rel_world_envs` keep
+    the direction in the world, `rel_forward_envs` walk straight ahead with 0.3 m/s or more, and `rel_standing_envs`
+    stand still. With the probability `init_velocity_prob`, an episode begins with the velocity that was drawn.
+    """
+    if is_new:
+        drawn = between(state, env, lin_vel_x, lin_vel_y, ang_vel_z)
+        to = uniform(state, env, heading[0], heading[1])
+        turns = wp.where(happens(state, env, rel_heading_envs) and heading_command, 1.0, 0.0)
+        moves = wp.where(happens(state, env, rel_standing_envs), 0.0, 1.0)
+        in_world = wp.where(happens(state, env, rel_world_envs), 1.0, 0.0)
+        ahead = wp.vec3(wp.max(wp.abs(drawn[0]), 0.3), 0.0, 0.0)
+        velocity = wp.where(happens(state, env, rel_forward_envs), ahead, drawn)
+        if happens(state, env, init_velocity_prob) and state.age[env] == 0:
+            angular = wp.vec3(0.0, 0.0, velocity[2])
+            linear = wp.quat_rotate(base_quat(state, env), velocity - angular)
+            for column in range(3):
+                state.qvel[env, column] = linear[column]
+                state.qvel[env, 3 + column] = angular[column]
+        memory[env, 0] = moves * _Followed(to, turns, drawn[0], drawn[1], in_world)
+        for column in range(3):
+            state.commands[env, first + column] = moves * velocity[column]
+    followed = memory[env, 0]
+    if followed[1] > 0.0:
+        left = followed[0] - heading_w(state, env)
+        rate = heading_control_stiffness * wp.atan2(wp.sin(left), wp.cos(left))
+        state.commands[env, first + 2] = wp.clamp(rate, ang_vel_z[0], ang_vel_z[1])
+    if followed[4] > 0.0:
+        turn = heading_w(state, env)
+        state.commands[env, first] = wp.cos(turn) * followed[2] + wp.sin(turn) * followed[3]
+        state.commands[env, first + 1] = wp.cos(turn) * followed[3] - wp.sin(turn) * followed[2]

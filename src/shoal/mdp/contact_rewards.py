@@ -4,7 +4,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import command_at
+from shoal.mdp.base import command_at, periods_of
 from shoal.mdp.contacts import Contact, has_just_landed, net_force
 from shoal.mdp.ground import clearance_of
 
@@ -104,6 +104,29 @@ def feet_swing_height(
         elif not contact.found[env, foot]:
             height = clearance_of(state.ground, contact.position[env, foot])
             memory[env, foot] = wp.max(memory[env, foot], height)
+    return total * is_commanded(state, env, command, command_threshold)
+
+
+@wp.func
+def feet_gait(
+    state: Any,
+    env: wp.int32,
+    contact: Contact,
+    command: wp.int32,
+    period: wp.float32,
+    offset: wp.array[wp.float32],
+    threshold: wp.float32 = 0.5,
+    command_threshold: wp.float32 = 0.1,
+) -> wp.float32:
+    """Reward each foot that touches in the first share `threshold` of its period [s], or is in the air in the rest.
+
+    The period of a foot begins `offset`, a share of it, before that of `gait_phase`; where a speed is commanded.
+    """
+    total = wp.float32(0.0)
+    for foot in range(contact.found.shape[1]):
+        phase = periods_of(state, env, period) + offset[foot]
+        stands = phase - wp.floor(phase) < threshold
+        total += wp.where(stands == contact.found[env, foot], 1.0, 0.0)
     return total * is_commanded(state, env, command, command_threshold)
 
 

@@ -4,7 +4,11 @@ A height field is a grid of heights. Between its points the ground is made of tr
 the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
 """
 
+from typing import Any
+
 import warp as wp
+
+from shoal.mdp.needs import needs
 
 
 @wp.struct
@@ -56,6 +60,13 @@ def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
 def normal_of(surface: wp.vec3) -> wp.vec3:
     """Return the direction that is upright on the ground, from what `surface_at` returns."""
     return wp.normalize(wp.vec3(-surface[1], -surface[2], 1.0))
+
+
+@needs(free_joint=1)
+@wp.func
+def base_height(state: Any, env: wp.int32) -> wp.float32:
+    """Return the height of the base above the ground [m]."""
+    return state.qpos[env, 2] - surface_at(state.ground, state.qpos[env, 0], state.qpos[env, 1])[0]
 
 
 @wp.func

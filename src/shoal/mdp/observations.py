@@ -12,11 +12,41 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     base_lin_vel,
     base_quat,
     command_at,
+    heading_w,
+    periods_of,
     projected_gravity,
 )
+from shoal.mdp.base import lin_vel_w as root_lin_vel_w  # noqa: F401  It is named here.
 from shoal.mdp.contacts import Contact, net_force
-from shoal.mdp.ground import clearance_of, surface_at
+from shoal.mdp.ground import base_height, clearance_of, surface_at  # noqa: F401  The first is named here.
 from shoal.mdp.names import Joint
+from shoal.mdp.needs import needs
+
+
+@needs(free_joint=1)
+@wp.func
+def root_pos_w(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's position in the world [m]."""
+    return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+
+
+@needs(free_joint=1)
+@wp.func
+def root_quat_w(state: Any, env: wp.int32) -> wp.vec4:
+    """Return the base's orientation in the world, with the real part first."""
+    return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
+
+
+@wp.func
+def root_ang_vel_w(state: Any, env: wp.int32) -> wp.vec3:
+    """Return the base's angular velocity in the world [rad/s]."""
+    return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
+
+
+@wp.func
+def joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the position of a joint [rad or m]."""
+    return state.qpos[env, joints[i].qpos]
 
 
 @wp.func
@@ -51,9 +81,28 @@ def last_action(
 
 
 @wp.func
+def last_actions(state: Any, env: wp.int32, i: wp.int32) -> wp.float32:
+    """Return all last actions."""
+    return state.action[env, i]
+
+
+@wp.func
 def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
     """Return a command of three columns."""
     return command_at(state, env, command)
+
+
+@wp.func
+def generated_commands(state: Any, env: wp.int32, i: wp.int32, command: wp.int32) -> wp.float32:
+    """Return a command of any columns."""
+    return state.commands[env, command + i]
+
+
+@wp.func
+def gait_phase(state: Any, env: wp.int32, period: wp.float32) -> wp.vec2:
+    """Return sine and cosine of a clock with a `period` [s], which begins with the episode."""
+    angle = 2.0 * wp.pi * periods_of(state, env, period)
+    return wp.vec2(wp.sin(angle), wp.cos(angle))
 
 
 @wp.func
@@ -62,9 +111,7 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
 
     `grid` is length, width, and distance between two points [m].
     """
-    ahead = wp.quat_rotate(base_quat(state, env), wp.vec3(1.0, 0.0, 0.0))
-    heading = wp.atan2(ahead[1], ahead[0])
-    point = grid[i]
+    heading, point = heading_w(state, env), grid[i]
     x = state.qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
     y = state.qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
     return state.qpos[env, 2] - state.home[2] - surface_at(state.ground, x, y)[0]

@@ -17,6 +17,12 @@ def uniform(state: Any, env: wp.int32, low: wp.float32, high: wp.float32) -> wp.
 
 
 @wp.func
+def happens(state: Any, env: wp.int32, probability: wp.float32) -> wp.bool:
+    """Whether something happens that has a probability."""
+    return uniform(state, env, 0.0, 1.0) < probability
+
+
+@wp.func
 def uniform_int(state: Any, env: wp.int32, count: wp.int32) -> wp.int32:
     """Return a whole number from 0 to `count` - 1, drawn uniformly."""
     rng = state.rng[env]

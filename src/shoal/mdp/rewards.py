@@ -11,14 +11,17 @@ from shoal.mdp.base import base_ang_vel, base_lin_vel, body_ang_vel_w, command_a
 from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     feet_air_time,
     feet_clearance,
+    feet_gait,
     feet_in_air,
     feet_slip,
     feet_swing_height,
+    is_commanded,
     is_standing,
     self_collision_cost,
     soft_landing,
     undesired_contacts,
 )
+from shoal.mdp.ground import base_height
 from shoal.mdp.names import Actuator, Joint
 from shoal.mdp.needs import needs
 
@@ -77,6 +80,13 @@ def track_ang_vel_z_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.fl
     """Reward the commanded angular velocity about z: 1 without error, 1/e with an error of `std` [rad/s]."""
     error = error_ang_vel(state, env, command)
     return wp.exp(-error * error / (std * std))
+
+
+@wp.func
+def base_height_l2(state: Any, env: wp.int32, target_height: wp.float32) -> wp.float32:
+    """Penalise the distance of the base's height above the ground from a target [m], squared."""
+    error = base_height(state, env) - target_height
+    return error * error
 
 
 @wp.func
@@ -164,16 +174,11 @@ def variable_posture(
     """
     wanted = command_at(state, env, command)
     speed = wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2])
-    total = wp.float32(0.0)
-    for i in range(joints.shape[0]):
-        std = std_standing[i]
-        if speed >= running_threshold:
-            std = std_running[i]
-        elif speed >= walking_threshold:
-            std = std_walking[i]
-        error = (state.qpos[env, joints[i].qpos] - joints[i].default_pos) / std
-        total += error * error
-    return wp.exp(-total / wp.float32(joints.shape[0]))
+    if speed >= running_threshold:
+        return posture(state, env, joints, std_running)
+    if speed >= walking_threshold:
+        return posture(state, env, joints, std_walking)
+    return posture(state, env, joints, std_standing)
 
 
 @wp.func
@@ -276,6 +281,23 @@ def mean_action_acc(
     for i in range(action_columns.shape[0]):
         total += wp.abs(next_action_acc(state, env, i, action_columns[i], memory))
     return total / wp.float32(action_columns.shape[0])
+
+
+@wp.func
+def joint_deviation_l1(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Penalise distances from the default pose [rad or m]."""
+    total = wp.float32(0.0)
+    for i in range(joints.shape[0]):
+        total += wp.abs(state.qpos[env, joints[i].qpos] - joints[i].default_pos)
+    return total
+
+
+@wp.func
+def stand_still(
+    state: Any, env: wp.int32, joints: wp.array[Joint], command: wp.int32, command_threshold: wp.float32 = 0.1
+) -> wp.float32:
+    """Penalise distances from the default pose [rad or m] where no speed above a threshold is commanded."""
+    return joint_deviation_l1(state, env, joints) * (1.0 - is_commanded(state, env, command, command_threshold))
 
 
 @wp.func

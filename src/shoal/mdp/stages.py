@@ -1,6 +1,6 @@
 """The text of the kernels of a step, from the terms of each stage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,17 +74,23 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
     )
     first = 0
     for name, bound in terms.actions.items():
-        clip = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip)
+        clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)
+        if not bound.is_by_column:
+            vector = {3: "wp.vec3", 6: "wp.spatial_vector"}[count]
+            source.add(f"{bound.name} = {vector}()")
         source.add(
-            f"for i in range({len(bound.columns)}):",
+            f"for i in range({count}):",
             f"    value = wp.clamp(actions[env, {first} + i], -{clip}, {clip})",
             f"    state.action[env, {first} + i] = value",
         )
         if largest := getattr(config.actions, name).delay:
-            source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, len(bound.columns)), depth=1)
-        source.add(bound.call("i", "value"), depth=1)
+            source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, count), depth=1)
+        if bound.is_by_column:
+            source.add(bound.call("i", "value"), depth=1)
+        else:
+            source.add(f"    {bound.name}[i] = value", bound.call(bound.name))
         source.add(*_moves(bound))
-        first += len(bound.columns)
+        first += count
     return source
 
 
@@ -177,17 +183,17 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
         "    state.action[env, column] = 0.0",
         "    state.last_action[env, column] = 0.0",
     )
+    for memory in binder.memories:
+        source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
     for at, name in enumerate(terms.commands):
-        source.add(*_new_command(config, terms, binder, at, name))
+        source.add(*_command(config, terms, binder, at, name, is_new="True"))
     for at, (name, _) in enumerate(_of_mode(config, terms, "interval")):
         source.add(f"event_left[env, {at}] = {_time(config.events, binder, f'events.{name}.interval')}")
     for name, bound in terms.contacts.items():
         source.add(f"for i in range({len(bound.columns)}):", f"    clear_contact({binder.contact(name)}, env, i)")
-    for memory in binder.memories:
-        source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
     for at, delay in enumerate(terms.delays):
         source.add(f"lags[env, {at}] = uniform_int(state, env, {delay + 1})")
     return source
@@ -198,8 +204,8 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
     source = Source("interval")
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
-        source.add(f"if command_left[env, {at}] <= 0.0:")
-        source.add(*_new_command(config, terms, binder, at, name), *_moves(terms.commands[name]), depth=1)
+        is_new = f"command_left[env, {at}] <= 0.0"
+        source.add(*_command(config, terms, binder, at, name, is_new, _moves(terms.commands[name])))
     for at, (name, bound) in enumerate(_of_mode(config, terms, "interval")):
         path = f"events.{name}.interval"
         longest = binder.number(f"{path}.1", getattr(config.events, name).interval[1])
@@ -230,11 +236,16 @@ def _of_mode(config: TermsConfig, terms: BoundTerms, mode: str) -> list[tuple[st
     return [(name, bound) for name, bound in terms.events.items() if getattr(config.events, name).mode == mode]
 
 
-def _new_command(config: TermsConfig, terms: BoundTerms, binder: Binder, at: int, name: str) -> list[str]:
-    return [
-        terms.commands[name].call(str(binder.commands[name])),
-        f"command_left[env, {at}] = {_time(config.commands, binder, f'commands.{name}.resampling_time')}",
-    ]
+def _command(
+    config: TermsConfig, terms: BoundTerms, binder: Binder, at: int, name: str, is_new: str, then: Sequence[str] = ()
+) -> list[str]:
+    """Return the lines that draw a command where `is_new`, and call the function in any case if it asks for that."""
+    bound, first = terms.commands[name], str(binder.commands[name])
+    time = f"command_left[env, {at}] = {_time(config.commands, binder, f'commands.{name}.resampling_time')}"
+    drawn = [f"if {is_new}:", *(f"    {line}" for line in (time, *then))]
+    if bound.is_updated:
+        return [bound.call(first, is_new), *drawn]
+    return [drawn[0], f"    {bound.call(first)}", *drawn[1:]]
 
 
 def _time(group: object, binder: Binder, path: str) -> str:

@@ -146,11 +146,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             self.binder.columns[name] = bound.columns
             self.binder.structs[name] = new_contact(self.array, f"contacts/{name}", len(bound.columns))
         actions = self._bind("actions", "i", "action")
-        acted = chain.from_iterable(bound.columns for bound in actions.values())
-        self.binder.actions |= {name: column for column, name in enumerate(acted)}
+        self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
         self.bound = BoundTerms(
             actions=actions,
-            commands=self._bind("commands", "first"),
+            commands=self._bind("commands", "first", "is_new"),
             contacts=contacts,
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
@@ -191,8 +190,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Give each command its columns; return the name, range and unit of each."""
         columns: dict[str, Command] = {}
         for name, term in self.config.terms("commands").items():
-            self.binder.commands[name] = len(columns)
-            self.binder.widths[name] = len(term.columns)
+            self.binder.commands[name], self.binder.command_columns[name] = len(columns), term.columns
             for column, unit in zip(term.columns, term.units, strict=True):
                 low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
                 columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)

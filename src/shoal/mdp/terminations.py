@@ -6,7 +6,7 @@ import warp as wp
 
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
-from shoal.mdp.ground import surface_at
+from shoal.mdp.ground import base_height
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
 from shoal.mdp.needs import needs
 
@@ -21,8 +21,7 @@ def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bo
 @wp.func
 def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.float32) -> wp.bool:
     """Whether the base is lower than `minimum_height` above the ground [m]."""
-    surface = surface_at(state.ground, state.qpos[env, 0], state.qpos[env, 1])
-    return state.qpos[env, 2] - surface[0] < minimum_height
+    return base_height(state, env) < minimum_height
 
 
 @wp.func

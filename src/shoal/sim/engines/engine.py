@@ -123,9 +123,10 @@ class Engine(ABC):
         return self.parameters[name]
 
     def constant(self, name: str) -> wp.array:
-        """Return a field of `MjModel` as the model has it, (rows,): what `parameter` had at first."""
+        """Return a field of `MjModel` as the model has it, (rows,): what `parameter` had at first; or whole numbers."""
         row = np.asarray(attrgetter(name)(self.model))
-        return wp.array(row, dtype=dtype_of(name, row), device=self.device)
+        dtype = wp.int32 if row.dtype.kind in "iu" and row.ndim == 1 else dtype_of(name, row)
+        return wp.array(row, dtype=dtype, device=self.device)
 
     def _allocate(self, name: str, row: Any) -> wp.array:  # noqa: ANN401  MuJoCo has no types.
         """Return a new array for a field of floating-point numbers, with `row` in every environment."""

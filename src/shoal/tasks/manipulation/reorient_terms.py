@@ -8,8 +8,9 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import base_ang_vel, base_quat, quat_error_magnitude, quat_of
+from shoal.mdp.base import base_quat, quat_error_magnitude, quat_of
 from shoal.mdp.events import between
+from shoal.mdp.observations import root_pos_w
 
 
 @wp.func
@@ -58,20 +59,7 @@ def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pit
 @wp.func
 def object_pos(state: Any, env: wp.int32) -> wp.vec3:
     """Return the vector from the object's first place to the object [m]."""
-    home = wp.vec3(state.home[0], state.home[1], state.home[2])
-    return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2]) - home
-
-
-@wp.func
-def object_quat(state: Any, env: wp.int32) -> wp.vec4:
-    """Return the object's orientation."""
-    return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
-
-
-@wp.func
-def object_ang_vel(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the object's angular velocity in the world [rad/s]."""
-    return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
+    return root_pos_w(state, env) - wp.vec3(state.home[0], state.home[1], state.home[2])
 
 
 @wp.func
