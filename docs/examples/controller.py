@@ -32,8 +32,11 @@ class Controller:
         self.acted = {}  # Offset, scale and limits of the control of each actuator, in the order of the actions.
         self.largest = np.array([acted["clip"] for acted in metadata["actions"].values() for _ in acted["columns"]])
         for name, acted in metadata["actions"].items():
-            if acted["function"] not in ACTIONS:
-                sys.exit(f"The action {name} is '{acted['function']}', but this controller knows {', '.join(ACTIONS)}.")
+            if acted["function"] not in ACTIONS or {"offset", "lower", "upper"} & {*acted["parameters"]}:
+                sys.exit(
+                    f"The action {name} is '{acted['function']}', but this controller knows {', '.join(ACTIONS)}, "
+                    "without offset, lower and upper."
+                )
             for column, scale in zip(acted["columns"], acted["scale"], strict=True):
                 actuator, (joint, kp, kd, forces, limits) = spec.actuator(column), actuators[column]
                 if acted["function"] == "joint_position":

@@ -49,6 +49,6 @@ def test_a_pretrained_network_acts_as_it_was_saved(folder: Path) -> None:
             assert (actions - saved(observations["policy"])).abs().max() < 0.03
             observations, _, dones, _ = env.step(actions)
             policy.reset(dones)
-    network = policy._policy.network
+    network = policy.policy.network
     assert type(network).__name__ == "PretrainedNetwork"  # Nothing is wrapped around it.
     assert {(each.dtype, each.device.type) for each in network.parameters()} == {(torch.bfloat16, "cpu")}

@@ -31,7 +31,7 @@ TRUSTED = ("shoal.sim.", "mujoco_warp.", "warp.")
 """Modules whose kernels are not a task's own."""
 _KERNEL, _TERM, _FAILED = "kernel ", "term ", "Assertion failed: "
 """Beginnings of lines of the file: a kernel that is launched, a term that is bound, and what Warp's kernels write."""
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 180.0
 _AXES = "ijkl"
 """Warp's names of indices."""
 
@@ -89,7 +89,10 @@ def _run_in_debug_mode(run: Callable[[], object], running: mmap.mmap, file: int)
         return launch(kernel, *arguments, **named)
 
     wp.launch = launch_checked
-    run()
+    try:
+        run()
+    except BaseException:  # noqa: BLE001  It is raised where the function is called without this check.
+        os._exit(1)
 
 
 def announce(term: str) -> tuple[wp.array, int] | None:
