@@ -27,9 +27,9 @@ def built(made: Any, config: Any, engine: str, seed: int) -> Any:
 def without(config: Any, refusal: str) -> Any:
     """Return a configuration without the term that a refusal names; None where it names none."""
     named = re.match(r"(?:observations\.(\w+)|(\w+))\.(\w+)", refusal)
-    if named is None:
+    group, kind, name = named.groups() if named else ("", "", "")
+    if not group and kind not in config.kinds:
         return None
-    group, kind, name = named.groups()
     return config.change(**({"observations": {group: {name: None}}} if group else {kind: {name: None}}))
 
 

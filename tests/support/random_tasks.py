@@ -161,6 +161,10 @@ class _Terms:
             is_passed = name in {"i", "first", "action", "memory"} or name.endswith("contact_sensors")
             if not is_passed and (parameter.default is inspect.Parameter.empty or self.rng.random() < 0.3):
                 given[name] = self.value(name, str(parameter.annotation))
+        if given.get("distribution") == "gaussian":  # A mean and a standard deviation: nothing becomes negative.
+            given |= {
+                name: (1.0, 0.01) for name, value in given.items() if isinstance(value, tuple) and len(value) == 2
+            }
         if group == "rewards":
             given["weight"] = self.rng.uniform(-1.0, 1.0)
         if group == "commands":

@@ -210,7 +210,7 @@ class Binder:
         for what, least in needs_of(function).items():
             if what == "free_joint":
                 has, thing = int(self.names.begins_with_free_joint), "a model that begins with a free joint"
-            elif what == "sensor":
+            elif what == "sensor" and what in values:  # Others pass a sensor of their own.
                 sensors = self.names.select("sensor", values[what], f"{path}.{what}")
                 has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
             else:

@@ -6,6 +6,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.ground import normal_of, surface_at
+from shoal.mdp.needs import needs
 from shoal.mdp.shapes import Solid, reach
 
 
@@ -113,6 +114,7 @@ def touches_itself(
     return wp.length(net_force(state, env, self_contact_sensors[i])) > force_threshold
 
 
+@needs(sensor=4)
 @wp.func
 def net_force(state: Any, env: wp.int32, sensor: wp.int32) -> wp.vec3:
     """Return the force on a body at all its contacts, in the world [N]; of a sensor `self contact` any force."""
