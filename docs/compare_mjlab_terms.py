@@ -50,7 +50,7 @@ ACTUATORS = {
     "tendon_length": ("cable",),
     "site_effort": ("thruster",),
 }
-"""Those that an action acts on, if not the servos of `JOINTS`."""
+"""Those that an action acts on, if not the position actuators of `JOINTS`."""
 SCALED: dict[str, Any] = {"scale": {"pan|tilt|elbow": 0.5, "slide|roll": 0.2}, "offset": 0.05}
 ACTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "joint_position": (SCALED, {"use_default_offset": False}),

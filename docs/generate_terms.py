@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[str, str, type, tuple[Any, ...]]] = {
     "tiles": ("Sub-terrains", "Tile", TileTerm, (np.ndarray,)),
 }
 """Title, declaration, its class, and what its functions return, by the module of the functions."""
-HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "servo_torque", "uniform"}
+HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "uniform"}
 HELPERS |= {"periods_of", "is_commanded"}
 """Functions that other functions call."""
 

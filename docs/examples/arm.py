@@ -57,7 +57,7 @@ ROBOT = """
 def move_joint(
     state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[mdp.Actuator], step: wp.float32
 ) -> None:
-    """Set the target of a position servo `step` times the action from where its joint is [rad]."""
+    """Set the target of a position actuator `step` times the action from where its joint is [rad]."""
     state.ctrl[env, actuators[i].index] = state.qpos[env, actuators[i].qpos] + step * action
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import onnxruntime
 
 ACTIONS = ("joint_position", "joint_velocity", "joint_effort")
-"""Functions of actions that the controller knows: they set the targets of servos, or the torques of motors."""
+"""Functions of actions that the controller knows: they set targets of actuators, or torques of motors."""
 
 
 class Controller:
-    """A policy that observes and moves a robot, which stands on a plane and has the policy's servos and motors."""
+    """A policy that observes and moves a robot, which stands on a plane and has the policy's actuators."""
 
     def __init__(self, policy: str, robot: str) -> None:
         self.session = onnxruntime.InferenceSession(policy)

@@ -107,8 +107,8 @@ def test_a_dc_motor_has_less_torque_the_faster_it_turns(wheel: str, engine: Any)
         for (angle, speed, _), (_, _, torque) in zip(before, after, strict=True):
             wanted = curve(target, angle, speed)
             assert torque == pytest.approx(wanted, abs=1e-3)
-            is_servo = wanted == KP * (target - angle) - KD * speed
-            kinds.add("servo" if is_servo else "limit" if abs(wanted) == LIMIT else "curve")
+            is_position_actuator = wanted == KP * (target - angle) - KD * speed
+            kinds.add("servo" if is_position_actuator else "limit" if abs(wanted) == LIMIT else "curve")
         before = after
     assert kinds == {"servo", "limit", "curve"}
 
@@ -290,10 +290,10 @@ STRENGTH = Event("effort_limits", "startup", actuators="wheel", ranges=(0.5, 1.0
             {"rewards": {"x": Reward("joint_torques_l2", 1.0, actuators=".*")}},
             "rope, which acts on no hinge",
         ),
-        (MOTOR, {}, "wheel, but the term needs position servos without a time constant: select others"),
-        (FILTERED, {}, "wheel, but the term needs position servos without a time constant"),
-        (SPEED, {}, "wheel, but the term needs position servos without a time constant"),
-        (FREE, {"actions": {"x": Action("joint_velocity", actuators="wheel", scale=1.0)}}, "needs velocity servos"),
+        (MOTOR, {}, "wheel, but the term needs position actuators without a time constant: select others"),
+        (FILTERED, {}, "wheel, but the term needs position actuators without a time constant"),
+        (SPEED, {}, "wheel, but the term needs position actuators without a time constant"),
+        (FREE, {"actions": {"x": Action("joint_velocity", actuators="wheel", scale=1.0)}}, "needs velocity actuators"),
         (FREE, {"actions": {"x": Action("joint_effort", actuators="wheel", scale=1.0)}}, "needs motors"),
         (FREE, {"actions": {"x": TO_LIMITS}}, "needs actuators with a ctrlrange"),
         (FREE, {"events": {"x": STRENGTH}}, "needs actuators with a forcerange"),

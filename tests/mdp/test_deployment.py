@@ -81,7 +81,7 @@ CONFIG = task_config(
 
 
 class Limbs(TermsTask[TermsConfig]):
-    """A body in free space with a position servo, a velocity servo, a motor, and a joint that none of them moves."""
+    """A body in free space with actuators of position, velocity and torque, and a joint that none of them moves."""
 
     config = CONFIG
 

@@ -12,10 +12,10 @@ import pytest
 import warp as wp
 
 from shoal.errors import UsageError
+from shoal.mdp.actuators import joint_gains
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.robots import build_on_a_plane, build_spec, check_robot, first_pose, read_robot
-from shoal.mdp.servos import joint_gains
 from shoal.mdp.terms import Action, Contact, Event, Obs, Reward
 
 TWO_LEGS = """
@@ -195,13 +195,13 @@ def test_an_actuator_of_a_tendon_is_not_that_of_the_joint_of_its_name(tmp_path: 
         (
             '<position name="p" joint="left_hip" kp="9" timeconst="0.1"/>',
             {},
-            r"neither position servos without a time c",
+            r"neither position actuators without a time c",
         ),
-        ('<intvelocity name="p" joint="left_hip" kp="9" actrange="-1 1"/>', {}, "neither position servos"),
+        ('<intvelocity name="p" joint="left_hip" kp="9" actrange="-1 1"/>', {}, "neither position actuators"),
         (
             '<general name="p" joint="left_hip" gainprm="9" biasprm="1 -9" biastype="affine"/>',
             {},
-            "neither position servos",
+            "neither position actuators",
         ),
         (
             '<intvelocity name="p" joint="left_hip" kp="9" actrange="-1 1"/>',
@@ -228,7 +228,9 @@ def test_a_robot_without_a_geom_that_collides_stands_on_nothing(tmp_path: Path) 
 def test_a_launch_tells_what_became_of_the_actuators(robot: str) -> None:
     usual = RobotConfig(pose={".*": 0.0}, physics_dt=0.002)
     (note,) = check_robot(RobotConfig(robot=robot, pose={".*": 0.0}, physics_dt=0.002), usual)
-    assert note.startswith(f"--env.robot {robot}: 3 of its 4 joints have no servo in the model and were given one.")
+    assert note.startswith(
+        f"--env.robot {robot}: 3 of its 4 joints have no position actuator in the model and were given one."
+    )
 
 
 def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:

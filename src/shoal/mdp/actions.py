@@ -27,9 +27,9 @@ def joint_position(
     lower: Any = None,
     upper: Any = None,
 ) -> None:
-    """Set the target of a position servo, `scale` [rad or m] for each unit of the action.
+    """Set the target of a position actuator, `scale` [rad or m] for each unit of the action.
 
-    It is around the default pose, or around `offset`. The servo measures its angle with the error of its encoder.
+    It is around the default pose, or around `offset`. The actuator measures its angle with the error of its encoder.
     """
     target = affine(i, action, scale, number_of(i, offset, actuators[i].default_pos), lower, upper)
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
@@ -40,7 +40,7 @@ def joint_position(
 def ema_joint_position_to_limits(
     state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], alpha: wp.float32
 ) -> None:
-    """Set the target of a position servo between the limits of its control, for actions from -1 to 1.
+    """Set the target of a position actuator between the limits of its control, for actions from -1 to 1.
 
     The target is a moving average: `alpha` of what the action asks for, and the rest of the last target.
     """
@@ -63,7 +63,7 @@ def joint_velocity(
     lower: Any = None,
     upper: Any = None,
 ) -> None:
-    """Set the target of a velocity servo, `scale` [rad/s or m/s] for each unit of the action."""
+    """Set the target of a velocity actuator, `scale` [rad/s or m/s] for each unit of the action."""
     target = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
     state.ctrl[env, actuators[i].index] = actuators[i].gear * target
 
@@ -98,7 +98,7 @@ def relative_joint_position(
     lower: Any = None,
     upper: Any = None,
 ) -> None:
-    """Set the target of a position servo, `scale` [rad or m] for each unit of the action from where its joint is now.
+    """Set the target of a position actuator, `scale` [rad or m] for each unit of the action, from where its joint is.
 
     `lower` and `upper` limit this distance.
     """

@@ -144,15 +144,16 @@ class RobotConfig(TermsConfig):
     pose: dict[str, float] = field(default_factory=dict[str, float])
     """Joint positions by pattern of their names, instead of the keyframe [rad]; of two that match, the last."""
     kp: dict[str, float] = field(default_factory=dict[str, float])
-    """Stiffness of servos by pattern of their joints [N m/rad]. Where none matches: the model's, or for a motor 1.5
-    times its largest torque."""
+    """Stiffness of position actuators by pattern of their joints [N m/rad]. Where none matches: the model's, or for a
+    motor 1.5 times its largest torque."""
     kd: dict[str, float] = field(default_factory=dict[str, float])
-    """Damping of servos by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s * kp."""
+    """Damping of position actuators by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s
+    * kp."""
     torque: dict[str, float] = field(default_factory=dict[str, float])
-    """Largest torque of servos by pattern of their joints [N m], instead of the model's."""
+    """Largest torque of position actuators by pattern of their joints [N m], instead of the model's."""
     saturation_effort: dict[str, float] = field(default_factory=dict[str, float])
-    """Torque at rest that servos of DC motors are capable of, by pattern of their joints [N m]: together with
-    `velocity_limit`, the torque-speed curve. `torque` limits what is used of it."""
+    """Torque at rest that DC motors are capable of, by pattern of their joints [N m]: together with `velocity_limit`,
+    the torque-speed curve. `torque` limits what is used of it."""
     velocity_limit: dict[str, float] = field(default_factory=dict[str, float])
     """Speed at which DC motors have no torque left, by pattern of their joints [rad/s]."""
     armature: dict[str, float] = field(default_factory=dict[str, float])

@@ -9,8 +9,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from shoal.mdp.accesses import python_of
+from shoal.mdp.actuators import acts_on_scalar_joint, joint_gains, joint_targets
 from shoal.mdp.config import members
-from shoal.mdp.servos import acts_on_scalar_joint, joint_gains, joint_targets
 
 if TYPE_CHECKING:
     from shoal.mdp.binding import Bound
@@ -87,7 +87,7 @@ def _joints(task: TermsTask[Any]) -> dict[str, Any]:
         "joint_names": [model.joint(int(joint)).name for joint in joints],
         "default_joint_pos": home[model.jnt_qposadr[joints]].tolist(),
         "default_pose": {name: float(home[place]) for name, place in places if name},
-        "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no servo.
+        "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no position actuator.
         "joint_damping": (kd + 0.0).tolist(),
         "joint_torque_limits": limits.tolist(),
         "joint_target_limits": joint_targets(model, indices).tolist(),

@@ -82,7 +82,7 @@ def reset_joints_by_offset(
 @needs("position")
 @wp.func
 def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> None:
-    """Set the targets of position servos to the default pose."""
+    """Set the targets of position actuators to the default pose."""
     for i in range(actuators.shape[0]):
         state.ctrl[env, actuators[i].index] = actuators[i].gear * actuators[i].default_pos
 

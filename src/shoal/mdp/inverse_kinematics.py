@@ -41,7 +41,7 @@ def differential_ik(
     position_weight: wp.float32 = 1.0,
     orientation_weight: wp.float32 = 1.0,
 ) -> None:
-    """Set the targets of position servos so that a site moves and turns in the world, from where it is now.
+    """Set the targets of position actuators so that a site moves and turns in the world, from where it is now.
 
     The action is a distance, `delta_pos_scale` [m] for each unit, and a rotation vector, `delta_ori_scale` [rad]. The
     joints' distances q to the targets, each within `max_dq` [rad or m], minimise |W (J q - action)|² + damping² |q|²;
@@ -82,6 +82,6 @@ def differential_ik_position(
     damping: wp.float32 = 0.05,
     max_dq: wp.float32 = 0.5,
 ) -> None:
-    """Set the targets of position servos so that a site moves in the world, turned as it may be: `differential_ik`."""
+    """Set the targets of position actuators so that a site moves in the world, turned as it may: `differential_ik`."""
     both = wp.spatial_vector(action, wp.vec3())
     differential_ik(state, env, both, actuators, site, delta_pos_scale, 1.0, damping, max_dq, 1.0, 0.0)

@@ -12,8 +12,8 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.actuators import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
 from shoal.mdp.patterns import matches
-from shoal.mdp.servos import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
 from shoal.mdp.shapes import SOLID, Solid, hulls_of
 
 
@@ -155,7 +155,7 @@ class Names:
         return dtype, rows
 
     def refuse_others(self, actuators: list[int], needs: Iterable[str], path: str) -> None:
-        """Refuse actuators that are not of all `shoal.mdp.servos.KINDS` that a term needs, for the parameter at `path`.
+        """Refuse actuators that are not of all `shoal.mdp.actuators.KINDS` that a term needs; `path` is its parameter.
 
         Raises:
             UsageError: One is not.

@@ -12,7 +12,7 @@ FunctionT = TypeVar("FunctionT")
 def needs(*kinds: str, **sizes: int) -> Callable[[FunctionT], FunctionT]:
     """Declare what a `wp.func` needs: a task without is refused when it binds a term.
 
-    Its parameter `actuators` may select only those of all `kinds`, see `shoal.mdp.servos.KINDS`. The rest holds for
+    Its parameter `actuators` may select only those of all `kinds`, see `shoal.mdp.actuators.KINDS`. The rest holds for
     each function that calls it, too: `free_joint` is the robot's; `command` and `sensor` are numbers of columns of what
     these parameters name; `first` is that of the columns that a command writes.
     """

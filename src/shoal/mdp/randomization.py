@@ -269,7 +269,7 @@ def pd_gains(
     operation: wp.int32 = SCALE,
     distribution: wp.int32 = UNIFORM,
 ) -> None:
-    """Draw stiffness and damping that position servos have at their joints [N m/rad, N m s/rad]."""
+    """Draw stiffness and damping that position actuators have at their joints [N m/rad, N m s/rad]."""
     for i in range(actuators.shape[0]):
         index, gear = actuators[i].index, actuators[i].gear
         unit = wp.where(operation == SCALE, 1.0, gear * gear)

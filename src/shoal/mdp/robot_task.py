@@ -36,7 +36,7 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
         return -1 if self.config.pose else self.model.key(self.config.keyframe).id
 
     def first_state(self) -> dict[str, np.ndarray]:
-        """Return the same, with servos that hold the first pose: a keyframe's controls may be those of motors."""
+        """Return the same, with actuators that hold the first pose: a keyframe's controls may be those of motors."""
         joints = self.model.actuator_trnid[:, 0]
         targets = self.model.actuator_gear[:, 0] * self.home()[self.model.jnt_qposadr[joints]]
         return super().first_state() | {"ctrl": targets}

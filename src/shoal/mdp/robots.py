@@ -1,4 +1,4 @@
-"""Robots of tasks: from MJCF files, with position servos, a first pose, and ground."""
+"""Robots of tasks: from MJCF files, with position actuators, a first pose, and ground."""
 
 import logging
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ import mujoco
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.mdp.actuators import JOINT, KINDS, SCALAR, is_motor, is_position_actuator, kinds_of
 from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.mdp.patterns import matches
-from shoal.mdp.servos import JOINT, KINDS, SCALAR, is_motor, is_servo, kinds_of
 from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.surroundings import add_surroundings
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
 KP = 1.5
-"""Stiffness of a servo that replaces a motor, as a share of its largest torque [1/rad]."""
+"""Stiffness of a position actuator that replaces a motor, as a share of its largest torque [1/rad]."""
 KD = 0.025
-"""Damping of such a servo, as a share of its stiffness [s]."""
+"""Damping of such a actuator, as a share of its stiffness [s]."""
 _DIRECT = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The gear of an actuator that acts on its joint directly."""
 _KP_WITHOUT_LIMIT = 50.0
@@ -63,11 +63,11 @@ def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
         find_feet(model, config.feet)
     notes: list[str] = []
     spec = _read_spec(config)
-    if made := give_servos(spec, config):
+    if made := give_position_actuators(spec, config):
         notes.append(
-            f"--env.robot {config.robot}: {made} of its {model.nu} joints have no servo in the model and were given "
-            f"one. Its kp is {KP:g} times the largest torque, its kd {KD:g} s times kp, where --env.kp and --env.kd do "
-            "not name the joint."
+            f"--env.robot {config.robot}: {made} of its {model.nu} joints have no position actuator in the model and "
+            f"were given one. Its kp is {KP:g} times the largest torque, its kd {KD:g} s times kp, where --env.kp and "
+            "--env.kd do not name the joint."
         )
     own, ours = model.opt.timestep, config.physics_dt
     if ours not in (None, own):
@@ -80,13 +80,13 @@ def check_robot(config: RobotConfig, usual: RobotConfig) -> tuple[str, ...]:
 
 
 def build_spec(config: RobotConfig) -> mujoco.MjSpec:
-    """Return the robot that a configuration names, with a position servo for each joint, and without ground.
+    """Return the robot that a configuration names, with a position actuator for each joint, and without ground.
 
     Raises:
         UsageError: There is no such robot.
     """
     spec = _read_spec(config)
-    give_servos(spec, config)
+    give_position_actuators(spec, config)
     return spec
 
 
@@ -101,51 +101,51 @@ def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
         raise UsageError(message) from error
 
 
-def give_servos(spec: mujoco.MjSpec, config: RobotConfig) -> int:
-    """Turn motors and joints without an actuator into position servos; return how many.
+def give_position_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
+    """Turn motors and joints without an actuator into position actuators; return how many.
 
-    MuJoCo computes a servo's torque at each physics step, kp (target - angle) - kd speed, and limits it as the motor
-    was. `config.kp` and `config.kd` set the gains of the joints that their patterns match, of a servo of the model's
-    too. Others get `KP` of the largest torque, and `KD` of kp.
+    MuJoCo computes its torque at each physics step, kp (target - angle) - kd speed, and limits it as the motor was.
+    `config.kp` and `config.kd` set the gains of the joints that their patterns match, also of actuators of the model's.
+    Others get `KP` of the largest torque, and `KD` of kp.
     """
     of_joint = {each.target: each for each in spec.actuators if int(each.trntype) in JOINT}
     taken = {actuator.name for actuator in spec.actuators}
-    servos: dict[str, Any] = {}
+    actuators: dict[str, Any] = {}
     made = 0
     for joint in spec.joints:
         if int(joint.type) not in SCALAR or not joint.name:
             continue
-        servo = of_joint.get(joint.name)
+        actuator = of_joint.get(joint.name)
         kp, kd, torque, armature = (
             _by_pattern(getattr(config, flag), joint.name, flag) for flag in ("kp", "kd", "torque", "armature")
         )
         if armature is not None:
             joint.armature = armature
-        if servo is None:
+        if actuator is None:
             name = f"{joint.name}_servo" if joint.name in taken else joint.name
-            servo = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        if is_servo(servo):
-            _act_directly(servo)
-            servo.gainprm[0] = servo.gainprm[0] if kp is None else kp
-            servo.biasprm[1:3] = -servo.gainprm[0], servo.biasprm[2] if kd is None else -kd
-        elif is_motor(servo):
-            _replace(servo, joint, kp, kd, torque)
+            actuator = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        if is_position_actuator(actuator):
+            _act_directly(actuator)
+            actuator.gainprm[0] = actuator.gainprm[0] if kp is None else kp
+            actuator.biasprm[1:3] = -actuator.gainprm[0], actuator.biasprm[2] if kd is None else -kd
+        elif is_motor(actuator):
+            _replace(actuator, joint, kp, kd, torque)
             made += 1
         else:
             _refuse_numbers(joint.name, kp, kd, torque)
             continue
         if torque is not None:
-            joint.actfrclimited, servo.forcelimited = False, torque < np.inf
-            servo.forcerange = (-torque, torque) if torque < np.inf else (0.0, 0.0)
-        servos[joint.name] = servo
-    _give_curves(spec, servos, config)
-    if made:  # Euler's method diverges with the damping of a servo that moves little mass.
+            joint.actfrclimited, actuator.forcelimited = False, torque < np.inf
+            actuator.forcerange = (-torque, torque) if torque < np.inf else (0.0, 0.0)
+        actuators[joint.name] = actuator
+    _give_curves(spec, actuators, config)
+    if made:  # Euler's method diverges with the damping of a position actuator that moves little mass.
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     return made
 
 
 def _replace(motor: Any, joint: Any, kp: float | None, kd: float | None, torque: float | None) -> None:
-    """Turn a motor into a servo with the motor's limits, and with the gains of `give_servos`."""
+    """Turn a motor into a position actuator with its limits, and with the gains of `give_position_actuators`."""
     limits = _torques(motor, joint)
     largest = float(np.abs(limits).max()) if torque is None else torque
     if kp is None:
@@ -160,20 +160,20 @@ def _refuse_numbers(joint: str, *numbers: float | None) -> None:
     """Refuse gains of an actuator that is a DC motor already, or that `read_robot` refuses, such as a muscle."""
     if any(each is not None for each in numbers):
         raise UsageError(
-            f"--env.kp, --env.kd or --env.torque names the joint {joint}, whose actuator is neither a position servo "
+            f"--env.kp, --env.kd or --env.torque names the joint {joint}, whose actuator is neither for positions "
             "nor a motor: leave it out."
         )
 
 
-def _act_directly(servo: Any) -> None:
-    """Give a servo a gear of 1, with the same torques of its joint for the same angles."""
-    gear = float(servo.gear[0])
-    servo.gainprm[0] *= gear**2
-    servo.biasprm[1] *= gear**2
-    servo.biasprm[2] *= gear**2 if servo.biasprm[2] < 0.0 else 1.0  # Above 0 it is a ratio.
-    servo.forcerange = np.sort(servo.forcerange * gear)
-    servo.ctrlrange = np.sort(servo.ctrlrange / gear)
-    servo.gear = _DIRECT
+def _act_directly(actuator: Any) -> None:
+    """Give a position actuator a gear of 1, with the same torques of its joint for the same angles."""
+    gear = float(actuator.gear[0])
+    actuator.gainprm[0] *= gear**2
+    actuator.biasprm[1] *= gear**2
+    actuator.biasprm[2] *= gear**2 if actuator.biasprm[2] < 0.0 else 1.0  # Above 0 it is a ratio.
+    actuator.forcerange = np.sort(actuator.forcerange * gear)
+    actuator.ctrlrange = np.sort(actuator.ctrlrange / gear)
+    actuator.gear = _DIRECT
 
 
 def _torques(motor: Any, joint: Any) -> np.ndarray:
@@ -193,28 +193,28 @@ def _limits(limits: np.ndarray, limited: Any) -> np.ndarray:
     return np.sort(limits) if is_limited else np.array([-np.inf, np.inf])
 
 
-def _give_curves(spec: mujoco.MjSpec, servos: Mapping[str, Any], config: RobotConfig) -> None:
-    """Limit the torques of servos, by the names of their joints, by the speed too, if the configuration does.
+def _give_curves(spec: mujoco.MjSpec, actuators: Mapping[str, Any], config: RobotConfig) -> None:
+    """Limit the torques of actuators, by the names of their joints, by the speed too, if the configuration does.
 
     The torque lies between S (-1 - v/V) and S (1 - v/V), with the stall torque S and the speed without load V, as in
     mjlab's `DcMotorActuator` and Isaac Lab's `DCMotor`. It is MuJoCo's DC motor, whose torque is K/R (voltage - K v)
     with the voltage within V K, for K = 1 and R = V/S.
     """
     flags = ("saturation_effort", "velocity_limit")
-    curves = {name: [_by_pattern(getattr(config, flag), name, flag) for flag in flags] for name in servos}
+    curves = {name: [_by_pattern(getattr(config, flag), name, flag) for flag in flags] for name in actuators}
     curves = {name: each for name, each in curves.items() if each != [None, None]}
-    if any(servos[name].biasprm[2] > 0.0 for name in curves):  # A ratio, of which MuJoCo makes the damping.
+    if any(actuators[name].biasprm[2] > 0.0 for name in curves):  # A ratio, of which MuJoCo makes the damping.
         model = spec.copy().compile()
         for name in curves:
-            servos[name].biasprm[2] = model.actuator(servos[name].name).biasprm[2]
+            actuators[name].biasprm[2] = model.actuator(actuators[name].name).biasprm[2]
     for name, (stall, speed) in curves.items():
         if not (stall and speed and stall > 0 and speed > 0):
             raise UsageError(
                 f"The joint {name} has --env.saturation-effort {stall} and --env.velocity-limit {speed}, but a "
                 "torque-speed curve needs both, above 0: pass patterns that match the same joints."
             )
-        kp, kd = servos[name].gainprm[0], -servos[name].biasprm[2]
-        servos[name].set_to_dcmotor(
+        kp, kd = actuators[name].gainprm[0], -actuators[name].biasprm[2]
+        actuators[name].set_to_dcmotor(
             motorconst=(1.0, 1.0),
             resistance=speed / stall,
             controller=(kp, 0.0, kd, 0.0, 0.0, speed),
@@ -332,7 +332,7 @@ def read_robot(model: mujoco.MjModel, config: RobotConfig) -> Robot:
 
 
 def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:
-    """Check for a free joint, and one position servo for each other joint."""
+    """Check for a free joint, and one position actuator for each other joint."""
     robot = config.robot or SHIPPED.name
     if not model.njnt or model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE:
         message = f"--env.robot {robot} does not begin with a free joint: a robot that walks needs one at its base."

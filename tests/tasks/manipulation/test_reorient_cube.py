@@ -17,7 +17,7 @@ import pytest
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.files import Folder
-from shoal.mdp.servos import joint_gains
+from shoal.mdp.actuators import joint_gains
 from shoal.sim.engines.model_copies import copy_model
 from shoal.sim.engines.model_files import find_robot
 from shoal.sim.render.marks import Ghost

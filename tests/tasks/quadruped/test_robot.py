@@ -166,7 +166,7 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
         (
             (('<position name="FR_hip" joint="FR_hip" class="hip"/>', '<velocity name="FR_hip" joint="FR_hip"/>'),),
             {},
-            r"has actuators that are neither position servos without a time constant nor motors \(FR_hip\)",
+            r"has actuators that are neither position actuators without a time constant nor motors \(FR_hip\)",
         ),
         ((), {"keyframe": "sit"}, r"--env.keyframe sit was asked for, but the robot has the keyframes home: pass one"),
         ((), {"feet": "toe"}, r"--env.feet toe matches none of the robot's geoms, which are named .*FR_foot"),

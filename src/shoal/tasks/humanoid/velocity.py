@@ -30,7 +30,7 @@ G1: dict[str, Any] = {
 }
 """The robot with bent knees, its motors and rates. Motors: 10 Hz and a damping ratio of 2, by reflected inertia."""
 SCALE = {joints: 0.25 * _TORQUE[joints] / kp for joints, kp in _KP.items()}
-"""Action scale: a quarter of the angle at which a servo has its largest torque [rad]."""
+"""Action scale: a quarter of the angle at which a position actuator has its largest torque [rad]."""
 
 _LEGS = {".*hip_pitch.*": 0.3, ".*hip_(roll|yaw).*": 0.15, ".*knee.*": 0.35, ".*ankle_pitch.*": 0.25}
 _WALKING = _LEGS | {".*ankle_roll.*": 0.1, "waist_yaw.*": 0.2, "waist_roll.*": 0.08, "waist_pitch.*": 0.1}

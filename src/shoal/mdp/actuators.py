@@ -14,8 +14,8 @@ SCALAR = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 """Transmissions that act on a joint."""
 KINDS = {
-    "position": "position servos without a time constant",
-    "velocity": "velocity servos without a time constant",
+    "position": "position actuators without a time constant",
+    "velocity": "velocity actuators without a time constant",
     "effort": "motors without a time constant",
     "ctrlrange": "actuators with a ctrlrange",
     "forcerange": "actuators with a forcerange",
@@ -23,7 +23,7 @@ KINDS = {
 """What a term may need of an actuator, in words."""
 
 
-def is_servo(actuator: Any) -> bool:
+def is_position_actuator(actuator: Any) -> bool:
     """Whether the control of an actuator, of a spec or a model, is the angle to go to, times its gear."""
     return bool(
         _is_plain(actuator)
@@ -52,7 +52,7 @@ def kinds_of(model: mujoco.MjModel, index: int) -> set[str]:
     actuator = model.actuator(index)
     gain, bias = actuator.gainprm[0], actuator.biasprm[:3]
     holds = {
-        "position": is_servo(actuator) or _is_dc_servo(model, index),
+        "position": is_position_actuator(actuator) or _is_dc_position_actuator(model, index),
         "velocity": _is_plain(actuator) and gain == -bias[2] and not bias[:2].any(),
         "effort": is_motor(actuator),
         "ctrlrange": model.actuator_ctrllimited[index],
@@ -61,7 +61,7 @@ def kinds_of(model: mujoco.MjModel, index: int) -> set[str]:
     return {kind for kind, is_so in holds.items() if is_so}
 
 
-def _is_dc_servo(model: mujoco.MjModel, index: int) -> bool:
+def _is_dc_position_actuator(model: mujoco.MjModel, index: int) -> bool:
     """Whether an actuator is a DC motor without further state, whose control is a position."""
     return bool(
         model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR
@@ -96,7 +96,7 @@ def joint_gains(model: mujoco.MjModel, actuators: Sequence[int]) -> tuple[np.nda
 def joint_targets(model: mujoco.MjModel, actuators: Sequence[int]) -> np.ndarray:
     """Return the lowest and highest that the control of each actuator can ask its joint for. Shape (n, 2).
 
-    Of a servo they are positions or speeds [rad or m, rad/s or m/s], and of a motor torques [N m or N].
+    Of a position actuator they are positions or speeds [rad or m, rad/s or m/s], and of a motor torques [N m or N].
     """
     gear, gain = model.actuator_gear[actuators, 0], model.actuator_gainprm[actuators, 0]
     is_of_motor = [is_motor(model.actuator(index)) for index in actuators]
