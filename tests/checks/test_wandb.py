@@ -61,6 +61,6 @@ def test_a_training_needs_a_login_unless_it_is_offline(
         return
     server = place.environ.get("WANDB_BASE_URL", r"https://\S+")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match=f"nobody is logged in to {server} here: run `wandb login`"):
+    with pytest.raises(UsageError, match=f"there is no login to {server} here: run `wandb login`"):
         refuse_no_wandb(os.environ, writes=True)
     assert sorted(tmp_path.rglob("*")) == before

@@ -98,7 +98,7 @@ def refuse_no_wandb(environ: Mapping[str, str], *, writes: bool) -> None:
         found = Probe("shoal.checks.optional:find_login", None, {**environ, **own}).result(_LOGIN_S)
     if isinstance(found, dict) and not found["is_ready"]:
         raise UsageError(
-            f"--logger wandb was asked for, but nobody is logged in to {found['server']} here: run `wandb login`, "
+            f"--logger wandb was asked for, but there is no login to {found['server']} here: run `wandb login`, "
             "set WANDB_API_KEY, or set WANDB_MODE=offline and send the metrics later, with `wandb sync`."
         )
 

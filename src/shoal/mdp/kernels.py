@@ -130,7 +130,7 @@ def annotation_of(value: Any) -> Any:
 
 
 def _identity(kind: Any) -> Any:
-    """Return what is equal for equal types alone: annotations of arrays are made anew for each value."""
+    """Return what is equal for equal types alone: annotations of arrays are made again for each value."""
     return (kind.ndim, kind.dtype) if isinstance(kind, wp.array) else kind
 
 
