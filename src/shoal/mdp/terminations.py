@@ -4,22 +4,22 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import BodyIds, ContactSensors
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import base_height
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import FreeJointState
 
 
 @wp.func
-def bad_orientation(state: Any, env: wp.int32, limit_angle: wp.float32) -> wp.bool:
+def bad_orientation(state: Any, env: int, limit_angle: float) -> bool:
     """Whether the base tilts more than `limit_angle` [rad]."""
     return projected_gravity(state, env)[2] > -wp.cos(limit_angle)
 
 
-@needs(free_joint=1)
 @wp.func
-def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.float32) -> wp.bool:
+def root_height_below_minimum(state: FreeJointState, env: int, minimum_height: float) -> bool:
     """Whether the base is lower than `minimum_height` above the ground [m]."""
     return base_height(state, env) < minimum_height
 
@@ -27,10 +27,10 @@ def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.floa
 @wp.func
 def illegal_contact(
     state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
-    contact_sensors: wp.array[wp.int32],
-    force_threshold: wp.float32 = 10.0,
-) -> wp.bool:
+    env: int,
+    bodies: BodyIds,
+    contact_sensors: ContactSensors,
+    force_threshold: float = 10.0,
+) -> bool:
     """Whether one of the bodies is touched with more than a force [N]."""
     return undesired_contacts(state, env, bodies, contact_sensors, force_threshold) > 0.0
