@@ -60,7 +60,7 @@ CONFIG = task_config(
         "policy": {
             "lin_vel": Obs("base_lin_vel"),
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "knees": Obs("joint_vel_rel", joints=".*_knee", history=2),
+            "knees": Obs("joint_vel_rel", joints=".*_knee", history_length=2),
             "command": Obs("velocity_command", command="twist"),
         }
     },

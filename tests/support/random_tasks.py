@@ -174,7 +174,7 @@ class _Terms:
             given["mode"] = self.rng.choice(["interval", "step"] if has_interval else ["startup", "reset"])
             given |= {"interval": (0.01, 0.03)} if has_interval else {}
         if group == "observations" and self.rng.random() < 0.5:
-            given |= {"noise": 0.1, "history": self.rng.randint(1, 2), "delay": self.rng.randint(0, 1)}
+            given |= {"noise": 0.1, "history_length": self.rng.randint(1, 2), "delay_max_lag": self.rng.randint(0, 1)}
         return DECLARATIONS[group](function.__name__, **given)
 
     def value(self, annotation: Any) -> Any:

@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.config.plain import from_plain, to_plain
-from shoal.errors import ShoalError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.curricula import changes_of
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
     ContactTerm,
     CurriculumTerm,
+    DelayedTerm,
     DoneTerm,
     EventTerm,
     MetricTerm,
@@ -21,6 +22,7 @@ from shoal.mdp.terms import (
     RewardTerm,
     Term,
     changed,
+    silenced,
 )
 
 
@@ -86,6 +88,11 @@ class TermsConfig(MujocoConfig):
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
                 from_plain(term, to_plain(term, name), name)  # Refuses a value of another type.
                 check(term, f"{name}.", _rules(term))
+                if isinstance(term, DelayedTerm) and term.delay_min_lag > term.delay_max_lag:
+                    raise UsageError(
+                        f"{name}.delay_min_lag is {term.delay_min_lag}, but must be at most delay_max_lag, which is "
+                        f"{term.delay_max_lag}."
+                    )
         changes_of(self)
 
     def terms(self, name: str) -> dict[str, Any]:
@@ -99,11 +106,11 @@ class TermsConfig(MujocoConfig):
     def undisturbed(self) -> Self:
         """Return the same without events in intervals, without delays, and without noise of observations."""
         groups = {
-            name: _map(each, lambda term: replace(term, noise=0.0, delay=0))
+            name: _map(each, lambda term: _undelayed(term, noise=silenced(term.noise), bias=silenced(term.bias)))
             for name, each in self.terms("observations").items()
         }
         events = _map(self.events, lambda term: replace(term, interval=(0.0, 0.0)))
-        actions = _map(self.actions, lambda term: replace(term, delay=0))
+        actions = _map(self.actions, _undelayed)
         return replace(self, actions=actions, observations=replace(self.observations, **groups), events=events)
 
     def change(self, **changes: Any) -> Self:
@@ -180,10 +187,10 @@ def _merged(own: Mapping[str, Any], changes: Any) -> dict[str, Any]:
 def _flat(terms: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield each term with its dotted name."""
     for name, term in terms.items():
-        if isinstance(term, Group):
-            yield from _flat(members(term), f"{prefix}{name}.")
-        else:
+        if isinstance(term, Term):
             yield f"{prefix}{name}", term
+        if isinstance(term, Group | ObsTerm):
+            yield from _flat(members(term), f"{prefix}{name}.")
 
 
 _MEAN_AND_STD = Rule("be finite, a mean and then a standard deviation", lambda values: values[-1] >= 0.0)
@@ -197,6 +204,10 @@ def _rules(term: Term) -> dict[str, Rule]:
     if special is None:
         return rules
     return {name: special if rule is RANGE and name in term.parameters else rule for name, rule in rules.items()}
+
+
+def _undelayed(term: Any, **values: Any) -> Any:
+    return replace(term, delay_min_lag=0, delay_max_lag=0, **values)
 
 
 def _map(each: Group, change: Any) -> Group:

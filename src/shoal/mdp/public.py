@@ -19,7 +19,21 @@ from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Obs, Reward, Tile
+from shoal.mdp.terms import (
+    Action,
+    Command,
+    Contact,
+    Curriculum,
+    Done,
+    Event,
+    Gaussian,
+    Metric,
+    Obs,
+    ObsGroup,
+    Reward,
+    Tile,
+    Uniform,
+)
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
@@ -32,10 +46,12 @@ __all__ = [
     "Curriculum",
     "Done",
     "Event",
+    "Gaussian",
     "Ghost",
     "Mark",
     "Metric",
     "Obs",
+    "ObsGroup",
     "Reward",
     "RobotConfig",
     "RobotTask",
@@ -45,6 +61,7 @@ __all__ = [
     "TerrainConfig",
     "TerrainTask",
     "Tile",
+    "Uniform",
     "base_ang_vel",
     "base_lin_vel",
     "base_quat",

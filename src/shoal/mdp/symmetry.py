@@ -89,7 +89,7 @@ def _mirror_of(task: Any, group: str | None) -> tuple[torch.Tensor, torch.Tensor
     orders, signs, first = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], 0
     for name, bound in bounds.items():
         order, factors = _columns_of(task, f"{kind} {name}", bound, terms[name], joints)
-        for _ in range(getattr(terms[name], "history", 1)):
+        for _ in range(getattr(terms[name], "num_values", 1)):
             orders.append(first + order)
             signs.append(factors)
             first += len(order)

@@ -166,7 +166,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         )
         self.observation_terms = {
             group: {
-                name: len(bound.columns) * getattr(getattr(self.config.observations, group), name).history
+                name: len(bound.columns) * getattr(getattr(self.config.observations, group), name).num_values
                 for name, bound in terms.items()
             }
             for group, terms in self.bound.observations.items()
@@ -220,9 +220,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
         }
         sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
-        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.items()}
-        if self.bound.delays:
-            arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
+        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.columns.items()}
+        if self.bound.rings.lags:
+            arrays["lags"] = self.array("lags", self.bound.rings.lags, dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
         running = [

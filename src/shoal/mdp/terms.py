@@ -8,16 +8,18 @@ A declaration names a function and gives its parameters. Both become fields of t
 # ruff: noqa: N802  A declaration reads as a value; the class of each is made for its parameters.
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, make_dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, fields, make_dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, above, at_least
+from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, Rule, above, at_least, within
 from shoal.errors import ShoalError, UsageError, did_you_mean
 
 Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
+Numbers = float | tuple[float, ...] | Mapping[str, float]
+"""A number for all columns, or one for each, in order or by pattern of their names."""
 
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
@@ -26,6 +28,9 @@ CHOICES: dict[str, Any] = {
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
+_BY_COLUMN = {"noise", "bias", "clip", "scale", "mean", "std", "n_min", "n_max"}
+"""Fields of observations and noise whose numbers may be others for each column."""
+_NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a tile that are 0 for none; others are above."""
 
@@ -59,21 +64,73 @@ class DoneTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObsTerm(Term):
-    """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history."""
+class Noise(Term):
+    """Errors that are drawn for each column; each number may be one for all columns, or numbers by pattern."""
+
+    operation: Literal["add", "scale", "abs"] = "add"
+    """What becomes of the value: the error is added, a factor, or instead of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(Noise):
+    """Errors of a normal distribution."""
+
+    mean: float = 0.0
+    """Mean."""
+    std: Annotated[float, at_least(0)] = 1.0
+    """Standard deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformNoise(Noise):
+    """Errors drawn uniformly between two numbers."""
+
+    n_min: float = -1.0
+    """Least error."""
+    n_max: float = 1.0
+    """Largest error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedTerm(Term):
+    """What is observed, or acts, some steps late: the lag is drawn uniformly between two numbers of steps."""
+
+    delay_min_lag: Annotated[int, at_least(0)] = 0
+    """Least age of the value [steps]."""
+    delay_max_lag: Annotated[int, at_least(0)] = 0
+    """Largest age of the value [steps]; 0 for no delay."""
+    delay_hold_prob: Annotated[float, within(0, 1)] = 0.0
+    """Probability that a lag is kept where another would be drawn. With 1 each episode has a lag of its own."""
+    delay_update_period: Annotated[int, at_least(0)] = 0
+    """Steps between two draws; 0 for one in each step."""
+    delay_per_env_phase: bool = True
+    """Whether environments draw in different steps of the period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsTerm(DelayedTerm):
+    """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history.
+
+    `noise`, `bias`, `clip` and `scale` are one number for all columns, or numbers by pattern of the columns' names.
+    """
 
     noise: Annotated[float, at_least(0)] = 0.0
-    """Largest error, drawn uniformly for each column and step."""
+    """Largest error, drawn uniformly for each column and step; or another distribution, `Gaussian` or `Uniform`."""
+    bias: Annotated[float, at_least(0)] = 0.0
+    """The same for an error that is drawn for each column and episode, and added in all of its steps."""
     clip: Annotated[float, at_least(0)] = 0.0
-    """Largest magnitude after the noise; 0 for any."""
+    """Largest magnitude after the noise, or a least and a largest value; 0 for any."""
     scale: float = 1.0
     """Factor after clipping."""
-    delay: Annotated[int, at_least(0)] = 0
-    """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
-    history: Annotated[int, at_least(1)] = 1
-    """Number of last values, oldest first. At the beginning of an episode all are the first."""
+    history_length: Annotated[int, at_least(0)] = 0
+    """Number of last values, oldest first; 0 for the present one alone. At first all are the episode's first."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of a torch function; otherwise they follow from the function."""
+
+    @property
+    def num_values(self) -> int:
+        """Number of values that are observed of each column."""
+        return max(1, self.history_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +155,11 @@ class CommandTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionTerm(Term):
-    """Columns of the policy's actions, turned into controls."""
+class ActionTerm(DelayedTerm):
+    """Columns of the policy's actions, turned into controls. Before the first that a delay lets act they are 0."""
 
     clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
-    delay: Annotated[int, at_least(0)] = 0
-    """Largest age of an action when it acts [steps]; each episode draws its own. 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +199,19 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     whole = _whole_numbers(func) | {"axes"}
     floats = [name for name in own if name not in whole and (base is not TileTerm or isinstance(values[name], tuple))]
     values = {**values, **{name: _as_floats(values[name]) for name in floats}}
-    members = [(name, _annotation(base, name, values[name])) for name in own]
+    by_column = [name for name in values if issubclass(base, ObsTerm | Noise) and _is_by_column(name, values[name])]
+    members = [(name, _annotation(base, name, values[name])) for name in (*own, *by_column)]
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
         f"{base.__name__}_{_name_of(func)}", members, bases=(base,), namespace=namespace, frozen=True, kw_only=True
     )
     return made(**values)
+
+
+def _is_by_column(name: str, value: object) -> bool:
+    """Whether the value of a field of an observation, or of its noise, is no single number."""
+    return name in _BY_COLUMN and isinstance(value, Mapping | tuple | Noise)
 
 
 def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
@@ -186,6 +247,9 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     kind = _type_of(value)
     if base is TileTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
+    if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Noise):
+        is_range = name == "clip" and isinstance(value, tuple)
+        return Annotated[kind, RANGE if is_range else _NOT_NEGATIVE]
     ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
     rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
     return Annotated[kind, rule]
@@ -213,6 +277,36 @@ def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm
 def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
     return _declare(ObsTerm, func, params, columns=columns)
+
+
+def ObsGroup(terms: Mapping[str, ObsTerm], **values: Any) -> dict[str, ObsTerm]:
+    """Return the observations of a group with the same values of some fields, such as ``history_length=5``."""
+    return {name: changed(term, values) for name, term in terms.items()}
+
+
+def Gaussian(std: Numbers, *, mean: Numbers = 0.0, operation: str = "add") -> GaussianNoise:
+    """Return errors of a normal distribution, as `noise` or `bias` of an observation."""
+    return _declare(GaussianNoise, "gaussian", {"mean": mean, "std": std, "operation": operation})
+
+
+def Uniform(n_min: Numbers, n_max: Numbers, *, operation: str = "add") -> UniformNoise:
+    """Return errors between two numbers, as `noise` or `bias` of an observation."""
+    return _declare(UniformNoise, "uniform", {"n_min": n_min, "n_max": n_max, "operation": operation})
+
+
+def silenced(noise: Any) -> Any:
+    """Return the same noise without errors."""
+    if isinstance(noise, Noise):
+        zeros = {each.name: silenced(getattr(noise, each.name)) for each in fields(noise)}
+        return replace(noise, **zeros | {"operation": "add"})
+    if isinstance(noise, Mapping):
+        return dict.fromkeys(cast("Mapping[str, float]", noise), 0.0)
+    return (0.0,) * len(noise) if isinstance(noise, tuple) else 0.0
+
+
+def is_noisy(noise: Any) -> bool:
+    """Whether there are errors."""
+    return noise != silenced(noise)
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
