@@ -1,7 +1,7 @@
 """What is done to observations: noise, biases, limits, delays and histories, against mjlab's own classes."""
 
 # The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportReturnType=false, reportArgumentType=false
+# pyright: reportReturnType=false, reportArgumentType=false, reportGeneralTypeIssues=false
 # ruff: noqa: ARG001
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def observed(terms: dict[str, ObsTerm], steps: int = 1, num_envs: int = NUM_ENVS
 def mjlabs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """Return what imports a module of mjlab's utilities, without what its packages import beside."""
     found = find_spec("mjlab")
-    if found is None:
+    if found is None or found.submodule_search_locations is None:
         pytest.skip("mjlab is not installed")
     for name in ("mjlab", "mjlab.utils"):
         package: Any = ModuleType(name)
@@ -262,6 +262,7 @@ def test_mujocos_own_delay_of_an_actuator_may_be_drawn_in_physics_steps(engine: 
 
         @classmethod
         def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
+            del config
             return mujoco.MjModel.from_xml_string(CART)
 
     task = Cart(Cart.config, num_envs=4, device="cpu", seed=0)

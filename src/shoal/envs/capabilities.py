@@ -55,6 +55,9 @@ class Capabilities:
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Restore counts that were added up over all ranks."""
 
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Follow the metrics of an iteration of the training, see `KernelTask.follow_metrics`."""
+
     def rows(self) -> Mapping[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...). Empty where unknown."""
         return {}

@@ -177,6 +177,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.set_curriculum(counts)
         self.task.restart()
 
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let a curriculum go on by the metrics of an iteration, see `KernelTask.follow_metrics`."""
+        self.task.follow_metrics(means)
+
     def rows(self) -> dict[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...)."""
         rows = {name: to_torch(array) for name, array in self.task.arrays.items()}

@@ -130,6 +130,7 @@ class TrainingLoop:
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
             self._refuse_many_diverged(pooled.counts, bad_reward)
+            self.capabilities.follow_metrics(pooled.means)
             self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
             # Within the iteration's time, and not after a signal, which does not leave much time.

@@ -8,7 +8,7 @@ from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import ShoalError, UsageError, did_you_mean
-from shoal.mdp.curricula import changes_of
+from shoal.mdp.curricula import Curricula
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
@@ -93,15 +93,19 @@ class TermsConfig(MujocoConfig):
                         f"{name}.delay_min_lag is {term.delay_min_lag}, but must be at most delay_max_lag, which is "
                         f"{term.delay_max_lag}."
                     )
-        changes_of(self)
+        Curricula(self)  # Refuses what no curriculum can change.
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
         return members(getattr(self, name))
 
+    def flat(self, name: str) -> dict[str, Term]:
+        """Return the terms of a group by name; observations and their noise by dotted names."""
+        return dict(_flat(self.terms(name), ""))
+
     def in_play(self) -> Self:
         """Return the same without curricula: what they change is as it was declared."""
-        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=())))
+        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=(), above=(), below=())))
 
     def undisturbed(self) -> Self:
         """Return the same without events in intervals, without delays, and without noise of observations."""

@@ -18,7 +18,7 @@ from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
-from shoal.mdp.curricula import changes_of
+from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
@@ -114,9 +114,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def _height_of_arrows(self) -> float:
         return height_of_arrows(self.model, self.home())
 
-    training_steps: int = 0
-    """Steps of each environment since the training began, its resumes included. Curricula go by it."""
-
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
     name of an array: each runs where a term reads that array."""
@@ -134,7 +131,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Build the model, bind all terms, and count columns."""
         super().build()
         names = Names(self.model, self.home(), self.roles())
-        self._changes = changes_of(self.config)
+        self.curricula = Curricula(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()
         contacts = self._bind("contacts")
@@ -244,25 +241,30 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         super().after_allocate()
         if self.torch_terms:
             logger.info("%s", self.torch_terms.describe_cost())
-        self._check_curricula()
+        groups = {
+            "Metrics": self.metrics,
+            "Episode_Reward": self.reward_terms,
+            "Episode_Termination": self.terminations,
+        }
+        metrics = [f"{group}/{name}" for group, names in groups.items() for name in names]
+        self.curricula.check(self.binder.places, metrics)
         self._apply_curricula()
 
     # Curricula: the host counts the steps of the training, and writes numbers between two steps.
 
     def step(self) -> None:
         """Advance all environments by one step, with the numbers that the curricula have come to."""
-        if any(each.step == self.training_steps for each in self._changes):
+        if self.curricula.is_due():
             self._apply_curricula()
-        self.training_steps += 1
+        self.curricula.steps += 1
         super().step()
 
     def _apply_curricula(self) -> None:
         """Write the numbers of all curricula as they are after the steps done."""
-        changes = [each for each in self._changes if each.step <= self.training_steps]
-        self.log = {each.label: each.value for each in changes}
-        if changes:
+        self.log = self.curricula.log()
+        if self.curricula:
             numbers, weights = self.numbers.numpy(), self.weights.numpy()
-            for each in changes:
+            for each in self.curricula.reached():
                 if each.path in self.binder.places:
                     numbers[self.binder.places[each.path]] = each.value
                 else:
@@ -271,23 +273,19 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 self.numbers.assign(numbers)
                 self.weights.assign(weights)
 
-    def _check_curricula(self) -> None:
-        """Refuse a change of a parameter that is an array with one number for each name."""
-        for each in self._changes:
-            if each.path not in self.binder.places and not each.path.endswith(".weight"):
-                raise ShoalError(
-                    f"A curriculum changes {each.path}, which is a number for each name: it cannot change."
-                )
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let curricula go on by the metrics of an iteration, which are means over all ranks."""
+        if self.curricula.follow(means):
+            self._apply_curricula()
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return the steps done and 1, which add up over all ranks to their sum and the number of ranks."""
-        return {"steps": np.array([self.training_steps, 1])} if self._changes else {}
+        """Return the steps and stages of the curricula, see `Curricula.state`."""
+        return self.curricula.state()
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Go on from the steps done."""
-        if "steps" in counts:
-            self.training_steps = round(counts["steps"][0] / counts["steps"][1])
-            self._apply_curricula()
+        """Go on from the steps and stages done."""
+        self.curricula.restore(counts)
+        self._apply_curricula()
 
     def _state(self, sources: Iterable[Source]) -> Any:
         """Return what the text of the kernels and the functions of terms read."""

@@ -176,8 +176,17 @@ class MetricTerm(Term):
 class CurriculumTerm(Term):
     """Numbers of another term that change during a training. In `play` and `evaluate` they are as declared."""
 
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()
     """Steps of each environment since the training began, from which on each of the values holds; none for never."""
+    when: str = ""
+    """Instead of steps, a metric of the training: after each iteration the next of the values holds if it is `above` or
+    `below` the next threshold. Or the name of `score`."""
+    score: ClassVar[Callable[[Mapping[str, float]], float] | None] = None
+    """Makes one number of all metrics by name."""
+    above: tuple[float, ...] = ()
+    """Least value of the metric for each of the stages."""
+    below: tuple[float, ...] = ()
+    """Largest value of the metric for each of the stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +230,7 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
         name: float(value) if type(value) is int and isinstance(getattr(term, name, None), float) else value
         for name, value in values.items()
     }
-    fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units"}}
+    fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units", "score"}}
     return _declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
 
 
@@ -274,7 +283,7 @@ def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm
     return _declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
-def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> ObsTerm:
+def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Noise) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
     return _declare(ObsTerm, func, params, columns=columns)
 
@@ -371,12 +380,16 @@ def Tile(func: Function, **params: Value) -> TileTerm:
     return _declare(TileTerm, func, params)
 
 
-def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:
+def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:
     """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
 
-    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``.
+    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``, or with a
+    metric ``Curriculum(..., when="Metrics/error_lin_vel", below=(0.3, 0.2), weight=(-0.01, -0.1))``. Instead of a
+    metric's name, a function makes one number of all metrics, which it takes by name.
     """
-    return _declare(CurriculumTerm, func, {"steps": steps, **params})
+    if isinstance(when, str):
+        return _declare(CurriculumTerm, func, {"when": when, **params})
+    return _declare(CurriculumTerm, func, {"when": when.__name__, **params}, score=staticmethod(when))
 
 
 def _as_floats(value: Any) -> Any:

@@ -271,10 +271,13 @@ class KernelTask(ABC, Generic[ConfigT]):
         return {}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Restore the result of `curriculum`, added up over all ranks. New episodes begin everywhere after it.
+        """Restore the result of `curriculum`, added up over all ranks; counts of another shape are ignored.
 
-        Counts of another shape are of another curriculum, and are ignored.
+        New episodes begin everywhere after it.
         """
+
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Follow the metrics of an iteration of the training, by name: means over all ranks, the same on each."""
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment.
@@ -300,9 +303,10 @@ class KernelTask(ABC, Generic[ConfigT]):
         dim: int | tuple[int, ...] | None = None,
     ) -> None:
         """Launch `kernel` on the task's device, with one thread for each environment, or `dim` threads."""
-        dim = self.num_envs if dim is None else dim
         any_kernel: Any = kernel  # The decorator turns a function into a kernel.
-        wp.launch(any_kernel, dim=dim, inputs=inputs, outputs=outputs, device=self.device)
+        wp.launch(
+            any_kernel, dim=self.num_envs if dim is None else dim, inputs=inputs, outputs=outputs, device=self.device
+        )
 
     # Used by the learner's side.
 
@@ -328,7 +332,6 @@ class KernelTask(ABC, Generic[ConfigT]):
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
         """Return the last steps of the environments that diverged since `take_divergences`, if they are kept."""
         del name, rank, iteration
-        return None
 
     def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
@@ -373,8 +376,8 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def final_stages(self) -> list[Stage]:
         """Return the stages that keep the last observations of episodes, between `close` and the reset, if any."""
-        copies = [partial(wp.copy, kept, self.obs[group]) for group, kept in self.final_obs.items()]
-        return [*self.observe_stages(), *copies] if copies else []
+        copies: list[Stage] = [partial(wp.copy, kept, self.obs[group]) for group, kept in self.final_obs.items()]
+        return copies and [*self.observe_stages(), *copies]
 
     def keep_final_observations(self) -> None:
         """Observe before the reset, too, in every step from now on: the step is captured anew.
