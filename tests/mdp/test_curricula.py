@@ -15,6 +15,7 @@ from support.learners import tiny_agent, tiny_config, tiny_loop, train
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import ShoalError, UsageError
+from shoal.learn.state import restore_curriculum
 from shoal.mdp.curricula import Curricula
 from shoal.mdp.terms import Command, Curriculum, CurriculumTerm, Event, Gaussian, Obs, Reward
 
@@ -65,6 +66,18 @@ def test_ranges_of_commands_change_before_the_first_episode_and_later() -> None:
     ranges = [(0.1, 0.2)] * 6 + [(2.0, 3.0)] * 3
     assert all(((low <= each) & (each <= high)).all() for (low, high), each in zip(ranges, speeds, strict=True))
     assert (task.log["Curriculum/x/lin_vel_x_min"], task.log["Curriculum/x/lin_vel_x_max"]) == (2.0, 3.0)
+
+
+def test_an_export_has_the_ranges_that_the_curriculum_of_its_checkpoint_had_come_to() -> None:
+    columns = {"lin_vel_x": "m/s", "lin_vel_y": "m/s", "ang_vel_z": "rad/s"}
+    ranges: Any = {"lin_vel_x": (-0.1, 0.1), "lin_vel_y": (0.0, 0.2), "ang_vel_z": (-1.0, 1.0)}
+    twist = Command("uniform_velocity", columns=columns, resampling_time=(1.0, 1.0), rel_standing_envs=0.0, **ranges)
+    wider = Curriculum("commands_vel", command_name="twist", steps=(5, 9), lin_vel_x=((-0.7, 0.3), (-2, 2)))
+    task = build(commands={"twist": twist}, curricula={"x": wider})
+    for steps, x in ((0, (-0.1, 0.1)), (7, (-0.7, 0.3)), (9, (-2.0, 2.0))):
+        restore_curriculum(WarpVecEnv(task), {"infos": {"curriculum": {"steps": [2 * steps, 2]}}})
+        found = [(each["low"], each["high"]) for each in task.deployment()["commands"]["twist"]]
+        assert found == [x, (0.0, 0.2), (-1.0, 1.0)]
 
 
 def test_a_resumed_curriculum_goes_on_from_the_steps_of_all_ranks() -> None:

@@ -87,9 +87,12 @@ class Capabilities:
     def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
         """Return name and range of each command to the policy, and their live tensor, (num_envs, number of them).
 
-        A viewer writes it before each step.
+        A viewer writes it before each step, see `hold_commands`.
         """
         return {}, None
+
+    def hold_commands(self, *, held: bool) -> None:
+        """Leave the commands as a viewer has written them, or draw and update them again."""
 
     def deployment(self) -> Mapping[str, Any]:
         """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""

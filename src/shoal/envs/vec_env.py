@@ -219,6 +219,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         """Return name and range of each command, and their live tensor, which a viewer writes."""
         return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
 
+    def hold_commands(self, *, held: bool) -> None:
+        """Leave the commands as a viewer has written them, or draw and update them again."""
+        self.task.commands_held.fill_(int(held))
+
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs beside the network, see `KernelTask.deployment`."""
         return self.task.deployment()

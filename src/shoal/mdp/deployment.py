@@ -80,10 +80,19 @@ def _lags(term: DelayedTerm) -> dict[str, int]:
 
 
 def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
-    """Return name, range and unit of each column of a command; a range is the parameter of the column's name."""
+    """Return name, range and unit of each column of a command; a range is the parameter of the column's name.
+
+    Where a curriculum has changed it, it is the one that the curriculum has come to.
+    """
     first, term = task.binder.commands[name], task.config.terms("commands")[name]
     shown = list(task.commands)[first : first + len(term.columns)]
-    ranges = [getattr(term, each) if each in term.parameters else (None, None) for each in term.columns]
+    held = {each.path: each.value for each in task.curricula.reached()}
+
+    def ends(column: str) -> list[float | None]:
+        declared = getattr(term, column) if column in term.parameters else (None, None)
+        return [held.get(f"commands.{name}.{column}.{at}", each) for at, each in enumerate(declared)]
+
+    ranges = [ends(each) for each in term.columns]
     return [
         {"name": column, "low": low, "high": high, "unit": unit}
         for column, (low, high), unit in zip(shown, ranges, term.units, strict=True)

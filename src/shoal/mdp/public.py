@@ -16,6 +16,7 @@ from shoal.mdp.base import (
     yaw_quat,
 )
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
+from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
@@ -72,8 +73,10 @@ __all__ = [
     "projected_gravity",
     "quat_error_magnitude",
     "quat_of",
+    "shows",
     "task_config",
     "to_base",
+    "twist_arrows",
     "uniform",
     "uniform_int",
     "yaw_quat",

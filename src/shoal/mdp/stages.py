@@ -39,7 +39,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
     """Return the kernels of all stages. `first` has fields of `MjData`, and the arrays that these begin episodes with.
 
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
-    `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
+    `commands_held`, `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
     called: tuple[Any, ...] = (track_contact, clear_contact, happens, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
@@ -175,8 +175,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
-    for at, name in enumerate(terms.commands):
-        source.add(*_command(config, terms, binder, at, name, is_new="True"))
+    drawn = [_command(config, terms, binder, at, name, is_new="True") for at, name in enumerate(terms.commands)]
+    source.add(*_unless_held(drawn))
     for at, (name, _) in enumerate(_of_mode(config, terms, "interval")):
         source.add(f"event_left[env, {at}] = {_time(config.events, binder, f'events.{name}.interval')}")
     for name, bound in terms.contacts.items():
@@ -188,10 +188,12 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
 def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
     """Commands and events whose time has come, and events of mode `step`, in running episodes."""
     source = Source("interval")
+    drawn = list[list[str]]()
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
         is_new = f"command_left[env, {at}] <= 0.0"
-        source.add(*_command(config, terms, binder, at, name, is_new, _moves(terms.commands[name])))
+        drawn.append(_command(config, terms, binder, at, name, is_new, _moves(terms.commands[name])))
+    source.add(*_unless_held(drawn))
     for at, (name, bound) in enumerate(_of_mode(config, terms, "interval")):
         path = f"events.{name}.interval"
         longest = binder.number(f"{path}.1", getattr(config.events, name).interval[1])
@@ -232,6 +234,12 @@ def _command(
     if bound.is_updated:
         return [bound.call(first, is_new), *drawn]
     return [drawn[0], f"    {bound.call(first)}", *drawn[1:]]
+
+
+def _unless_held(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of commands, which do nothing while a viewer holds those that it has written."""
+    lines = [f"    {line}" for command in commands for line in command]
+    return ["if commands_held[0] == 0:", *lines] if lines else []
 
 
 def _time(group: object, binder: Binder, path: str) -> str:

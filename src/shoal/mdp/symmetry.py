@@ -19,8 +19,9 @@ from shoal.mdp import observations as observing
 from shoal.mdp.accesses import python_of
 from shoal.mdp.binding import Bound, grid_points
 from shoal.mdp.config import members
-from shoal.mdp.marks import TWIST
 
+_TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+"""Columns of a command that is a velocity of the base, in its own frame."""
 _SIGNS: dict[Any, tuple[int, int, int]] = {
     observing.base_lin_vel: (1, -1, 1),
     observing.base_ang_vel: (-1, 1, -1),
@@ -106,7 +107,7 @@ def _columns_of(
     """Return which column of a term becomes each, and its sign. Shapes (columns,)."""
     function: Any = bound.function
     fault = python_of(function).__name__
-    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != TWIST
+    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != _TWIST
     if function in _SIGNS and not is_other:
         return np.arange(3), np.array(_SIGNS[function])
     if function is observing.height_scan:

@@ -22,9 +22,10 @@ from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
-from shoal.mdp.marks import height_of_arrows, twist_arrows
+from shoal.mdp.marks import height_of_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
+from shoal.mdp.terms import Metric
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
@@ -107,11 +108,13 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         return {}
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return the commanded velocities of the base in green, and its actual ones in blue."""
-        return [*twist_arrows(self.config, self.binder.commands, lambda: self._height_of_arrows, row)]
+        """Return the marks of the commands, see `shoal.mdp.marks.shows`."""
+        shown = {name: getattr(bound.function, "marks", None) for name, bound in self.bound.commands.items()}
+        return [mark for name, draw in shown.items() if draw for mark in draw(self, self.binder.commands[name], row)]
 
     @cached_property
-    def _height_of_arrows(self) -> float:
+    def height_of_arrows(self) -> float:
+        """The height above the base of arrows that nothing of the robot hides [m]."""
         return height_of_arrows(self.model, self.home())
 
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -144,13 +147,19 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             self.binder.structs[name] = new_contact(self.array, f"contacts/{name}", len(bound.columns))
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
+        drawn = self._bind("commands", "first", "is_new")
+        own = {
+            f"{name}/{metric}": (Metric(function, command=name), "metrics")
+            for name, bound in drawn.items()
+            for metric, function in getattr(bound.function, "metrics", {}).items()
+        }
         self.bound = BoundTerms(
             actions=actions,
-            commands=self._bind("commands", "first", "is_new"),
+            commands=drawn,
             contacts=contacts,
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
-            metrics=self._bind("metrics"),
+            metrics=self._bind("metrics") | {name: self.binder.bind(name, *each) for name, each in own.items()},
             events=self._bind("events"),
             observations={
                 group: {
@@ -212,6 +221,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         }
         if self.metrics:
             arrays["metrics"] = self.metric_values
+        if self.commands:
+            arrays["commands_held"] = self.commands_held
         first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
         self.binder.arrays |= {
             array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()

@@ -166,8 +166,9 @@ class KernelTask(ABC, Generic[ConfigT]):
             """Metrics of this step, written by the author's kernels. Shape (num_envs, number of metrics)."""
         if self.commands:
             self.command_array = self.array("commands", len(self.commands))
-            """Commands to the policy. The kernels draw it, in `reset` at least; a viewer writes it before each step.
-            Shape (num_envs, num_commands)."""
+            """Commands to the policy. The kernels draw it, in `reset` at least. Shape (num_envs, num_commands)."""
+            self.commands_held = wp.zeros(1, dtype=wp.int32, device=self.device)
+            """Whether a viewer writes the commands before each step: kernels of terms then leave them alone."""
         self.rng = self.array("rng", dtype=wp.uint32)
         """Random state of each environment."""
         self.first_env = wp.zeros(1, dtype=wp.int32, device=self.device)

@@ -3,16 +3,27 @@
 `object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import warp as wp
 
 from shoal.mdp.annotations import BodyId, CommandColumn, Joints, SiteId
 from shoal.mdp.base import command_at
 from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.marks import shows
 from shoal.mdp.random import uniform
+from shoal.sim.render.marks import Mark, Sphere
 
 
+def goal_sphere(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    """Return the goal as a sphere."""
+    del task
+    return [Sphere(row["commands"][first : first + 3], radius=0.02)]
+
+
+@shows(goal_sphere)
 @wp.func
 def uniform_position(state: Any, env: int, first: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> None:
     """Draw a position in the world [m]."""
