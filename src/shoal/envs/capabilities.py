@@ -94,6 +94,10 @@ class Capabilities:
     def hold_commands(self, *, held: bool) -> None:
         """Leave the commands as a viewer has written them, or draw and update them again."""
 
+    def records(self) -> Mapping[str, torch.Tensor]:
+        """Return what is recorded of the present state beside observations and actions. Shapes (num_envs, columns)."""
+        return {}
+
     def deployment(self) -> Mapping[str, Any]:
         """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""
         return {}

@@ -32,6 +32,7 @@ from shoal.envs.capabilities import BAD_REWARD, Capabilities
 from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
+from shoal.sim.graphs import torch_stream
 from shoal.sim.kernel_task import Command, KernelTask
 from shoal.sim.nan.dump import Dump
 from shoal.tasks.registry import TaskSpec
@@ -222,6 +223,11 @@ class WarpVecEnv(Capabilities, VecEnv):
     def hold_commands(self, *, held: bool) -> None:
         """Leave the commands as a viewer has written them, or draw and update them again."""
         self.task.commands_held.fill_(int(held))
+
+    def records(self) -> dict[str, torch.Tensor]:
+        """Return what a recording has beside the rest, at present, see `KernelTask.record`."""
+        with torch_stream(self.task.device):
+            return {name: to_torch(array) for name, array in self.task.record().items()}
 
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs beside the network, see `KernelTask.deployment`."""

@@ -19,6 +19,7 @@ from shoal.mdp.terms import (
     EventTerm,
     MetricTerm,
     ObsTerm,
+    RecorderTerm,
     RewardTerm,
     Term,
     changed,
@@ -59,6 +60,7 @@ class TermsConfig(MujocoConfig):
         "events": EventTerm,
         "metrics": MetricTerm,
         "curricula": CurriculumTerm,
+        "recorders": RecorderTerm,
     }
     """Fields that are groups of terms, and what each holds."""
 
@@ -80,6 +82,8 @@ class TermsConfig(MujocoConfig):
     """What is logged beside the rewards."""
     curricula: Group = field(default_factory=Group)
     """What changes during a training."""
+    recorders: Group = field(default_factory=Group)
+    """What `evaluate --record` writes of each step, beside observations, actions and rewards."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

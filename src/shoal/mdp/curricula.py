@@ -8,11 +8,9 @@ value for each stage.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from shoal.config.checks import check, rules_of
 from shoal.errors import ShoalError, UsageError, did_you_mean
@@ -102,33 +100,35 @@ class Curricula:
                 self.stages[name] += 1
         return self.stages != before
 
-    def check(self, places: Collection[str], metrics: Sequence[str]) -> None:
-        """Refuse what does not fit a task, by the paths of its numbers and the names of its metrics.
+    def check(self, task: Any) -> None:
+        """Refuse what does not fit a task of terms, once its numbers and metrics are known.
 
         Raises:
             ShoalError: A curriculum changes a number that is not read in each step, or follows no metric.
         """
         for each in self.changes:
-            if each.path not in places and not each.path.endswith(".weight"):
+            if each.path not in task.binder.places and not each.path.endswith(".weight"):
                 raise ShoalError(
                     f"A curriculum changes {each.path}, which is off, part of the kernels, or a number for each name: "
                     "it cannot change."
                 )
-        known = ["Train/mean_reward", "Train/mean_episode_length", *metrics]
+        kinds = {"Metrics": task.metrics, "Episode_Reward": task.reward_terms, "Episode_Termination": task.terminations}
+        known = ["Train/mean_reward", "Train/mean_episode_length"]
+        known += [f"{kind}/{name}" for kind, names in kinds.items() for name in names]
         for name in self.stages:
             when = self._terms[name].when
             if not _score(self._terms[name]) and when not in known:
                 hint = did_you_mean(when, known) or f" There are: {', '.join(known)}."
                 raise UsageError(f"env.curricula.{name}.when is {when!r}, which is no metric of the training.{hint}")
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, tuple[int, int]]:
         """Return the steps done and the stages, each with 1, so that sums over all ranks have the number of ranks."""
         counts = {"steps": self.steps, **{f"stages/{name}": stage for name, stage in self.stages.items()}}
-        return {name: np.array([count, 1]) for name, count in counts.items()} if self else {}
+        return {name: (count, 1) for name, count in counts.items()} if self else {}
 
-    def restore(self, counts: Mapping[str, np.ndarray]) -> None:
+    def restore(self, counts: Mapping[str, Sequence[float]]) -> None:
         """Go on from such sums."""
-        done = {name: round(total / ranks) for name, (total, ranks) in counts.items() if name.startswith("st")}
+        done = {name: round(counts[name][0] / counts[name][1]) for name in self.state() if name in counts}
         self.steps = done.get("steps", self.steps)
         self.stages = {name: done.get(f"stages/{name}", stage) for name, stage in self.stages.items()}
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.errors import ShoalError
 from shoal.mdp.accesses import model_field, uses, writes
-from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.binding import Binder, Bound, TorchBound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import clear_contact, track_contact
 from shoal.mdp.kernels import Source
@@ -29,6 +30,7 @@ class BoundTerms:
     metrics: _Terms
     events: _Terms
     observations: Mapping[str, _Terms]
+    recorders: _Terms
     followed: Mapping[str, Any]
     """See `TermsTask.followed`."""
     rings: Rings = field(default_factory=Rings)
@@ -56,6 +58,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
         _startup(config, terms),
         place,
         *observing,
+        _record(terms),
     ]
 
 
@@ -217,6 +220,20 @@ def _startup(config: TermsConfig, terms: BoundTerms) -> Source:
     """Startup events."""
     source = Source("startup")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "startup")))
+    return source
+
+
+def _record(terms: BoundTerms) -> Source:
+    """Recorders, which no step runs."""
+    source = Source("record")
+    for name, bound in terms.recorders.items():
+        if isinstance(bound, TorchBound):
+            raise ShoalError(f"recorders.{name} is a function on torch tensors, but must be a wp.func.")
+        value, count = bound.value, len(bound.columns)
+        if not bound.is_by_column:
+            source.add(f"{bound.name}_value = {value}")
+            value = f"{bound.name}_value[i]" if count > 1 else f"{bound.name}_value"
+        source.add(f"for i in range({count}):", f"    recorders_{name}[env, i] = {value}")
     return source
 
 

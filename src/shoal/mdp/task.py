@@ -148,18 +148,19 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
         drawn = self._bind("commands", "first", "is_new")
-        own = {
-            f"{name}/{metric}": (Metric(function, command=name), "metrics")
+        of_commands = {
+            f"{name}/{metric}": self.binder.bind(f"metrics.{name}/{metric}", Metric(function, command=name), "metrics")
             for name, bound in drawn.items()
             for metric, function in getattr(bound.function, "metrics", {}).items()
         }
+        observed = self.config.flat("observations")
         self.bound = BoundTerms(
             actions=actions,
             commands=drawn,
             contacts=contacts,
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
-            metrics=self._bind("metrics") | {name: self.binder.bind(name, *each) for name, each in own.items()},
+            metrics=self._bind("metrics") | of_commands,
             events=self._bind("events"),
             observations={
                 group: {
@@ -168,13 +169,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 }
                 for group, terms in self.config.terms("observations").items()
             },
+            recorders=self._bind("recorders"),
             followed=self.followed,
         )
         self.observation_terms = {
-            group: {
-                name: len(bound.columns) * getattr(getattr(self.config.observations, group), name).num_values
-                for name, bound in terms.items()
-            }
+            group: {name: len(bound.columns) * observed[f"{group}.{name}"].num_values for name, bound in terms.items()}
             for group, terms in self.bound.observations.items()
         }
         self.declare(
@@ -189,8 +188,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def _bind(self, group: str, *own: str) -> dict[str, Bound]:
         """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
-        terms = self.config.terms(group)
-        return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
+        terms, library = self.config.terms(group), "observations" if group == "recorders" else group
+        return {name: self.binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
     def _number_commands(self) -> dict[str, Command]:
         """Give each command its columns; return the name, range and unit of each."""
@@ -219,15 +218,18 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             **timers,
             **{f"obs_{group}": array for group, array in self.obs.items()},
         }
-        if self.metrics:
-            arrays["metrics"] = self.metric_values
-        if self.commands:
-            arrays["commands_held"] = self.commands_held
+        made = {"metrics": "metric_values", "commands_held": "commands_held"}
+        arrays |= {name: getattr(self, each) for name, each in made.items() if hasattr(self, each)}
         first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
         self.binder.arrays |= {
             array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
         }
         sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
+        self.records = {
+            name: wp.zeros((self.num_envs, len(bound.columns)), dtype=wp.float32, device=self.device)
+            for name, bound in self.bound.recorders.items()
+        }
+        arrays |= {f"recorders_{name}": array for name, array in self.records.items()}
         arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.columns.items()}
         if self.bound.rings.lags:
             arrays["lags"] = self.array("lags", self.bound.rings.lags, dtype=wp.int32)
@@ -252,13 +254,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         super().after_allocate()
         if self.torch_terms:
             logger.info("%s", self.torch_terms.describe_cost())
-        groups = {
-            "Metrics": self.metrics,
-            "Episode_Reward": self.reward_terms,
-            "Episode_Termination": self.terminations,
-        }
-        metrics = [f"{group}/{name}" for group, names in groups.items() for name in names]
-        self.curricula.check(self.binder.places, metrics)
+        self.curricula.check(self)
         self._apply_curricula()
 
     # Curricula: the host counts the steps of the training, and writes numbers between two steps.
@@ -291,11 +287,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the steps and stages of the curricula, see `Curricula.state`."""
-        return self.curricula.state()
+        return {name: np.array(counts) for name, counts in self.curricula.state().items()}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Go on from the steps and stages done."""
-        self.curricula.restore(counts)
+        self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
     def _state(self, sources: Iterable[Source]) -> Any:
@@ -317,9 +313,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         functions = self.binder.all_functions()
         after_reset = [
             *self.bound.actions.values(),
-            *chain(*(group.values() for group in self.bound.observations.values())),
+            *chain(*(group.values() for group in self.bound.observations.values()), self.bound.recorders.values()),
         ]
-        observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
+        observing = "\n".join(each.body for each in sources if each.name.startswith(("place", "observe", "record")))
         fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
         in_text = _STATE_FIELD.findall(text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
@@ -399,6 +395,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Return the stages of `observe`."""
         place = [partial(self._run, "place")] if "place" in self._kernels else []
         return [*place, *self._torch_stage("observations"), self._observe]
+
+    def record(self) -> Mapping[str, wp.array]:
+        """Return the present values of the recorders, by name: no step computes them. Shapes (num_envs, columns)."""
+        self._run("record")
+        return self.records
 
     def _observe(self) -> None:
         for stage in self._kernels:

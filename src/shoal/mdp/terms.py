@@ -33,6 +33,8 @@ _BY_COLUMN = {"noise", "bias", "clip", "scale", "mean", "std", "n_min", "n_max"}
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a tile that are 0 for none; others are above."""
+COUNTS = {"num_waves", "num_obstacles", "num_boxes", "num_beams", "num_rings", "octaves"}
+"""Numbers of tiles that ship, which count; others need not be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +175,11 @@ class MetricTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecorderTerm(Term):
+    """Columns that are recorded, by a function of observations."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CurriculumTerm(Term):
     """Numbers of another term that change during a training. In `play` and `evaluate` they are as declared."""
 
@@ -204,10 +211,8 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     func = getattr(func, "__func__", func)  # Of another declaration.
-    # Another value of a flag need not be whole; numbers of tiles are Python's, and stay as they are declared.
-    whole = _whole_numbers(func) | {"axes"}
-    floats = [name for name in own if name not in whole and (base is not TileTerm or isinstance(values[name], tuple))]
-    values = {**values, **{name: _as_floats(values[name]) for name in floats}}
+    whole = _whole_numbers(func) | COUNTS | {"axes"}  # Another value of a flag need not be whole.
+    values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
     by_column = [name for name in values if issubclass(base, ObsTerm | Noise) and _is_by_column(name, values[name])]
     members = [(name, _annotation(base, name, values[name])) for name in (*own, *by_column)]
     function = func if isinstance(func, str) else staticmethod(func)
@@ -368,6 +373,11 @@ def Action(func: Function, **params: Value) -> ActionTerm:
 def Metric(func: Function, **params: Value) -> MetricTerm:
     """Declare a metric."""
     return _declare(MetricTerm, func, params)
+
+
+def Recorder(func: Function, **params: Value) -> RecorderTerm:
+    """Declare what is recorded of each step, beside observations, actions and rewards: a `wp.func` of observations."""
+    return _declare(RecorderTerm, func, params)
 
 
 def Contact(func: Function, **params: Value) -> ContactTerm:

@@ -272,13 +272,14 @@ class KernelTask(ABC, Generic[ConfigT]):
         return {}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Restore the result of `curriculum`, added up over all ranks; counts of another shape are ignored.
-
-        New episodes begin everywhere after it.
-        """
+        """Restore sums of `curriculum` over all ranks, unless of another shape. New episodes begin everywhere after."""
 
     def follow_metrics(self, means: Mapping[str, float]) -> None:
         """Follow the metrics of an iteration of the training, by name: means over all ranks, the same on each."""
+
+    def record(self) -> Mapping[str, wp.array]:
+        """Return further values of the present state for a recording, by name. Shapes (num_envs, columns)."""
+        return {}
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment.
@@ -381,10 +382,7 @@ class KernelTask(ABC, Generic[ConfigT]):
         return copies and [*self.observe_stages(), *copies]
 
     def keep_final_observations(self) -> None:
-        """Observe before the reset, too, in every step from now on: the step is captured anew.
-
-        `observe` then runs twice in a step, and draws twice as many random numbers.
-        """
+        """Observe before the reset, too, in every step from now on, which draws twice as many random numbers."""
         self.final_obs = {group: wp.zeros_like(array) for group, array in self.obs.items()}
         self.graph = self.capture()
 
