@@ -24,8 +24,9 @@ from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import GeomId, Geoms, Joints
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.needs import needs_of
+from shoal.mdp.noise import Gaussian
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Done, Event, Gaussian, Obs, Reward
+from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
 ARM = """
 <mujoco>

@@ -17,7 +17,8 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import ShoalError, UsageError
 from shoal.learn.state import restore_curriculum
 from shoal.mdp.curricula import Curricula
-from shoal.mdp.terms import Command, Curriculum, CurriculumTerm, Event, Gaussian, Obs, Reward
+from shoal.mdp.noise import Gaussian
+from shoal.mdp.terms import Command, Curriculum, CurriculumTerm, Event, Obs, Reward
 
 
 def build(**changes: Any) -> Arm:

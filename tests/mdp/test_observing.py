@@ -24,28 +24,29 @@ from support.arm_task import Arm, start_near
 
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError
+from shoal.mdp.annotations import Joints
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.names import Joint
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Done, Event, Gaussian, Obs, ObsGroup, ObsTerm, Reward, Uniform
+from shoal.mdp.terms import Action, Done, Event, Obs, ObsGroup, ObsTerm, Reward
 
 NUM_ENVS = 3000
 
 
 @wp.func
-def four(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def four(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return 4 for each joint."""
     return 4.0
 
 
 @wp.func
-def age(state: Any, env: wp.int32) -> wp.float32:
+def age(state: Any, env: int) -> float:
     """Return the age of the episode [steps]."""
     return wp.float32(state.age[env])
 
 
 @wp.func
-def at_age(state: Any, env: wp.int32, steps: wp.int32) -> wp.bool:
+def at_age(state: Any, env: int, steps: int) -> bool:
     """Whether the episode has so many steps."""
     return state.age[env] >= steps
 
@@ -244,7 +245,7 @@ CART = """
 
 
 @wp.func
-def own_delay(state: Any, env: wp.int32) -> None:
+def own_delay(state: Any, env: int) -> None:
     """Let the actuator of each environment act after as many physics steps as its index."""
     state.actuator_delay[env, 0] = 0.005 * wp.float32(env)
 

@@ -12,8 +12,8 @@ import warp as wp
 from shoal.mdp.annotations import Memory
 from shoal.mdp.base import base_quat, heading_w
 from shoal.mdp.events import between
-from shoal.mdp.needs import columns
 from shoal.mdp.marks import shows, twist_arrows
+from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
 from shoal.mdp.rewards import error_ang_vel, error_lin_vel
 

@@ -9,6 +9,7 @@ from shoal.config.env import MujocoConfig
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.curricula import Curricula
+from shoal.mdp.noise import silenced
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
@@ -23,7 +24,6 @@ from shoal.mdp.terms import (
     RewardTerm,
     Term,
     changed,
-    silenced,
 )
 
 
@@ -103,7 +103,7 @@ class TermsConfig(MujocoConfig):
         """Return the terms of a group by name."""
         return members(getattr(self, name))
 
-    def flat(self, name: str) -> dict[str, Term]:
+    def flat(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name; observations and their noise by dotted names."""
         return dict(_flat(self.terms(name), ""))
 

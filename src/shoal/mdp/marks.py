@@ -1,13 +1,19 @@
 """What commands draw beside the scene: commanded and actual velocities of the base."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mujoco
 import numpy as np
 
+from shoal.mdp.terms import Metric, MetricTerm
 from shoal.sim.render.marks import BLUE, Arrow, Mark
 from shoal.sim.render.shapes import SceneGeometry
+
+if TYPE_CHECKING:
+    from shoal.mdp.binding import Bound
 
 FunctionT = TypeVar("FunctionT")
 Marks = Callable[[Any, int, Mapping[str, np.ndarray]], Sequence[Mark]]
@@ -32,6 +38,15 @@ def shows(marks: Marks | None = None, **metrics: Any) -> Callable[[FunctionT], F
         return function
 
     return mark
+
+
+def metrics_of(commands: Mapping[str, Bound]) -> dict[str, MetricTerm]:
+    """Return the metrics that commands bring along, by command and name."""
+    return {
+        f"{command}/{name}": Metric(function, command=command)
+        for command, bound in commands.items()
+        for name, function in getattr(bound.function, "metrics", {}).items()
+    }
 
 
 def twist_arrows(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:

@@ -9,8 +9,9 @@ from shoal.mdp.accesses import uses
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.kernels import Source
+from shoal.mdp.noise import GaussianNoise, Noise, is_noisy
 from shoal.mdp.rings import Rings
-from shoal.mdp.terms import GaussianNoise, Noise, ObsTerm, is_noisy
+from shoal.mdp.terms import ObsTerm
 from shoal.mdp.values import numbers_by_name, numbers_of
 
 _WIDE = 32

@@ -17,6 +17,7 @@ from shoal.mdp.base import (
 )
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.marks import shows, twist_arrows
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
@@ -27,14 +28,12 @@ from shoal.mdp.terms import (
     Curriculum,
     Done,
     Event,
-    Gaussian,
     Metric,
     Obs,
     ObsGroup,
     Recorder,
     Reward,
     Tile,
-    Uniform,
 )
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask

@@ -22,10 +22,10 @@ from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
-from shoal.mdp.marks import height_of_arrows
+from shoal.mdp.marks import height_of_arrows, metrics_of
 from shoal.mdp.names import Names
 from shoal.mdp.stages import BoundTerms, stages_of
-from shoal.mdp.terms import Metric
+from shoal.mdp.terms import Term
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
@@ -148,11 +148,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
         drawn = self._bind("commands", "first", "is_new")
-        of_commands = {
-            f"{name}/{metric}": self.binder.bind(f"metrics.{name}/{metric}", Metric(function, command=name), "metrics")
-            for name, bound in drawn.items()
-            for metric, function in getattr(bound.function, "metrics", {}).items()
-        }
         observed = self.config.flat("observations")
         self.bound = BoundTerms(
             actions=actions,
@@ -160,7 +155,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             contacts=contacts,
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
-            metrics=self._bind("metrics") | of_commands,
+            metrics=self._bind("metrics", **metrics_of(drawn)),
             events=self._bind("events"),
             observations={
                 group: {
@@ -186,9 +181,9 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         )
         check_best_metric(self, type(self).__name__)
 
-    def _bind(self, group: str, *own: str) -> dict[str, Bound]:
-        """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
-        terms, library = self.config.terms(group), "observations" if group == "recorders" else group
+    def _bind(self, group: str, *own: str, **more: Term) -> dict[str, Bound]:
+        """Bind the terms of a group and more, whose functions take `own` parameters from the generated text."""
+        terms, library = self.config.terms(group) | more, "observations" if group == "recorders" else group
         return {name: self.binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
     def _number_commands(self) -> dict[str, Command]:
@@ -257,10 +252,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self.curricula.check(self)
         self._apply_curricula()
 
-    # Curricula: the host counts the steps of the training, and writes numbers between two steps.
-
     def step(self) -> None:
-        """Advance all environments by one step, with the numbers that the curricula have come to."""
+        """Advance all environments by one step. Before it the host writes numbers that the curricula have come to."""
         if self.curricula.is_due():
             self._apply_curricula()
         self.curricula.steps += 1

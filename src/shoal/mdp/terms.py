@@ -8,8 +8,8 @@ A declaration names a function and gives its parameters. Both become fields of t
 # ruff: noqa: N802  A declaration reads as a value; the class of each is made for its parameters.
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, make_dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, Rule, above, at_least, within
 from shoal.errors import ShoalError, UsageError, did_you_mean
@@ -18,9 +18,6 @@ Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
-Numbers = float | tuple[float, ...] | Mapping[str, float]
-"""A number for all columns, or one for each, in order or by pattern of their names."""
-
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
@@ -28,8 +25,6 @@ CHOICES: dict[str, Any] = {
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
-_BY_COLUMN = {"noise", "bias", "clip", "scale", "mean", "std", "n_min", "n_max"}
-"""Fields of observations and noise whose numbers may be others for each column."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a tile that are 0 for none; others are above."""
@@ -44,6 +39,8 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
+    by_column: ClassVar[frozenset[str]] = frozenset()
+    """Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise."""
 
     def __post_init__(self) -> None:
         """Leave the rules of the fields to `TermsConfig`, which knows the name of the term."""
@@ -66,34 +63,6 @@ class DoneTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Term):
-    """Errors that are drawn for each column; each number may be one for all columns, or numbers by pattern."""
-
-    operation: Literal["add", "scale", "abs"] = "add"
-    """What becomes of the value: the error is added, a factor, or instead of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianNoise(Noise):
-    """Errors of a normal distribution."""
-
-    mean: float = 0.0
-    """Mean."""
-    std: Annotated[float, at_least(0)] = 1.0
-    """Standard deviation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UniformNoise(Noise):
-    """Errors drawn uniformly between two numbers."""
-
-    n_min: float = -1.0
-    """Least error."""
-    n_max: float = 1.0
-    """Largest error."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DelayedTerm(Term):
     """What is observed, or acts, some steps late: the lag is drawn uniformly between two numbers of steps."""
 
@@ -111,11 +80,9 @@ class DelayedTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class ObsTerm(DelayedTerm):
-    """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history.
+    """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history."""
 
-    `noise`, `bias`, `clip` and `scale` are one number for all columns, or numbers by pattern of the columns' names.
-    """
-
+    by_column: ClassVar[frozenset[str]] = frozenset({"noise", "bias", "clip", "scale"})
     noise: Annotated[float, at_least(0)] = 0.0
     """Largest error, drawn uniformly for each column and step; or another distribution, `Gaussian` or `Uniform`."""
     bias: Annotated[float, at_least(0)] = 0.0
@@ -204,7 +171,7 @@ class TileTerm(Term):
 TermT = TypeVar("TermT", bound=Term)
 
 
-def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
+def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
     """Return a declaration whose class has a field for each parameter."""
     own = [name for name in values if name not in base.__dataclass_fields__]
     for name in own:
@@ -213,19 +180,14 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     func = getattr(func, "__func__", func)  # Of another declaration.
     whole = _whole_numbers(func) | COUNTS | {"axes"}  # Another value of a flag need not be whole.
     values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
-    by_column = [name for name in values if issubclass(base, ObsTerm | Noise) and _is_by_column(name, values[name])]
-    members = [(name, _annotation(base, name, values[name])) for name in (*own, *by_column)]
+    by_column = [name for name in base.by_column & {*values} if isinstance(values[name], Mapping | tuple | Term)]
+    members = [(name, _annotation(base, name, values[name])) for name in (*own, *sorted(by_column))]
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
         f"{base.__name__}_{_name_of(func)}", members, bases=(base,), namespace=namespace, frozen=True, kw_only=True
     )
     return made(**values)
-
-
-def _is_by_column(name: str, value: object) -> bool:
-    """Whether the value of a field of an observation, or of its noise, is no single number."""
-    return name in _BY_COLUMN and isinstance(value, Mapping | tuple | Noise)
 
 
 def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
@@ -236,7 +198,7 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
         for name, value in values.items()
     }
     fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units", "score"}}
-    return _declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
+    return declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
 
 
 def _whole_numbers(func: Function) -> set[str]:
@@ -261,7 +223,7 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     kind = _type_of(value)
     if base is TileTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
-    if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Noise):
+    if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Term):
         is_range = name == "clip" and isinstance(value, tuple)
         return Annotated[kind, RANGE if is_range else _NOT_NEGATIVE]
     ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
@@ -280,47 +242,22 @@ def _type_of(value: object) -> Any:
 
 def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
     """Declare a reward term."""
-    return _declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
+    return declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
 
 
 def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
     """Declare a termination, or with `time_out` a truncation."""
-    return _declare(DoneTerm, func, {"time_out": time_out, **params})
+    return declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
-def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Noise) -> ObsTerm:
+def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Term) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
-    return _declare(ObsTerm, func, params, columns=columns)
+    return declare(ObsTerm, func, params, columns=columns)
 
 
 def ObsGroup(terms: Mapping[str, ObsTerm], **values: Any) -> dict[str, ObsTerm]:
     """Return the observations of a group with the same values of some fields, such as ``history_length=5``."""
     return {name: changed(term, values) for name, term in terms.items()}
-
-
-def Gaussian(std: Numbers, *, mean: Numbers = 0.0, operation: str = "add") -> GaussianNoise:
-    """Return errors of a normal distribution, as `noise` or `bias` of an observation."""
-    return _declare(GaussianNoise, "gaussian", {"mean": mean, "std": std, "operation": operation})
-
-
-def Uniform(n_min: Numbers, n_max: Numbers, *, operation: str = "add") -> UniformNoise:
-    """Return errors between two numbers, as `noise` or `bias` of an observation."""
-    return _declare(UniformNoise, "uniform", {"n_min": n_min, "n_max": n_max, "operation": operation})
-
-
-def silenced(noise: Any) -> Any:
-    """Return the same noise without errors."""
-    if isinstance(noise, Noise):
-        zeros = {each.name: silenced(getattr(noise, each.name)) for each in fields(noise)}
-        return replace(noise, **zeros | {"operation": "add"})
-    if isinstance(noise, Mapping):
-        return dict.fromkeys(cast("Mapping[str, float]", noise), 0.0)
-    return (0.0,) * len(noise) if isinstance(noise, tuple) else 0.0
-
-
-def is_noisy(noise: Any) -> bool:
-    """Whether there are errors."""
-    return noise != silenced(noise)
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
@@ -340,7 +277,7 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
         )
     if "interval" in params and not _MODES[mode]:
         raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
-    return _declare(EventTerm, func, params, mode=mode)
+    return declare(EventTerm, func, params, mode=mode)
 
 
 def Command(
@@ -362,32 +299,32 @@ def Command(
                 "give the column's lowest and highest value, or name the parameter otherwise."
             )
     fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
-    return _declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
+    return declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
 
 
 def Action(func: Function, **params: Value) -> ActionTerm:
     """Declare an action."""
-    return _declare(ActionTerm, func, params)
+    return declare(ActionTerm, func, params)
 
 
 def Metric(func: Function, **params: Value) -> MetricTerm:
     """Declare a metric."""
-    return _declare(MetricTerm, func, params)
+    return declare(MetricTerm, func, params)
 
 
 def Recorder(func: Function, **params: Value) -> RecorderTerm:
     """Declare what is recorded of each step, beside observations, actions and rewards: a `wp.func` of observations."""
-    return _declare(RecorderTerm, func, params)
+    return declare(RecorderTerm, func, params)
 
 
 def Contact(func: Function, **params: Value) -> ContactTerm:
     """Declare contacts of geoms."""
-    return _declare(ContactTerm, func, params)
+    return declare(ContactTerm, func, params)
 
 
 def Tile(func: Function, **params: Value) -> TileTerm:
     """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
-    return _declare(TileTerm, func, params)
+    return declare(TileTerm, func, params)
 
 
 def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:
@@ -398,8 +335,8 @@ def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: st
     metric's name, a function makes one number of all metrics, which it takes by name.
     """
     if isinstance(when, str):
-        return _declare(CurriculumTerm, func, {"when": when, **params})
-    return _declare(CurriculumTerm, func, {"when": when.__name__, **params}, score=staticmethod(when))
+        return declare(CurriculumTerm, func, {"when": when, **params})
+    return declare(CurriculumTerm, func, {"when": when.__name__, **params}, score=staticmethod(when))
 
 
 def _as_floats(value: Any) -> Any:

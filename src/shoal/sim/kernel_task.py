@@ -310,8 +310,6 @@ class KernelTask(ABC, Generic[ConfigT]):
             any_kernel, dim=self.num_envs if dim is None else dim, inputs=inputs, outputs=outputs, device=self.device
         )
 
-    # Used by the learner's side.
-
     @property
     def arrays(self) -> Mapping[str, wp.array]:
         """Every array of the task's state, by name. A task whose arrays are all restored continues exactly."""
