@@ -167,6 +167,14 @@ def own_velocity(state: Any) -> torch.Tensor:
             r"the mirror image of the action knees \(joint_position, whose scale differs between the sides\), but",
         ),
         (
+            {"observations": {"policy": {"turn": Obs("base_ang_vel", clip=(-1.0, 2.0))}}},
+            r"the mirror image of the observation turn \(base_ang_vel, whose clip differs between the sides\), but",
+        ),
+        (
+            {"observations": {"policy": {"x": Obs("joint_vel_rel", joints=_KNEES, clip={"left.*": 1, "right.*": 2})}}},
+            r"the mirror image of the observation x \(joint_vel_rel, whose clip differs between the sides\), but",
+        ),
+        (
             {"actions": {"knees": Action("ema_joint_position_to_limits", actuators=_KNEES, alpha=0.5)}},
             r"the mirror image of the action knees \(ema_joint_position_to_limits\), but does not",
         ),

@@ -7,7 +7,7 @@ import warp as wp
 
 from shoal.mdp.accesses import uses
 from shoal.mdp.binding import Binder, Bound
-from shoal.mdp.config import TermsConfig, members
+from shoal.mdp.config import TermsConfig
 from shoal.mdp.kernels import Source
 from shoal.mdp.noise import GaussianNoise, Noise, is_noisy
 from shoal.mdp.rings import Rings
@@ -18,22 +18,20 @@ _WIDE = 32
 """An observation with more columns is computed by one thread for each column."""
 _OPERATIONS = {"add": "{} + {}", "scale": "({}) * {}", "abs": "{1}"}
 """The text of a value with its error, by the operation of the noise."""
-
-
 _Terms = Mapping[str, Mapping[str, Bound]]
 
 
 def observe(config: TermsConfig, terms: _Terms, rings: Rings, binder: Binder) -> list[Source]:
     """Observations: one kernel, and one for each wide term. What groups share is computed once."""
-    together, wide = Source("observe"), list[Source]()
+    together, wide, declared = Source("observe"), list[Source](), config.flat("observations")
     streams = 0  # Random numbers of one thread each, of which no two wide terms have the same.
-    for value, users in _users(config, terms).items():
-        bound = users[0][3]
+    for value, users in _users(declared, terms).items():
+        bound = users[0][-1]
         count = len(bound.columns)
         draws = "rng" in uses(bound.function)
         if bound.is_by_column and count > _WIDE and not draws:  # Threads would race on the environment's random state.
             source, depth = Source(f"observe_{bound.name}", columns=count), 0
-            if any(_draws(_term(config, group, name)) for group, name, *_ in users):
+            if any(_draws(declared[path]) for path, *_ in users):
                 source.add(f"rng = wp.rand_init(wp.int32(state.rng[env]), {streams} + i)")
                 streams += count
             wide.append(source)
@@ -44,10 +42,9 @@ def observe(config: TermsConfig, terms: _Terms, rings: Rings, binder: Binder) ->
                 value, draws = f"{bound.name}[i]" if count > 1 else bound.name, False  # noqa: PLW2901
             source.add(f"for i in range({count}):")
         source.add(*_drawing(f"value = {value}", draws=draws), depth=depth)
-        for group, name, first, _ in users:
-            term = _term(config, group, name)
-            path = f"observations.{group}.{name}"
-            source.add(*_columns(rings, binder, path, term, first, bound.columns), depth=depth)
+        for path, first, _ in users:
+            lines = _columns(rings, binder, f"observations.{path}", declared[path], first, bound.columns)
+            source.add(*lines, depth=depth)
     if streams:
         together.add("wp.randf(rng)")  # Other numbers in the next step, also where nothing else draws.
     if together.lines:
@@ -55,14 +52,15 @@ def observe(config: TermsConfig, terms: _Terms, rings: Rings, binder: Binder) ->
     return [*wide, together]
 
 
-def _users(config: TermsConfig, terms: _Terms) -> dict[str, list[tuple[str, str, int, Bound]]]:
-    """Return, by the expression of a value, each group and term that observes it, and the first of its columns."""
-    users: dict[str, list[tuple[str, str, int, Bound]]] = {}
+def _users(declared: Mapping[str, ObsTerm], terms: _Terms) -> dict[str, list[tuple[str, int, Bound]]]:
+    """Return, by the expression of a value, each term that observes it by its path, and the first of its columns."""
+    users: dict[str, list[tuple[str, int, Bound]]] = {}
     for group, bounds in terms.items():
         first = 0
         for name, bound in bounds.items():
-            users.setdefault(bound.value, []).append((group, name, first, bound))
-            first += len(bound.columns) * _term(config, group, name).num_values
+            path = f"{group}.{name}"
+            users.setdefault(bound.value, []).append((path, first, bound))
+            first += len(bound.columns) * declared[path].num_values
     return users
 
 
@@ -73,10 +71,6 @@ def _drawing(line: str, *, draws: bool) -> list[str]:
 
 def _draws(term: ObsTerm) -> bool:
     return is_noisy(term.noise) or is_noisy(term.bias)
-
-
-def _term(config: TermsConfig, group: str, name: str) -> ObsTerm:
-    return members(getattr(config.observations, group))[name]
 
 
 def _columns(rings: Rings, binder: Binder, path: str, term: ObsTerm, first: int, columns: tuple[str, ...]) -> list[str]:

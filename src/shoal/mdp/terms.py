@@ -39,8 +39,8 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
+    # Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise.
     by_column: ClassVar[frozenset[str]] = frozenset()
-    """Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise."""
 
     def __post_init__(self) -> None:
         """Leave the rules of the fields to `TermsConfig`, which knows the name of the term."""
