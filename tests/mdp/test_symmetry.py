@@ -171,7 +171,7 @@ def own_velocity(state: Any) -> torch.Tensor:
             r"the mirror image of the observation turn \(base_ang_vel, whose clip differs between the sides\), but",
         ),
         (
-            {"observations": {"policy": {"x": Obs("joint_vel_rel", joints=_KNEES, clip={"left.*": 1, "right.*": 2})}}},
+            {"observations": {"policy": {"x": Obs("joint_vel_rel", joints=".*knee", clip={"left.*": 1, "r.*": 2})}}},
             r"the mirror image of the observation x \(joint_vel_rel, whose clip differs between the sides\), but",
         ),
         (
