@@ -16,7 +16,7 @@ from shoal.mdp.robots import add_floor, build_spec, compile_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL, POINTS
-from shoal.sim.render.shapes import SceneGeometry
+from shoal.sim.render.surroundings import extent
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
@@ -101,5 +101,5 @@ def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
     add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
     model = compile_spec(spec, config)
-    model.stat.center = np.mean(SceneGeometry(model).extent(model.qpos0), axis=0)
+    model.stat.center = np.mean(extent(model, model.qpos0), axis=0)
     return model

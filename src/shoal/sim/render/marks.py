@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ GREEN: Colour = (0.15, 0.7, 0.2, 1.0)
 BLUE: Colour = (0.15, 0.4, 0.95, 1.0)
 """What the robot does."""
 GHOST: Colour = (0.15, 0.7, 0.2, 0.35)
+_UPRIGHT = np.eye(3).ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Arrow:
     @property
     def is_visible(self) -> bool:
         """Whether it is long enough."""
-        return bool(np.linalg.norm(self.vector) > self.radius)
+        return math.hypot(*self.vector) > self.radius
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Pen:
         kinds, colour = self._mujoco.mjtGeom, np.array(mark.colour, dtype=np.float32)
         at = np.array(mark.position if isinstance(mark, Sphere) else mark.start, dtype=np.float64)
         size = np.full(3, mark.radius)
-        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, np.eye(3).ravel(), colour)
+        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, _UPRIGHT, colour)
         if isinstance(mark, Arrow):
             self._mujoco.mjv_connector(geom, kinds.mjGEOM_ARROW, mark.radius, at, at + np.array(mark.vector))
 
