@@ -165,16 +165,6 @@ def test_a_copy_of_what_python_has_read_is_noticed_on_the_cpu() -> None:
     )
 
 
-class AddsUp(CountingTask):
-    def observe(self) -> None:
-        super().observe()
-        wp.utils.array_scan(self.steps, self.start)
-
-
-def test_functions_of_warp_that_launch_kernels_may_be_part_of_a_step(device: str) -> None:
-    AddsUp(CountingConfig(), num_envs=3, device=device, seed=0)
-
-
 class MakesTemporaries(CountingTask):
     def simulate(self) -> None:
         super().simulate()
