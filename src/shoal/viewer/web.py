@@ -35,8 +35,8 @@ def show(
     with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
         playback = Playback(env, policy)
         with _served(config, label=spec.name) as (server, token):
-            scene = ViserScene(server, playback.scene, playback.positions())
-            walks = bool((playback.scene.jnt_type == 0).any())
+            scene = ViserScene(server, playback.picture.scene, playback.positions())
+            walks = bool((playback.picture.scene.jnt_type == 0).any())
             panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=playback.commands, follow=walks)
             for line in viewer_urls(config.viewer_host, server.get_port(), token):
                 print_line(line)
