@@ -52,14 +52,12 @@ class ViserScene:
         self._offsets = np.zeros_like(offsets) if self._is_shared else offsets
         self._followed_body = int(np.argmax(model.body_weldid != 0))
         """The first body that moves, which the camera follows."""
-        self._fixed, self._moving = Drawing(model, moving=False), Drawing(model, moving=True)
         self._nodes: dict[str, dict[tuple[Kind, bool], Any]] = {"fixed": {}, "moving": {}}
-        self._shows_hidden = False
         self._frame = server.scene.add_frame("/scene", show_axes=False)
         self._label = server.scene.add_label("/scene/label", "", anchor="bottom-center")
         self._height = float(high[2] + 0.1 * (high[2] - low[2]))
+        self._prepare(positions, hidden=False)
         self._initial_height = self._target(positions, 0)[2]
-        self._draw_fixed(positions)
         server.scene.set_background_image(_sky())
         self._place_camera(low, high)
 
@@ -81,10 +79,7 @@ class ViserScene:
         rise = target[2] - self._initial_height if self._is_shared else 0.0
         with self._server.atomic():
             if shows_hidden != self._shows_hidden:
-                self._shows_hidden = shows_hidden
-                for drawing in (self._fixed, self._moving):
-                    drawing.show_hidden(visible=shows_hidden)
-                self._draw_fixed(positions)
+                self._prepare(positions, hidden=shows_hidden)
             self._show("moving", self._moving.instances(positions, self._offsets, marks))
             self._label.text = f"environment {selected}"
             self._label.position = (target[0], target[1], self._height + rise)
@@ -95,9 +90,12 @@ class ViserScene:
         (data,) = self._moving.at(positions[env : env + 1])
         return data.xpos[self._followed_body] + self._offsets[env]
 
-    def _draw_fixed(self, positions: np.ndarray) -> None:
-        count = 1 if self._is_shared else len(positions)
-        self._show("fixed", self._fixed.instances(positions[:count], self._offsets))
+    def _prepare(self, positions: np.ndarray, *, hidden: bool) -> None:
+        """Draw all that is fixed, on a shared terrain once, with or without collision geoms."""
+        self._shows_hidden = hidden
+        self._moving = Drawing(self._model, moving=True, hidden=hidden)
+        fixed = Drawing(self._model, moving=False, hidden=hidden)
+        self._show("fixed", fixed.instances(positions[: 1 if self._is_shared else None], self._offsets))
 
     def _show(self, root: str, drawn: dict[tuple[Kind, bool], Instances]) -> None:
         """Add a node for each kind that has none yet, change the others, and hide those of which nothing is drawn."""

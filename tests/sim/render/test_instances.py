@@ -60,8 +60,7 @@ def model() -> mujoco.MjModel:
 
 def draw(model: mujoco.MjModel, *marks: Mark, moving: bool = True, hidden: bool = False, num_envs: int = 1) -> Drawn:
     """What is drawn of environments that stand 100 m apart along x, with marks in the first."""
-    drawing = Drawing(model, moving=moving)
-    drawing.show_hidden(visible=hidden)
+    drawing = Drawing(model, moving=moving, hidden=hidden)
     offsets = np.outer(np.arange(num_envs), [100.0, 0.0, 0.0])
     return drawing.instances(np.tile(model.qpos0, (num_envs, 1)), offsets, [marks, *[()] * (num_envs - 1)])
 

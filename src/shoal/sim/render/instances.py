@@ -46,7 +46,8 @@ class Instances:
 class Drawing:
     """Draws all that moves, with contacts and marks; or all that does not."""
 
-    def __init__(self, model: mujoco.MjModel, *, moving: bool) -> None:
+    def __init__(self, model: mujoco.MjModel, *, moving: bool, hidden: bool = False) -> None:
+        """Prepare; `hidden` draws collision geoms, too."""
         category = mujoco.mjtCatBit
         self._categories = int(
             category.mjCAT_DYNAMIC.value | category.mjCAT_DECOR.value if moving else category.mjCAT_STATIC.value
@@ -54,6 +55,7 @@ class Drawing:
         self._model, self._data = model, mujoco.MjData(model)
         self._camera, self._option, self._pen = mujoco.MjvCamera(), mujoco.MjvOption(), Pen(model)
         self._option.flags[mujoco.mjtVisFlag.mjVIS_CONTACTPOINT] = True
+        self._option.geomgroup[_FIRST_HIDDEN_GROUP:] = hidden
         self._scene = mujoco.MjvScene(model, maxgeom=_MOST_GEOMS)
         # All geoms of the scene at once: they lie in one array of structures.
         first, second, *_ = self._scene.geoms
@@ -72,10 +74,6 @@ class Drawing:
             self._data.qpos[:] = row
             mujoco.mj_fwdPosition(self._model, self._data)
             yield self._data
-
-    def show_hidden(self, *, visible: bool) -> None:
-        """Draw collision geoms, too, or not."""
-        self._option.geomgroup[_FIRST_HIDDEN_GROUP:] = visible
 
     def instances(
         self, positions: np.ndarray, offsets: np.ndarray, marks: Sequence[Sequence[Mark]] = ()

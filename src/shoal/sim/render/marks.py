@@ -69,10 +69,6 @@ class Ghost:
     body: str = ""
     """The body, without those that are attached to it. Empty for all."""
 
-    def colours(self, own: np.ndarray) -> np.ndarray:
-        """Return the colours of geoms whose own are (n, 4), in the same shape."""
-        return own if self.colour is None else np.broadcast_to(self.colour, own.shape)
-
 
 Mark = Arrow | Sphere | Ghost
 _KINDS: dict[str, type[Mark]] = {"Arrow": Arrow, "Sphere": Sphere, "Ghost": Ghost}
@@ -126,7 +122,8 @@ class Pen:
         shown = self._only(ghost.body) if ghost.body else self._model
         self._mujoco.mjv_addGeoms(shown, self._data, self._option, self._perturb, dynamic, scene)
         for geom in scene.geoms[first : scene.ngeom]:
-            geom.rgba[:] = ghost.colours(geom.rgba)
+            if ghost.colour is not None:
+                geom.rgba[:] = ghost.colour
             geom.matid = -1
             geom.transparent = True
 
