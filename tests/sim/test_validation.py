@@ -22,6 +22,7 @@ from support.counting_task import (
 )
 
 from shoal.errors import ShoalError
+from shoal.sim.graphs import HostStage, Stage
 
 
 @wp.kernel(enable_backward=False)
@@ -163,6 +164,18 @@ def test_a_copy_of_what_python_has_read_is_noticed_on_the_cpu() -> None:
     assert message.startswith(
         "A step of ReadsOnTheHost does more than launch kernels, and so differs in observations/policy when"
     )
+
+
+class DrawsOnTheHost(CountingTask):
+    def stages(self) -> list[Stage]:
+        return [*super().stages(), HostStage(self.draw)]
+
+    def draw(self) -> None:
+        self.start.assign(np.random.default_rng().random(self.num_envs))
+
+
+def test_numbers_that_are_drawn_between_captured_parts_are_allowed() -> None:
+    DrawsOnTheHost(CountingConfig(), num_envs=3, device="cpu", seed=0)
 
 
 class MakesTemporaries(CountingTask):
