@@ -102,15 +102,21 @@ class ViserScene:
         nodes = self._nodes[root]
         for key in nodes.keys() - drawn.keys():
             nodes[key].visible = False
-        for (kind, is_transparent), each in drawn.items():
-            key = kind, is_transparent
+        if not drawn:
+            return
+        # All at once: for each by itself it would take most of the time.
+        rotations = SO3.from_matrix(np.concatenate([each.turns for each in drawn.values()])).wxyz
+        ends = np.cumsum([len(each.turns) for each in drawn.values()])
+        for (key, each), wxyzs in zip(drawn.items(), np.split(rotations, ends[:-1]), strict=True):
+            kind, is_transparent = key
             changing = {
                 "batched_positions": each.positions,
-                "batched_wxyzs": SO3.from_matrix(each.turns).wxyz,
+                "batched_wxyzs": wxyzs,
                 "batched_scales": each.scales,
                 "batched_colors": _bytes(each.colours[:, :3]),
-                "batched_opacities": each.colours[:, 3] if is_transparent else None,
             }
+            if is_transparent:
+                changing["batched_opacities"] = each.colours[:, 3]
             if key not in nodes:
                 nodes[key] = self._add(f"/scene/{root}_{len(nodes)}", kind, each, changing)
             elif isinstance(nodes[key], viser.BatchedMeshHandle):

@@ -107,12 +107,11 @@ class Pen:
                 scene.ngeom += 1
 
     def _add(self, mark: Arrow | Sphere, geom: Any) -> None:  # noqa: ANN401  MuJoCo has no types.
-        kinds, colour = self._mujoco.mjtGeom, np.array(mark.colour, dtype=np.float32)
-        at = np.array(mark.position if isinstance(mark, Sphere) else mark.start, dtype=np.float64)
-        size = np.full(3, mark.radius)
-        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, _UPRIGHT, colour)
+        kinds, at = self._mujoco.mjtGeom, mark.position if isinstance(mark, Sphere) else mark.start
+        size = mark.radius, mark.radius, mark.radius
+        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, _UPRIGHT, mark.colour)
         if isinstance(mark, Arrow):
-            self._mujoco.mjv_connector(geom, kinds.mjGEOM_ARROW, mark.radius, at, at + np.array(mark.vector))
+            self._mujoco.mjv_connector(geom, kinds.mjGEOM_ARROW, mark.radius, at, np.add(at, mark.vector))
 
     def _add_ghost(self, ghost: Ghost, scene: mujoco.MjvScene) -> None:
         first = scene.ngeom
