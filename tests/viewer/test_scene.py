@@ -61,13 +61,20 @@ def test_environments_on_a_height_field_share_it(server: viser.ViserServer) -> N
 
 
 def test_collision_geoms_and_marks_are_hidden_again(server: viser.ViserServer) -> None:
-    model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace('size="0.1"', 'size="0.1" group="3"'))
+    model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace("<geom", '<geom group="3"'))
     scene = ViserScene(server, model, POSITIONS)
-    counts = []
-    for shows_hidden, marks in ((False, [[], []]), (True, [[Arrow((0, 0, 0), (1, 0, 0))], []]), (False, [[], []])):
+    counts, grounds = [], []
+    for shows_hidden, marks in (
+        (False, [[], []]),
+        (True, [[Arrow((0, 0, 0), (1, 0, 0))], []]),
+        (False, [[], []]),
+        (True, [[], []]),
+    ):
         scene.update(POSITIONS, marks, selected=0, follow=False, shows_hidden=shows_hidden)
         counts.append([len(each) for each in drawn(scene, "moving")])
-    assert counts == [[], [2, 1], []]
+        grounds.append([node.visible for node in scene._nodes["fixed"].values()])
+    assert (counts, grounds[:3]) == ([[], [2, 1], [], [2]], [[], [True], [False]])
+    assert grounds[3] == [True]
 
 
 def test_square_things_stand_in_a_square() -> None:

@@ -119,8 +119,9 @@ class ViserScene:
                 changing["batched_opacities"] = each.colours[:, 3]
             if key not in nodes:
                 nodes[key] = self._add(f"/scene/{root}_{len(nodes)}", kind, each, changing)
-            elif isinstance(nodes[key], viser.BatchedMeshHandle):
-                nodes[key].visible = True
+                continue
+            nodes[key].visible = True
+            if isinstance(nodes[key], viser.BatchedMeshHandle):
                 for name, value in changing.items():
                     setattr(nodes[key], name, value)
 
