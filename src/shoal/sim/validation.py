@@ -30,8 +30,8 @@ Task: TypeAlias = "KernelTask[Any]"
 Snapshot = dict[str, np.ndarray]
 
 _STEPS = 6
-"""Uncaptured steps in a check for changes. Seven with that of a capture: a task that alternates between two to six sets
-of arrays is at another one then."""
+"""Uncaptured steps between two captures, the seventh with the second one: a task that alternates between two to six
+sets of arrays is at another one then."""
 _SHALLOW = 2
 """Depth to which lists and tuples of a task are searched for arrays that its kernels write to."""
 _DEPTH = 4
@@ -76,16 +76,15 @@ def _run(task: type[Task], config: Any) -> None:  # noqa: ANN401
 
 
 def check_step(task: Task) -> None:
-    """Run each stage of a step, and make some steps, where Warp refuses a kernel that takes an array of another device.
+    """Run each stage of a step where Warp refuses a kernel that takes an array of another device.
 
     Raises:
-        ShoalError: There is one, or the task is at fault as `check_stages` and `check_declared` find.
+        ShoalError: There is one, or the task is at fault as `check_stages` finds.
     """
     usual = wp.config.launch_array_access_mode
     wp.config.launch_array_access_mode = wp.config.LaunchArrayAccessMode.STRICT
     try:
         check_stages(task)
-        check_declared(task)
     except RuntimeError as error:
         found = re.search(r"kernel '(.+?)'.*STRICT.*argument '(.+?)' is on device=(\S+)", str(error))
         if found is None:
@@ -154,6 +153,7 @@ def check_stages(task: Task) -> None:
     _check_observations(task)
     _check_terms(task)
     _check_mask(task)
+    run_all(task.stages())
     restore(task, before)
 
 
@@ -222,22 +222,43 @@ def _check_mask(task: Task) -> None:
 
 
 def check_capture(task: Task) -> None:
-    """Check that a step does nothing but launch kernels, and the same ones each time.
+    """Check that a step does nothing but launch kernels, the same ones each time, on arrays that checkpoints hold.
 
     A second capture, some steps later, must launch the same kernels with the same arguments, and change no array: it
     runs no kernel. On the CPU, whose results are exact, the captured step must also give those of its kernels launched
     one by one, but where two such runs differ, as with random numbers of torch. All arrays are restored afterwards.
 
     Raises:
-        ShoalError: A method does more than launch kernels.
+        ShoalError: A method does more than launch kernels, an array that was not made with `self.array` changes, or one
+            of a kernel is on another device.
     """
-    if not task.graph.is_captured:
-        return
-    before = snapshot(task)
+    before, rng = snapshot(task), np.random.default_rng(1)
     task.restart(task.seed)
-    _draw_actions(task, np.random.default_rng(1))
-    for _ in range(_STEPS):
+    _draw_actions(task, rng)
+    with LaunchLog() as log:
         run_all(task.stages())
+    undeclared = _undeclared(task, log)
+    values = [array.numpy().copy() for _, array in undeclared]
+    for _ in range(_STEPS - 1):
+        _draw_actions(task, rng)
+        run_all(task.stages())
+    for (name, array), old in zip(undeclared, values, strict=True):
+        if array.numpy().tobytes() != old.tobytes():
+            raise ShoalError(
+                f"The kernels of {type(task).__name__} write to {name}, which no checkpoint would hold: make it with "
+                "self.array(...), one row for each environment."
+            )
+    differing = _differing_if_captured(task) if task.graph.is_captured else set[str]()
+    restore(task, before)
+    if differing:
+        raise ShoalError(
+            f"A step of {type(task).__name__} does more than launch kernels, and so differs in "
+            f"{', '.join(sorted(differing))} when it is captured: {_ONLY_LAUNCHES}"
+        )
+
+
+def _differing_if_captured(task: Task) -> set[str]:
+    """Return the arrays that a capture changes, or that a captured step computes differently."""
     start = snapshot(task)
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     found = difference(task.graph.launches, task.capture().launches, lasting)
@@ -254,12 +275,7 @@ def check_capture(task: Task) -> None:
         raise capture_error(task.device, error) from error
     if not task.device.is_cuda:  # There, sums by atomics differ in their last digits from run to run.
         differing |= _differing(plain, captured) - _differing(plain, again)
-    restore(task, before)
-    if differing:
-        raise ShoalError(
-            f"A step of {type(task).__name__} does more than launch kernels, and so differs in "
-            f"{', '.join(sorted(differing))} when it is captured: {_ONLY_LAUNCHES}"
-        )
+    return differing
 
 
 def _after(task: Task, start: Snapshot, step: Callable[[], None]) -> Snapshot:
@@ -272,35 +288,6 @@ def _after(task: Task, start: Snapshot, step: Callable[[], None]) -> Snapshot:
 def _differing(one: Snapshot, other: Snapshot) -> set[str]:
     """Return the names of arrays that are not equal to the last bit."""
     return {name for name, values in one.items() if values.tobytes() != other[name].tobytes()}
-
-
-def check_declared(task: Task) -> None:
-    """Make some steps, and check that no array changes that is unknown to the task, and so in no checkpoint.
-
-    All arrays are restored afterwards.
-
-    Raises:
-        ShoalError: An array that was not made with `self.array` changes, or one of a kernel is on another device.
-    """
-    before, rng = snapshot(task), np.random.default_rng(2)
-    task.restart(task.seed)
-    _draw_actions(task, rng)
-    with LaunchLog() as log:
-        run_all(task.stages())
-    undeclared = _undeclared(task, log)
-    values = [array.numpy().copy() for _, array in undeclared]
-    for _ in range(_STEPS):
-        _draw_actions(task, rng)
-        run_all(task.stages())
-    changed = [
-        name for (name, array), old in zip(undeclared, values, strict=True) if array.numpy().tobytes() != old.tobytes()
-    ]
-    restore(task, before)
-    if changed:
-        raise ShoalError(
-            f"The kernels of {type(task).__name__} write to {changed[0]}, which no checkpoint would hold: make it with "
-            "self.array(...), one row for each environment."
-        )
 
 
 def _undeclared(task: Task, log: LaunchLog) -> list[tuple[str, wp.array]]:
