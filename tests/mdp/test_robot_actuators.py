@@ -133,7 +133,7 @@ def test_actuators_of_tendons_and_sites_in_the_model_stay_as_they_are(tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"stiffness": {"knee": 3.0}}, r"^--env.stiffness knee matches none of the robot's joints, which are wheel, arm, ha"),
+        ({"stiffness": {"knee": 3.0}}, r"^--env.stiffness knee matches none of the robot's joints, which are wh"),
         ({"actuators": {"knee": "effort"}}, r"^--env.actuators knee matches no joint, tendon or site of the robot"),
         ({"actuators": {"arm": "motor"}}, r"^env.actuators is \{'arm': 'motor'\}, but must have one of 'position', 'v"),
         ({"actuators": {"arm": "velocity"}}, r"^--env.actuators makes arm a velocity actuator, .* --env.damping\.$"),

@@ -71,14 +71,15 @@ def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     for (trn, name), (target, kind) in targets.items():
         own = {flag: found.get(name) for flag, found in numbers.items()}
         _set_passive(target, own)
-        actuator = present.get((trn, name))
-        if actuator is None and kind != "none":
-            called = f"{name}_{kind}" if name in taken else name
-            actuator = spec.add_actuator(name=called, target=name, trntype=mujoco.mjtTrn(trn))
+        actuator: Any = present.get((trn, name))
         if kind == "none":
             if actuator is not None:
                 spec.delete(actuator)
-        elif actuator.gaintype != mujoco.mjtGain.mjGAIN_DCMOTOR or any(own[each] is not None for each in _ACTIVE):
+            continue
+        if actuator is None:
+            called = f"{name}_{kind}" if name in taken else name
+            actuator = spec.add_actuator(name=called, target=name, trntype=mujoco.mjtTrn(trn))
+        if actuator.gaintype != mujoco.mjtGain.mjGAIN_DCMOTOR or any(own[each] is not None for each in _ACTIVE):
             made += _become(actuator, target, kind, own) and kind == "position"
             if kind == "position":
                 positions[name] = actuator

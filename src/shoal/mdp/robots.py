@@ -119,9 +119,9 @@ def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
     return compile_spec(spec, config)
 
 
-def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:
+def add_floor(spec: mujoco.MjSpec, name: str = "floor", **geom: Any) -> None:
     """Add a floor of some kind to a model."""
-    spec.worldbody.add_geom(name="floor", material="", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
+    spec.worldbody.add_geom(name=name, material="", rgba=_AS_MATERIAL, contype=1, conaffinity=1, **geom)
 
 
 def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
@@ -215,6 +215,6 @@ def _check_joints(model: mujoco.MjModel, config: RobotConfig) -> None:
     ]
     if others:
         raise UsageError(
-            f"--env.robot {robot} has DC motors that have a state, or whose control is no position ({', '.join(others)}): "
-            "make them <position> or <motor> actuators."
+            f"--env.robot {robot} has DC motors that have a state, or whose control is no position "
+            f"({', '.join(others)}): make them <position> or <motor> actuators."
         )
