@@ -57,7 +57,7 @@ def heights_of_shoal(name: str, difficulty: float, seed: int) -> np.ndarray:
     plot = tiles.Plot(difficulty, np.random.default_rng(seed))
     heights = getattr(tiles, str(term.func))(plot, **{each: getattr(term, each) for each in term.parameters})
     for x, y, z, *half in plot.boxes:
-        is_inside = plot.box_at(x, y, 2.0 * np.array(half))
+        is_inside = plot.box_at((x, y), 2.0 * np.array(half))
         heights = np.where(is_inside, np.maximum(heights, z + half[2]), heights)
     return heights
 

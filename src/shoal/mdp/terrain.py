@@ -77,7 +77,7 @@ def make_terrain(config: TerrainConfig) -> Terrain:
         around = np.s_[rows : rows + points + 1, columns : columns + points + 1]
         floor[around] = tile
         for x, y, z, *half in plot.boxes:
-            tile = np.where(plot.box_at(x, y, 2.0 * np.array(half)), np.maximum(tile, z + half[2]), tile)
+            tile = np.where(plot.box_at((x, y), 2.0 * np.array(half)), np.maximum(tile, z + half[2]), tile)
             boxes.append(np.array([x + centers[level, column, 0], y + centers[level, column, 1], z, *half]))
         heights[around] = tile
         places[level, column] = centers[level, column] + (

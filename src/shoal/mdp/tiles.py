@@ -50,6 +50,10 @@ class Plot:
         """Return the number of a range at this difficulty."""
         return ends[0] + self.difficulty * (ends[1] - ends[0])
 
+    def shrinking(self, ends: Range) -> float:
+        """Return the number of a range whose largest is the easiest."""
+        return self.between((ends[1], ends[0]))
+
     def framed(self, heights: np.ndarray, border: float, platform: float = 0.0, height: float = 0.0) -> np.ndarray:
         """Return heights with a flat border of a width, and a platform of a width in the middle, at a height."""
         if platform:
@@ -72,14 +76,14 @@ class Plot:
         count = -(-points // cells)
         return (np.arange(points) - round(border / self.cell)) // cells % count, count, border
 
-    def turned(self, x: float, y: float, yaw: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return where points are along both axes of a frame at x and y [m], turned. Each (points, points)."""
-        right, up = self.along[None, :] - x, self.along[:, None] - y
+    def turned(self, place: Any, yaw: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return where points are along both axes of a frame at a place [m], turned. Each (points, points)."""
+        right, up = self.along[None, :] - place[0], self.along[:, None] - place[1]
         return right * np.cos(yaw) + up * np.sin(yaw), up * np.cos(yaw) - right * np.sin(yaw)
 
-    def box_at(self, x: float, y: float, sides: Any, yaw: float = 0.0) -> np.ndarray:
-        """Return which points a rectangle contains, whose middle is at x and y [m]. Shape (points, points)."""
-        along, across = self.turned(x, y, yaw)
+    def box_at(self, place: Any, sides: Any, yaw: float = 0.0) -> np.ndarray:
+        """Return which points a rectangle contains, whose middle is at a place [m]. Shape (points, points)."""
+        along, across = self.turned(place, yaw)
         return (np.abs(along) <= sides[0] / 2) & (np.abs(across) <= sides[1] / 2)
 
 
@@ -143,7 +147,7 @@ def open_stairs(
     step_thickness: float,
 ) -> np.ndarray:
     """Return flat ground under stairs up to the middle: boxes with air below, narrower with the difficulty."""
-    height, width, thick = plot.between(step_height_range), plot.between(step_width_range[::-1]), step_thickness / 2
+    height, width, thick = plot.between(step_height_range), plot.shrinking(step_width_range), step_thickness / 2
     count = plot.steps(width, platform_width, border_width)
     for step in range(count):
         outer, top = plot.size / 2 - border_width - step * width, (step + 1) * height
@@ -282,7 +286,7 @@ def random_spread_boxes(
         reach = np.maximum(0.0, plot.size / 2 - border_width - sides / 2)
         place, yaw = plot.rng.uniform(-reach, reach), plot.rng.uniform(0.0, 2 * np.pi)
         if (np.abs(place) > (platform_width + sides) / 2).any():
-            heights = np.where(plot.box_at(*place, sides, yaw), np.maximum(heights, height), heights)
+            heights = np.where(plot.box_at(place, sides, yaw), np.maximum(heights, height), heights)
     return plot.framed(heights, border_width, platform_width)
 
 
@@ -301,7 +305,7 @@ def stepping_stones(
 
     Their distances follow from the largest size and `stone_distance`. The platform reaches up to a gap before a stone.
     """
-    size = plot.between(stone_size_range[::-1])
+    size = plot.shrinking(stone_size_range)
     inner = plot.size - 2 * border_width
     count = max(2, int(inner / (stone_size_range[1] + stone_distance)) + 1)
     pitch = inner / (count - 1)
@@ -315,7 +319,7 @@ def stepping_stones(
         sides = size + plot.rng.uniform(-1, 1, 2) * stone_size_variation * plot.difficulty
         top = plot.rng.uniform(-1, 1) * stone_height_variation * plot.difficulty
         if (np.abs(center) > platform).any():
-            heights = np.where(plot.box_at(*center, sides), np.maximum(heights, top), heights)
+            heights = np.where(plot.box_at(center, sides), np.maximum(heights, top), heights)
     return plot.framed(heights, border_width, 2 * platform)
 
 
@@ -326,10 +330,10 @@ def narrow_beams(
 
     The platform is so small that its corners lie on beams.
     """
-    width = plot.between(beam_width_range[::-1])
+    width = plot.shrinking(beam_width_range)
     heights = np.full(plot.away.shape, -floor_depth)
     for angle in np.arange(num_beams) * 2 * np.pi / num_beams:
-        along, across = plot.turned(0.0, 0.0, angle)
+        along, across = plot.turned((0.0, 0.0), angle)
         heights[(along >= 0) & (np.abs(across) <= width / 2 + _EPSILON)] = 0.0
     corner = width / np.sqrt(2) / max(np.sin(np.pi / num_beams), _EPSILON)
     return plot.framed(heights, border_width, min(platform_width, corner))
@@ -345,7 +349,7 @@ def nested_rings(
     border_width: float,
 ) -> np.ndarray:
     """Return square rings above a deep floor: they become narrower, and the gaps between them wider."""
-    width, gap = plot.between(ring_width_range[::-1]), plot.between(gap_range)
+    width, gap = plot.shrinking(ring_width_range), plot.between(gap_range)
     pitch, inner = width + gap, plot.size - 2 * border_width
     count = min(num_rings, max(0, int(np.ceil((inner - platform_width) / (2 * pitch) - _EPSILON))))
     inside = plot.size / 2 - plot.away - border_width + _EPSILON
