@@ -218,7 +218,7 @@ def bad_anchor_ori(state: Any, env: int, anchor_body: BodyId, threshold: float) 
 @wp.func
 def bad_motion_body_pos(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, threshold: float) -> bool:
     """Whether one of the bodies is further than `threshold` from its moved position [m]."""
-    furthest = float(0.0)
+    furthest = wp.float32(0.0)
     for i in range(bodies.shape[0]):
         error = moved_pos(state, env, anchor_body, bodies[i]) - state.xpos[env, bodies[i]]
         furthest = wp.max(furthest, wp.length(error))
@@ -228,7 +228,7 @@ def bad_motion_body_pos(state: Any, env: int, bodies: BodyIds, anchor_body: Body
 @wp.func
 def bad_motion_body_pos_z_only(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the height of one of the bodies is further than `threshold` from the motion's [m]."""
-    furthest = float(0.0)
+    furthest = wp.float32(0.0)
     for i in range(bodies.shape[0]):
         error = moved_pos(state, env, anchor_body, bodies[i])[2] - state.xpos[env, bodies[i]][2]
         furthest = wp.max(furthest, wp.abs(error))

@@ -13,7 +13,6 @@ from shoal.mdp.events import reset_root_state_uniform
 from shoal.mdp.needs import columns
 from shoal.mdp.random import uniform, uniform_int
 
-
 ObjectCommand = Annotated[CommandColumn, columns(4)]
 """The first column of a command of `multi_cube_lifting`."""
 
