@@ -101,18 +101,25 @@ def _set_passive(target: Any, own: Mapping[str, float | None]) -> None:
 
 def _become(actuator: Any, target: Any, kind: str, own: Mapping[str, float | None]) -> bool:
     """Give an actuator its kind, gains and limits; return whether it was of another kind before."""
-    before = kind_of_control(actuator)
-    if before == kind:
-        _set_gains(actuator, kind, own)
-    elif before in _REPLACED:
-        _replace(actuator, before, target, kind, own)
-    else:
-        raise UsageError(
-            f"The robot's actuator {actuator.name} cannot become a {kind} actuator, which {target.name} is to have: "
-            "make it a <motor> in the model, or name its kind with --env.actuators, or 'none'."
-        )
-    if own["effort_limit"] is not None and kind != "muscle":
-        _limit(actuator, target, own["effort_limit"])
+    before, (stiffness, damping, limit) = kind_of_control(actuator), (own[each] for each in _ACTIVE)
+    if before != kind:
+        if before not in _REPLACED:
+            raise UsageError(
+                f"The robot's actuator {actuator.name} cannot become a {kind} actuator, which {target.name} is to have"
+                ": make it a <motor> in the model, or name its kind with --env.actuators, or 'none'."
+            )
+        _replace(actuator, _torques(actuator, target, before), target.name, kind, own)
+    elif kind in ("position", "velocity"):
+        _act_directly(actuator)
+    if kind == "position" and stiffness is not None:
+        actuator.gainprm[0], actuator.biasprm[1] = stiffness, -stiffness
+    if kind in ("position", "velocity") and damping is not None:
+        actuator.biasprm[2] = -damping
+        actuator.gainprm[0] = damping if kind == "velocity" else actuator.gainprm[0]
+    if kind == "muscle" and limit is not None:
+        actuator.gainprm[2] = actuator.biasprm[2] = limit
+    elif limit is not None:
+        _limit(actuator, target, limit)
     return before != kind
 
 
@@ -143,16 +150,8 @@ def _targets(spec: mujoco.MjSpec, config: RobotConfig) -> dict[tuple[int, str], 
     return targets
 
 
-def _set_gains(actuator: Any, kind: str, own: Mapping[str, float | None]) -> None:
-    """Give an actuator a gear of 1, with the same torques of its joint for the same targets; or other numbers.
-
-    A motor keeps its gear, and a muscle too.
-    """
-    stiffness, damping = own["stiffness"], own["damping"]
-    if kind == "muscle" and own["effort_limit"] is not None:
-        actuator.gainprm[2] = actuator.biasprm[2] = own["effort_limit"]
-    if kind in ("effort", "muscle"):
-        return
+def _act_directly(actuator: Any) -> None:
+    """Give a position or velocity actuator a gear of 1, with the same torques of its joint for the same targets."""
     gear = float(actuator.gear[0])
     actuator.gainprm[0] *= gear**2
     actuator.biasprm[1] *= gear**2
@@ -160,37 +159,29 @@ def _set_gains(actuator: Any, kind: str, own: Mapping[str, float | None]) -> Non
     actuator.forcerange = np.sort(actuator.forcerange * gear)
     actuator.ctrlrange = np.sort(actuator.ctrlrange / gear)
     actuator.gear = _DIRECT
-    if kind == "position" and stiffness is not None:
-        actuator.gainprm[0], actuator.biasprm[1] = stiffness, -stiffness
-    if damping is not None:
-        actuator.biasprm[2] = -damping
-        if kind == "velocity":
-            actuator.gainprm[0] = damping
 
 
-def _replace(actuator: Any, before: str, target: Any, kind: str, own: Mapping[str, float | None]) -> None:
-    """Turn an actuator into one of another kind with its limits, and with the gains of `give_actuators`."""
-    limits = _torques(actuator, target, before)
+def _replace(actuator: Any, limits: np.ndarray, name: str, kind: str, own: Mapping[str, float | None]) -> None:
+    """Turn an actuator into one of another kind with limits [N m], (2,), and with the gains of `give_actuators`."""
     stiffness, damping, limit = (own[each] for each in _ACTIVE)
     largest = float(np.abs(limits).max()) if limit is None else limit
     if kind == "position":
         if stiffness is None:
             stiffness = KP * largest if largest < np.inf else _KP_WITHOUT_LIMIT
-        actuator.set_to_position(kp=stiffness, kv=KD * stiffness if damping is None else damping)
+        actuator.set_to_position(kp=stiffness, kv=KD * stiffness)
+    elif kind == "velocity" and damping is None:
+        raise UsageError(
+            f"--env.actuators makes {name} a velocity actuator, whose gain nothing says: pass --env.damping."
+        )
     elif kind == "velocity":
-        if damping is None:
-            raise UsageError(
-                f"--env.actuators makes {target.name} a velocity actuator, whose gain nothing says: pass --env.damping."
-            )
         actuator.set_to_velocity(kv=damping)
     elif kind == "effort":
         actuator.set_to_motor()
     else:
-        actuator.set_to_muscle(tausmooth=0.0, force=-1.0 if limit is None else limit)
-        limits = np.array([-np.inf, np.inf])
+        actuator.set_to_muscle(tausmooth=0.0)
     actuator.gear, actuator.ctrllimited = _DIRECT, kind == "muscle"
-    actuator.ctrlrange = (0.0, 1.0) if kind == "muscle" else (0.0, 0.0)
-    actuator.forcelimited = bool(np.isfinite(limits).all())
+    actuator.ctrlrange = (0.0, float(kind == "muscle"))
+    actuator.forcelimited = kind != "muscle" and bool(np.isfinite(limits).all())
     actuator.forcerange = limits if actuator.forcelimited else (0.0, 0.0)
 
 

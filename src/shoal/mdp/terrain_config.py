@@ -44,13 +44,7 @@ TILES: dict[str, TileTerm] = {
     ),
     # Of its scale of 10 mjlab uses half: its points are 0.05 m apart, and its horizontal_scale is 0.1 m.
     "perlin_noise": Tile(
-        "perlin_noise",
-        height_range=(0.0, 1.0),
-        octaves=4,
-        persistence=0.3,
-        lacunarity=2.0,
-        scale=5.0,
-        border_width=0.5,
+        "perlin_noise", height_range=(0.0, 1.0), octaves=4, persistence=0.3, lacunarity=2.0, scale=5.0, border_width=0.5
     ),
     "box_random_grid": Tile(
         "box_random_grid", grid_height_range=(0.0, 0.3), platform_height=1.0, border_width=0.25, **_GRID
@@ -80,12 +74,7 @@ TILES: dict[str, TileTerm] = {
     ),
     "narrow_beams": Tile("narrow_beams", num_beams=12, beam_width_range=(0.2, 0.8), floor_depth=2.2, **_MIDDLE),
     "nested_rings": Tile(
-        "nested_rings",
-        num_rings=8,
-        ring_width_range=(0.3, 0.6),
-        gap_range=(0.1, 0.4),
-        floor_depth=2.25,
-        **_MIDDLE,
+        "nested_rings", num_rings=8, ring_width_range=(0.3, 0.6), gap_range=(0.1, 0.4), floor_depth=2.25, **_MIDDLE
     ),
     "tilted_grid": Tile("tilted_grid", grid_width=1.0, tilt_range_deg=20.0, height_range=0.3, **_MIDDLE),
 }
