@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.mdp.actuators import joint_gains
+from shoal.mdp.actuators import joint_gains, kinds_of
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.robots import build_on_a_plane, read_robot
@@ -118,6 +118,12 @@ def test_numbers_of_joints_and_tendons_are_set_by_pattern(tmp_path: Path) -> Non
         assert getattr(model, f"tendon_{field}").tolist() == [numbers[name]]
 
 
+def test_velocity_actuators_and_muscles_of_the_model_stay_and_motors_become_position_actuators(tmp_path: Path) -> None:
+    own = '<velocity joint="wheel" kv="2"/><muscle joint="arm"/><motor joint="hand"/>'
+    model = build_on_a_plane(RobotConfig(robot=file_of(tmp_path, own)))
+    assert [kinds_of(model, index) - {"ctrlrange"} for index in range(3)] == [{"velocity"}, {"muscle"}, {"position"}]
+
+
 def test_actuators_of_tendons_and_sites_in_the_model_stay_as_they_are(tmp_path: Path) -> None:
     own = '<general tendon="rope" gainprm="3" gear="2"/><motor site="thruster" gear="0 0 2 0 0 0"/>'
     config = RobotConfig(robot=file_of(tmp_path, own), pose={".*": 0.0})
@@ -147,8 +153,6 @@ def test_what_no_actuator_can_be_is_refused(flags: dict[str, Any], said: str, tm
 
 
 def test_a_muscle_has_no_stiffness_and_a_bias_that_does_not_act_is_no_velocity_actuators() -> None:
-    from shoal.mdp.actuators import kinds_of
-
     model = mujoco.MjModel.from_xml_string(
         CART.format('<muscle joint="arm"/><general joint="wheel" gainprm="2" biasprm="0 0 -2" biastype="none"/>')
     )

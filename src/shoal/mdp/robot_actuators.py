@@ -50,6 +50,8 @@ def by_pattern(values: Mapping[str, float], names: Collection[str], flag: str) -
 def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     """Give each joint the actuator that `config.actuators` asks for, or a position actuator; return how many of these.
 
+    Without being asked, velocity actuators and muscles of the model stay.
+
     MuJoCo computes the torque of a position actuator at each physics step, stiffness (target - angle) - damping speed,
     and limits it as the actuator before it was. Without numbers in the configuration, stiffness is `KP` of the largest
     torque, and damping `KD` of that. Tendons and sites get the actuators that the configuration names.
@@ -68,10 +70,12 @@ def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     taken = {actuator.name for actuator in spec.actuators}
     positions: dict[str, Any] = {}
     made = 0
-    for (trn, name), (target, kind) in targets.items():
+    for (trn, name), (target, asked) in targets.items():
         own = {flag: found.get(name) for flag, found in numbers.items()}
         _set_passive(target, own)
         actuator: Any = present.get((trn, name))
+        has = kind_of_control(actuator) if actuator is not None else ""
+        kind = asked or (has if has in ("velocity", "muscle") else "position")
         if kind == "none":
             if actuator is not None:
                 spec.delete(actuator)
@@ -124,13 +128,13 @@ def _become(actuator: Any, target: Any, kind: str, own: Mapping[str, float | Non
 
 
 def _targets(spec: mujoco.MjSpec, config: RobotConfig) -> dict[tuple[int, str], tuple[Any, str]]:
-    """Return what gets an actuator, by its transmission and name, and the kind that is asked for."""
+    """Return what may get an actuator, by its transmission and name, and the kind that is asked for, if any."""
     elements = {
         _JOINT: [each for each in spec.joints if int(each.type) in SCALAR and each.name],
         _TENDON: spec.tendons,
         _SITE: spec.sites,
     }
-    targets = {(_JOINT, each.name): (each, "position") for each in elements[_JOINT]}
+    targets = {(_JOINT, each.name): (each, "") for each in elements[_JOINT]}
     for pattern, kind in reversed(config.actuators.items()):  # Of two that match, the first.
         for trn, those in elements.items():
             matching = [each for each in those if each.name and matches(pattern, each.name, "A key of --env.actuators")]
