@@ -454,6 +454,8 @@ def test_numbers_by_pattern_are_one_flag_that_replaces_all_of_them() -> None:
     env: Any = parse_train(["G1-Velocity-Flat", "--env.stiffness", ".*_knee_joint", "90", "waist.*", "20.5"]).env
     assert env.stiffness == {".*_knee_joint": 90.0, "waist.*": 20.5}
     assert env.damping == parse_train(["G1-Velocity-Flat"]).env.damping  # pyright: ignore[reportAttributeAccessIssue]
+    env = parse_train(["Quadruped-Velocity-Flat", "--env.actuators", ".*_hip", "velocity", ".*_calf", "none"]).env
+    assert env.actuators == {".*_hip": "velocity", ".*_calf": "none"}
 
 
 @pytest.mark.parametrize("words", [(".*_knee_joint",), (".*_knee_joint", "much")])

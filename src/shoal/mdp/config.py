@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from math import inf
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
@@ -125,6 +126,8 @@ class TermsConfig(MujocoConfig):
         return own | {"observations": {name: members(each) for name, each in own["observations"].items()}}
 
 
+_AT_LEAST_0 = "be 0 or more and finite for each pattern"
+_Numbers = Annotated[dict[str, float], Rule(_AT_LEAST_0, lambda values: all(0 <= x < inf for x in values.values()))]
 _ACTUATORS = Rule(
     "have one of 'position', 'velocity', 'effort', 'muscle' and 'none' for each pattern",
     lambda kinds: {*kinds.values()} <= {"position", "velocity", "effort", "muscle", "none"},
@@ -152,24 +155,24 @@ class RobotConfig(TermsConfig):
     actuators: Annotated[dict[str, str], _ACTUATORS] = field(default_factory=dict[str, str])
     """Kinds of actuators by pattern of joints, instead of position actuators: `position`, `velocity`, `effort`,
     `muscle`, or `none` for a passive joint. A pattern that matches no joint is of tendons, or else of sites."""
-    stiffness: dict[str, float] = field(default_factory=dict[str, float])
+    stiffness: _Numbers = field(default_factory=dict[str, float])
     """Stiffness of position actuators by pattern of their joints [N m/rad]. Where none matches: the model's, or for a
     motor 1.5 times its largest torque."""
-    damping: dict[str, float] = field(default_factory=dict[str, float])
+    damping: _Numbers = field(default_factory=dict[str, float])
     """Damping of position and velocity actuators by pattern of their joints [N m s/rad]. Where none matches: the
     model's, or for a motor 0.025 s times the stiffness."""
-    effort_limit: dict[str, float] = field(default_factory=dict[str, float])
+    effort_limit: _Numbers = field(default_factory=dict[str, float])
     """Largest torque of actuators by pattern of their joints [N m], instead of the model's; peak force of muscles."""
-    saturation_effort: dict[str, float] = field(default_factory=dict[str, float])
+    saturation_effort: _Numbers = field(default_factory=dict[str, float])
     """Torque at rest that DC motors are capable of, by pattern of their joints [N m]: together with `velocity_limit`,
     the torque-speed curve. `effort_limit` limits what is used of it."""
-    velocity_limit: dict[str, float] = field(default_factory=dict[str, float])
+    velocity_limit: _Numbers = field(default_factory=dict[str, float])
     """Speed at which DC motors have no torque left, by pattern of their joints [rad/s]."""
-    armature: dict[str, float] = field(default_factory=dict[str, float])
+    armature: _Numbers = field(default_factory=dict[str, float])
     """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
-    frictionloss: dict[str, float] = field(default_factory=dict[str, float])
+    frictionloss: _Numbers = field(default_factory=dict[str, float])
     """Dry friction by pattern of joints [N m], instead of the model's."""
-    viscous_damping: dict[str, float] = field(default_factory=dict[str, float])
+    viscous_damping: _Numbers = field(default_factory=dict[str, float])
     """Passive damping by pattern of joints [N m s/rad], instead of the model's."""
 
 

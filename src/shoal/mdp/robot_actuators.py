@@ -195,9 +195,8 @@ def _limit(actuator: Any, target: Any, limit: float) -> None:
         target.actfrclimited = False
     if kind_of_control(actuator) == "effort":
         actuator.ctrllimited = False
-    actuator.forcelimited = limit < np.inf
     force = limit / abs(float(actuator.gear[0]))
-    actuator.forcerange = (-force, force) if limit < np.inf else (0.0, 0.0)
+    actuator.forcelimited, actuator.forcerange = True, (-force, force)
 
 
 def _torques(actuator: Any, target: Any, kind: str) -> np.ndarray:
