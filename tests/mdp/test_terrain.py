@@ -157,6 +157,8 @@ def walking(config: Any) -> Any:
 def test_what_is_no_terrain_is_refused() -> None:
     with pytest.raises(UsageError, match=r"env.terrains is .*, but must have one or more .* 'rough', 'boxes'"):
         replace(ROUGH, terrains=("lava",))
+    with pytest.raises(UsageError, match=r"env.horizontal_scale is 1e-06, but must lie in \[0.01, 0.5\]"):
+        replace(ROUGH, horizontal_scale=1e-6)
     with pytest.raises(UsageError, match=r"env.terrains is \(\)"):
         replace(ROUGH, terrains=())
     with pytest.raises(UsageError, match=r"env.tiles.pyramid_stairs.step_width is 0.0, but must be above 0"):

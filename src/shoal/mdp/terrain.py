@@ -4,7 +4,6 @@ Tiles of a level lie side by side along y, one for each entry of `TerrainConfig.
 along x. A robot begins in the middle of a tile.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from shoal.mdp.functions import named_function
 from shoal.mdp.robots import add_floor, build_spec, compile_spec
-from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import Plot
 from shoal.sim.render.surroundings import extent
@@ -60,7 +58,10 @@ def make_terrain(config: TerrainConfig) -> Terrain:
         ShoalError: A tile names no function.
     """
     levels, names, cell = config.terrain_levels, config.terrains, config.horizontal_scale
-    kinds = {name: (_function(term.func, name), term) for name, term in config.terms("tiles").items()}
+    terms = config.terms("tiles")
+    functions = {
+        name: named_function(term.func, "tiles", f"tiles.{name}", FunctionType) for name, term in terms.items()
+    }
     points, edge = round(config.tile_size / cell), round(BORDER / cell)
     floor = np.zeros((len(names) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
     heights = floor.copy()
@@ -68,9 +69,9 @@ def make_terrain(config: TerrainConfig) -> Terrain:
     boxes: list[np.ndarray] = []
     rng = np.random.default_rng(config.terrain_seed)
     for level, column in np.ndindex(centers.shape[:2]):
-        function, term = kinds[names[column]]
+        term = terms[names[column]]
         plot = Plot(level / max(levels - 1, 1), rng, config.tile_size, cell)
-        tile = function(plot, **{each: getattr(term, each) for each in term.parameters})
+        tile = functions[names[column]](plot, **{each: getattr(term, each) for each in term.parameters})
         tile[[0, -1], :] = tile[:, [0, -1]] = 0.0  # Neighbours meet at their edges, at height 0.
         rows, columns = edge + column * points, edge + level * points
         centers[level, column] = cell * (np.array([columns, rows]) + points / 2 - (np.array(floor.shape[::-1]) - 1) / 2)
@@ -94,11 +95,6 @@ def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.n
     flat = np.argwhere(np.ptp(around, axis=(2, 3)) <= config.max_height_diff) + radius
     rng = np.random.default_rng(config.terrain_seed)
     return plot.along[rng.choice(flat if len(flat) else [[middle, middle]], config.num_patches)][:, ::-1]
-
-
-def _function(func: Function, name: str) -> Callable[..., np.ndarray]:
-    """Return the function of a tile."""
-    return named_function(func, "tiles", f"tiles.{name}", FunctionType) if isinstance(func, str) else func
 
 
 def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:

@@ -104,9 +104,9 @@ class TerrainConfig(RobotConfig):
     """Numbers of the kinds of tiles."""
     terrain_levels: Annotated[int, at_least(1)] = 10
     """Number of levels of each terrain type, from easy to hard."""
-    tile_size: Annotated[float, above(0.0)] = 8.0
+    tile_size: Annotated[float, within(1.0, 100.0)] = 8.0
     """Length of the sides of a tile [m], rounded to whole cells."""
-    horizontal_scale: Annotated[float, above(0.0)] = 0.1
+    horizontal_scale: Annotated[float, within(0.01, 0.5)] = 0.1
     """Length of the cells of the height field [m]."""
     num_patches: Annotated[int, at_least(0)] = 0
     """Number of flat places of each tile in which robots begin; 0: in its middle. A tile without any has its middle."""
