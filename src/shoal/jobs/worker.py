@@ -44,12 +44,7 @@ _RETRY_ELSEWHERE_S = 10.0
 
 
 def run_jobs(
-    plan: EvaluatePlan,
-    world: World,
-    *,
-    stop: StopRequests,
-    store: Callable[[], Store] | None,
-    threads: int,
+    plan: EvaluatePlan, world: World, *, stop: StopRequests, store: Callable[[], Store] | None, threads: int
 ) -> None:
     """Run parts of the queue as one rank, until all jobs are finished or failed.
 
