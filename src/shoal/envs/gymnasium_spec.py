@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.config import BaseEnvConfig, DistributionConfig, RslRlConfig
+from shoal.config import BaseEnvConfig, DistributionConfig, RslRlConfig, ppo
 from shoal.config.checks import at_least
 from shoal.errors import UsageError, did_you_mean
-from shoal.tasks.registry import TaskSpec, ppo, require_extra
+from shoal.tasks.registry import TaskSpec, require_extra
 
 if TYPE_CHECKING:
     import gymnasium

@@ -5,9 +5,10 @@ Importable without Warp, MuJoCo and Gymnasium. Results are in docs/tasks/gymnasi
 
 from typing import Any
 
+from shoal.config import ppo
 from shoal.tasks.gymnasium_v5 import config
 from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
 _TASKS: dict[str, tuple[str, GymnasiumConfig, int, int]] = {
     "Ant": ("Walk on four legs", config.ANT, 27_100, 105),

@@ -2,10 +2,11 @@
 
 from functools import partial
 
+from shoal.config import ppo
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.humanoid.tracking import HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, num_envs=512, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ppo = partial(ppo, 256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02)

@@ -6,11 +6,11 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 from dataclasses import replace
 from functools import partial
 
-from shoal.config import DistillationConfig, FastSacConfig
+from shoal.config import DistillationConfig, FastSacConfig, ppo
 from shoal.config.rsl_rl import recurrent
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ROUGH = ppo(256, 128, 128, privileged=True, symmetry=MIRRORED)
