@@ -59,8 +59,7 @@ def run_jobs(
         isolated(world.device, threads=threads, beat=world.beat),
         process_group(world, backend=plan.backend, store=store, timeout=timeout),
     ):
-        worker = _Worker(plan, ledger, world, stop)
-        worker.run()
+        _Worker(plan, ledger, world, stop).run()
 
 
 class _Worker:
