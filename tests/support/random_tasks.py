@@ -16,6 +16,7 @@ import warp as wp
 from shoal import mdp
 from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import hints_of, takes
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.sensors import add_contact_sensors
 from shoal.mdp.terms import CHOICES
 

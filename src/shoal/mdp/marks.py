@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.mdp.terms import Metric, MetricTerm
 from shoal.sim.render.marks import BLUE, Arrow, Mark
-from shoal.sim.render.shapes import SceneGeometry
+from shoal.sim.render.surroundings import extent
 
 if TYPE_CHECKING:
     from shoal.mdp.binding import Bound
@@ -65,5 +65,5 @@ def twist_arrows(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[M
 
 def height_of_arrows(model: mujoco.MjModel, qpos: np.ndarray) -> float:
     """Return the height above the base of arrows that nothing of the robot in a pose, (nq,), hides [m]."""
-    _, highest = SceneGeometry(model).extent(qpos)
+    _, highest = extent(model, qpos)
     return float(highest[2] - qpos[2]) + _ABOVE
