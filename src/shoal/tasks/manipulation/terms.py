@@ -38,6 +38,7 @@ def uniform_position(
     state.commands[env, first + 2] = uniform(state, env, z[0], z[1])
 
 
+@shows(goal_sphere)
 @wp.func
 def multi_cube_lifting(
     state: Any,
