@@ -1,8 +1,5 @@
 """Terms that ask for what is not there, or are given what they cannot take, are refused when they are bound."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportArgumentType=false, reportReturnType=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
@@ -189,7 +186,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "env.actions.a.clip is [-1.0, 1.0], but must be a number.",
     ),
     "weight": (
-        lambda: rewarded(Reward(first_joint, "heavy")),
+        lambda: rewarded(Reward(first_joint, "heavy")),  # pyright: ignore[reportArgumentType]
         "env.rewards.x0.weight is 'heavy', but must be a number.",
     ),
     "history": (

@@ -16,4 +16,4 @@ def test_the_module_imports_nothing_before_a_name_is_used() -> None:
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Rewards'"):
-        mdp.Rewards  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+        mdp.Rewards  # noqa: B018

@@ -1,7 +1,5 @@
 """Tasks made of terms: what each declaration does in a step, and what is refused."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations

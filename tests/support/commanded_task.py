@@ -1,8 +1,5 @@
 """A kernel task with one command: a ball that slides as fast as it is told, whatever its policy does."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -92,7 +92,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
         return {}
 
-    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+    def build_ground(self) -> Ground:
         """Return the ground: a plane at height 0."""
         ground = Ground()
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
@@ -342,7 +342,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         generated = self._kernels[stage]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
+            self.launch(generated.kernel, generated.arguments, dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise
