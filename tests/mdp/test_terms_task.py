@@ -269,6 +269,14 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
             "rewards.x.factors has no pattern for 'shoulder'",
         ),
         (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "elbow": 2.0})}},
+            "rewards.x.factors has two patterns for 'elbow', '.*' and 'elbow': each name must match one.",
+        ),
+        (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "wrist": 2.0})}},
+            "rewards.x.factors has the pattern 'wrist', which matches none of shoulder, elbow.",
+        ),
+        (
             {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={"elbow": 1.0, "(": 1.0})}},
             "A key of rewards.x.factors is '(', which is no pattern that Python understands",
         ),

@@ -339,13 +339,12 @@ def _what(annotation: Any) -> str:
 def _check_given(path: str, function: Any, annotation: Any, value: Any) -> None:
     """Refuse a parameter without a value, or with one if it is made for the term."""
     rule, is_given = takes(annotation), value is not inspect.Parameter.empty
-    if is_given == bool(rule and not rule.said):
+    is_made = rule is not None and not rule.said
+    if is_made and is_given:
+        raise ShoalError(f"{path} is given, but made for the term: leave it out.")
+    if not is_made and not is_given:
         remedy = ", or decorate it with @wp.func" if path.endswith(".env") else ""
-        raise ShoalError(
-            f"{path} is given, but made for the term: leave it out."
-            if is_given
-            else f"{path} is missing: {function.__name__}() needs it{remedy}."
-        )
+        raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
 
 
 def _unknown(path: str, annotation: Any) -> ShoalError:
