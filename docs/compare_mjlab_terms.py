@@ -205,7 +205,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     heights = kind()
     both = {"contact": "feet", "command": "twist", "command_threshold": 0.3}
     feet = {
-        "feet_in_air": both | {"threshold_min": 0.01, "threshold_max": 0.2},
+        "feet_air_time": both | {"threshold_min": 0.01, "threshold_max": 0.2},
         "feet_clearance": both | {"target_height": 0.1},
         "feet_swing_height": both | {"target_height": 0.1},
         "feet_slip": both,
@@ -225,7 +225,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     env = environment(task, [State(task, index) for index in range(NUM_ENVS)])
     swing: Any = None
     calls = {
-        "feet_in_air": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
+        "feet_air_time": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
         "feet_clearance": lambda: mjlab.feet_clearance(env, **clearance, **sites),
         "feet_swing_height": lambda: swing(env, **high),
         "feet_slip": lambda: mjlab.feet_slip(env, **sensors | {"sensor_name": "old"}, **sites),

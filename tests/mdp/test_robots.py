@@ -338,7 +338,7 @@ CONFIG = task_config(
         "policy": {
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
             "forces": Obs("contact_forces", bodies=".*_foot"),
-            "found": Obs("feet_contact", contact="feet"),
+            "found": Obs("foot_contact", contact="feet"),
         }
     },
     rewards={"contacts": Reward("undesired_contacts", weight=1.0, bodies=".*_foot", threshold=1.0)},

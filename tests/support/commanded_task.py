@@ -9,7 +9,7 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.kernel_task import CommandRange, KernelTask
 
 SCENE = """
 <mujoco>
@@ -71,7 +71,7 @@ class Sliding(KernelTask[SlidingConfig]):
     observations: ClassVar = {"policy": 1}
     num_actions = 1
     reward_terms = ("speed",)
-    commands: ClassVar = {"speed": Command(low=-2.0, high=2.0, unit="m/s")}
+    commands: ClassVar = {"speed": CommandRange(low=-2.0, high=2.0, unit="m/s")}
 
     @property
     def step_dt(self) -> float:
