@@ -132,7 +132,8 @@ BodyId = Annotated[int, _one("body")]
 SiteId = Annotated[int, _one("site")]
 SensorColumn = Annotated[int, _one("sensor")]
 """The first column of a sensor in ``sensordata``."""
-CommandColumn = Annotated[int, Takes("command", "name of a command")]
+COMMAND = Takes("command", "name of a command")
+CommandColumn = Annotated[int, COMMAND]
 """The first column of a command in `state.commands`."""
 Contacts = Annotated[ContactData, Takes("contact", "name of a contact")]
 Numbers = Annotated[wp.array[wp.float32], Takes("numbers", "number by pattern")]
