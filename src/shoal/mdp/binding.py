@@ -14,8 +14,9 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.annotations import COMMAND, Takes, hints_of, takes, type_of
+from shoal.mdp.annotations import COMMAND, Takes, hints_of, takes
 from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
+from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
 from shoal.mdp.terms import CHOICES, Term
