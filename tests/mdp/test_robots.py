@@ -254,7 +254,7 @@ def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:
             {"pose": {".*": 0.0, "left_.*": 0.4}},
             r"^--env.pose has two patterns for 'left_hip', '\.\*' and 'left_\.\*': ",
         ),
-        ({"kp": {".*": 9.0, "left_hip": 4.0}}, r"^--env.kp has two patterns for 'left_hip', "),
+        ({"stiffness": {".*": 9.0, "left_hip": 4.0}}, r"^--env.stiffness has two patterns for 'left_hip', "),
         ({"armature": {"knee": 0.1}}, r"^--env.armature has the pattern 'knee', which matches none of "),
         ({"velocity_limit": {"knee": 9.0}}, r"^--env.velocity-limit has the pattern 'knee', which matches none of "),
         ({"pose": {"(": 1.0}}, r"^A key of --env.pose is '\(', which is no pattern that Python understands"),

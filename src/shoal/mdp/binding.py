@@ -238,7 +238,7 @@ class Binder:
         if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
         if what in {"axes", *_OF_SELECTED}:
-            rows = value
+            rows: Any = value
             if what == "action_columns":
                 columns = {each: column for column, each in enumerate(self.action_columns)}
                 rows = [_found(path, each, columns, "an action of it") for each in selected]
