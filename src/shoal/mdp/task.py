@@ -200,14 +200,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def allocate(self) -> None:
         """Make arrays, generate the kernels, and open the fields that their functions read."""
-        events = [term for term in self.config.terms("events").values() if term.mode == "interval"]
+        modes = {name: term.mode for name, term in self.config.terms("events").items()}
         self.action = self.array("action", self.num_actions)
         """The clipped actions of this step."""
         self.age = self.array("age", dtype=wp.int32)
         """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
-        left = {"command_left": len(self.bound.commands), "event_left": len(events)}
+        left = {"command_left": len(self.bound.commands), "event_left": [*modes.values()].count("interval")}
         timers = {name: self.array(name, max(1, count)) for name, count in left.items()}
         self.timers = (*timers.values(),)
         arrays: dict[str, wp.array] = {
@@ -232,9 +232,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             arrays["lags"] = self.array("lags", self.bound.rings.lags, dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        running = [
-            each for name, each in self.bound.events.items() if self.config.terms("events")[name].mode != "startup"
-        ]
+        running = [each for name, each in self.bound.events.items() if modes[name] != "startup"]
         for bound in (*self.bound.actions.values(), *self.bound.commands.values(), *running):
             self.engine.changing |= {*filter(None, map(model_field, writes(bound.function)))}
         values = {
