@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -48,3 +49,30 @@ def test_a_policy_follows_the_sliders_and_the_page_the_environment(tmp_path: Pat
         assert wait_until(lambda: abs(ball(page)) < 50, timeout=60.0)
         page.get_by_label("Follow it").uncheck()
         assert wait_until(lambda: not abs(ball(page)) < 50, timeout=60.0)
+
+
+@needs_chromium
+@pytest.mark.spawn
+@pytest.mark.slow
+def test_keys_steer_and_pause_wherever_the_focus_is_and_rewards_are_drawn(tmp_path: Path) -> None:
+    with viewing(PLAY, tmp_path) as (_, page):
+        assert wait_until(lambda: float(read(page, "speed [m/s]")) > 0.0, timeout=30.0)
+        for _ in range(3):  # Each a tenth of the 2 m/s.
+            page.keyboard.press("s")
+        assert wait_until(lambda: read(page, "Reward") == "-0.600", timeout=10.0)
+        assert page.get_by_label("By hand").is_checked()
+        page.get_by_label("By hand").focus()
+        for key in "wwwx":
+            page.keyboard.press(key)
+        page.keyboard.press("w")
+        assert wait_until(lambda: read(page, "Reward") == "0.200", timeout=10.0)
+        page.keyboard.press(" ")
+        page.get_by_role("button", name="Play").wait_for()
+        assert page.get_by_label("By hand").is_checked()
+        page.get_by_role("tab", name="Rewards").click()
+        rows = page.locator("span", has_text=re.compile("^(Reward|speed)$"))
+        assert [rows.nth(row).locator("xpath=../span[3]").inner_text() for row in range(2)] == ["0.2", "0.2"]
+        legend = page.locator(".u-legend .u-label")
+        assert legend.all_inner_texts() == ["s", "Reward"]
+        page.get_by_label("speed", exact=True).check()
+        assert wait_until(lambda: legend.all_inner_texts() == ["s", "Reward", "speed"], timeout=10.0)

@@ -125,3 +125,15 @@ def test_a_machine_that_is_too_slow_does_not_fall_behind_for_ever() -> None:
     pacer.due(100.0)
     assert pacer.due(160.0) == round(MAX_CATCH_UP_S / 0.01)
     assert pacer.due(160.0) == 0
+
+
+def test_rewards_of_each_term_are_kept_by_name_the_oldest_first(playback: Playback) -> None:
+    for speed in (1.0, -0.5):
+        playback.step([speed])
+    assert [*playback.rewards.names] == ["Reward", "speed"]
+    assert playback.rewards.of(2).tolist() == [[1.0, 1.0], [-0.5, -0.5]]  # A weight of 10 for 0.1 s.
+    for _ in range(100):  # More than ten seconds.
+        playback.step([2.0])
+    assert playback.rewards.of(2).tolist() == [[2.0, 2.0]] * 100
+    playback.restart()
+    assert playback.rewards.of(2).shape == (0, 2)

@@ -94,6 +94,10 @@ class Capabilities:
     def hold_commands(self, *, held: bool) -> None:
         """Leave the commands as a viewer has written them, or draw and update them again."""
 
+    def term_rewards(self) -> Mapping[str, torch.Tensor]:
+        """Return what each reward term added to the reward of the last step. Shapes (num_envs,). Empty where unknown."""
+        return {}
+
     def records(self) -> Mapping[str, torch.Tensor]:
         """Return what is recorded of the present state beside observations and actions. Shapes (num_envs, columns)."""
         return {}

@@ -72,6 +72,12 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         sim = self.unwrapped.sim
         return Picture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt)
 
+    def term_rewards(self) -> dict[str, torch.Tensor]:
+        """Return what each reward term added to the reward of the last step, by name. Shapes (num_envs,)."""
+        manager = self.unwrapped.reward_manager
+        added = manager._step_reward * self.unwrapped.step_dt  # noqa: SLF001  Public ones copy from the device.
+        return dict(zip(manager.active_terms, added.unbind(dim=1), strict=True))
+
     def deployment(self) -> dict[str, Any]:
         """Return mjlab's metadata of a policy whose actions are joint positions, and the control period [s]."""
         terms = self.unwrapped.action_manager.active_terms

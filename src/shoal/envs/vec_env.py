@@ -226,6 +226,11 @@ class WarpVecEnv(Capabilities, VecEnv):
         """Leave the commands as a viewer has written them, or draw and update them again."""
         self.task.commands_held.fill_(int(held))
 
+    def term_rewards(self) -> dict[str, torch.Tensor]:
+        """Return what each reward term added to the reward of the last step, by name. Shapes (num_envs,)."""
+        added = to_torch(self.task.terms) * to_torch(self.task.weights)
+        return dict(zip(self.task.reward_terms, added.unbind(dim=1), strict=True))
+
     def records(self) -> dict[str, torch.Tensor]:
         """Return what a recording has beside the rest, at present, see `KernelTask.record`."""
         with torch_stream(self.task.device):

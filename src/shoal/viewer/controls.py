@@ -1,13 +1,16 @@
 """Control panel of the web viewer: buttons, sliders and texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
-from typing import Literal
+from typing import Any, Literal
 
 import viser
 
 from shoal.sim.kernel_task import CommandRange
+from shoal.viewer.keys import STEPS, STOP, hand_keys_to_hotkeys, steering_keys
 from shoal.viewer.playback import EnvStatus
+from shoal.viewer.terms import TermsTab
 
 Action = Literal["pause", "step", "reset", "load"]
 
@@ -15,8 +18,28 @@ Action = Literal["pause", "step", "reset", "load"]
 class ControlPanel:
     """The controls. Public ones are read by the viewer's loop; `clicks` returns each click of a button once."""
 
-    def __init__(self, gui: viser.GuiApi, *, num_envs: int, commands: Mapping[str, CommandRange], follow: bool) -> None:
+    def __init__(  # noqa: PLR0913  By name.
+        self,
+        gui: viser.GuiApi,
+        *,
+        num_envs: int,
+        commands: Mapping[str, CommandRange],
+        rewards: Sequence[str],
+        metrics: Sequence[str],
+        follow: bool,
+    ) -> None:
         self._clicks: SimpleQueue[Action] = SimpleQueue()
+        tabs = gui.add_tab_group()
+        with tabs.add_tab("Controls"):
+            self._add_controls(gui, num_envs, commands, follow=follow)
+        with tabs.add_tab("Visualization"):
+            self.shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
+        self.rewards = TermsTab(gui, tabs.add_tab("Rewards"), rewards, together=True)
+        self.metrics = TermsTab(gui, tabs.add_tab("Metrics"), metrics, together=False) if metrics else None
+
+    def _add_controls(
+        self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], *, follow: bool
+    ) -> None:
         with gui.add_folder("Policy"):
             self._checkpoint = gui.add_text("Checkpoint", "", disabled=True)
             self._problem = gui.add_markdown("", visible=False)
@@ -30,15 +53,41 @@ class ControlPanel:
         with gui.add_folder("Environment"):
             self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
             self.follow = gui.add_checkbox("Follow it", initial_value=follow)
-            self.shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
             self._texts = {
                 name: gui.add_text(name, "", disabled=True) for name in ("Reward", "Step", "Return", "Last return")
             }
         self._commands: list[viser.GuiSliderHandle[float]] = []
+        keys = steering_keys(commands)
         if commands:
             with gui.add_folder("Commands"):
                 self._by_hand = gui.add_checkbox("By hand", initial_value=False)
                 self._commands = [_slider(gui, name, command) for name, command in commands.items()]
+                self._rest = [slider.value for slider in self._commands]
+                names = [*commands]
+                gui.add_markdown(f"Keys: {', '.join(f'{k} {names[at]}' for k, (at, _) in keys.items())}, {STOP} stop")
+            for key, (at, sign) in keys.items():
+                self._hotkey(gui, f"{names[at]} {'+' if sign > 0 else '-'}", key, partial(self._steer, at, sign))
+            self._hotkey(gui, "Stop", STOP, self._stop)
+        self._hotkey(gui, "Pause or play", "space", partial(self._clicks.put, "pause"))
+        hand_keys_to_hotkeys(gui, " " + "".join(keys) + (STOP if commands else ""))
+
+    def _hotkey(self, gui: viser.GuiApi, label: str, key: Any, act: Callable[[], None]) -> None:  # noqa: ANN401  viser's.
+        async def run(_: viser.CommandEvent) -> None:  # In one thread: presses that follow each other are not lost.
+            act()
+
+        gui.add_command(label, hotkey=key).on_trigger(run)
+
+    def _stop(self) -> None:
+        for slider, value in zip(self._commands, self._rest, strict=True):
+            slider.value = value
+        self._by_hand.value = True
+
+    def _steer(self, index: int, sign: int) -> None:
+        if not self._by_hand.value:
+            self._stop()
+        slider = self._commands[index]
+        step = max(-slider.min, slider.max) / STEPS
+        slider.value = min(max(slider.value + sign * step, slider.min), slider.max)
 
     def _button(self, gui: viser.GuiApi, label: str, action: Action) -> viser.GuiButtonHandle:
         button = gui.add_button(label)

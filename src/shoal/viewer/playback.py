@@ -15,6 +15,10 @@ FRAME_S = 1 / 60
 """Period of the viewer's loop [s]."""
 MAX_CATCH_UP_S = 0.1
 """Most time that is caught up at once [s]; a slow machine drops the rest."""
+HISTORY_S = 10.0
+"""Simulated time whose rewards and metrics are kept [s]."""
+_MOST_STEPS = 500
+"""Most steps of it: more are not seen in a plot."""
 
 
 class Pacer:
@@ -57,6 +61,30 @@ class EnvStatus:
     commands: list[float]
 
 
+class History:
+    """Named values of every environment in the last steps. They stay on the device until they are read."""
+
+    def __init__(self, names: Sequence[str], *, steps: int, env: VecEnv) -> None:
+        self.names = names
+        self._rows = torch.zeros(steps, env.num_envs, len(names), device=env.device)
+        self._count = 0
+
+    def add(self, values: Sequence[torch.Tensor]) -> None:
+        """Add the values of a step, in the order of the names. Shapes (num_envs,)."""
+        if values:
+            self._rows[self._count % len(self._rows)] = torch.stack([*values], dim=1)
+            self._count += 1
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._count = 0
+
+    def of(self, env: int) -> np.ndarray:
+        """Return the values of one environment, the oldest step first. Shape (steps, number of names)."""
+        rows = np.roll(self._rows[:, env].cpu().numpy(), -self._count, axis=0)
+        return rows[max(0, len(rows) - self._count) :]
+
+
 class Playback:
     """Environments with a policy that steps them."""
 
@@ -70,6 +98,10 @@ class Playback:
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)
         self._last_returns = torch.full_like(self._returns, torch.nan)
+        steps = min(_MOST_STEPS, max(2, round(HISTORY_S / self.picture.step_dt)))
+        self.rewards = History(["Reward", *capabilities_of(env).term_rewards()], steps=steps, env=env)
+        """The reward of each step, and what each term added to it."""
+        self.metrics = History(capabilities_of(env).metrics, steps=steps, env=env)
 
     def step(self, commands: Sequence[float] | None = None) -> None:
         """Step all environments once with the policy's actions. Without `commands` the task sets them."""
@@ -78,12 +110,14 @@ class Playback:
                 capabilities_of(self.env).hold_commands(held=commands is not None)
             if commands is not None and self._commands is not None:
                 self._commands[:] = torch.tensor(commands, device=self._commands.device)
-            self._observations, self._rewards, dones, _ = self.env.step(self.policy(self._observations))
+            self._observations, self._rewards, dones, extras = self.env.step(self.policy(self._observations))
             dones = dones.bool()
             self.policy.reset(dones)
             self._returns += self._rewards
             self._last_returns = torch.where(dones, self._returns, self._last_returns)
             self._returns.masked_fill_(dones, 0.0)
+            self.rewards.add([self._rewards, *capabilities_of(self.env).term_rewards().values()])
+            self.metrics.add([extras["log"][f"Metrics/{name}"] for name in self.metrics.names])
 
     def restart(self) -> None:
         """Begin a new episode in every environment, and clear all returns."""
@@ -94,6 +128,8 @@ class Playback:
             self._rewards = torch.zeros_like(self._returns)
             self._returns.zero_()
             self._last_returns.fill_(torch.nan)
+            self.rewards.clear()
+            self.metrics.clear()
 
     def positions(self) -> np.ndarray:
         """Return the joint positions of all environments. Shape (num_envs, nq)."""

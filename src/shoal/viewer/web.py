@@ -37,7 +37,14 @@ def show(
         with _served(config, label=spec.name) as (server, token):
             scene = ViserScene(server, playback.picture.scene, playback.positions())
             walks = bool((playback.picture.scene.jnt_type == 0).any())
-            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=playback.commands, follow=walks)
+            panel = ControlPanel(
+                server.gui,
+                num_envs=env.num_envs,
+                commands=playback.commands,
+                rewards=playback.rewards.names,
+                metrics=playback.metrics.names,
+                follow=walks,
+            )
             for line in viewer_urls(config.viewer_host, server.get_port(), token):
                 print_line(line)
             WebViewer(playback, scene, panel, model, config.checkpoint).run()
@@ -144,6 +151,12 @@ class WebViewer:
         if now - self._status_updated >= STATUS_PERIOD_S:
             self._status_updated = now
             panel.set_status(self._playback.status(selected))
+            for tab, history in (
+                (panel.rewards, self._playback.rewards),
+                (panel.metrics, self._playback.metrics),
+            ):
+                if tab is not None:
+                    tab.show(history.of(selected), self._playback.picture.step_dt)
 
     def _handle_clicks(self) -> bool:
         """Handle the clicks since the last call; return whether the environments have moved."""
