@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from support.saved import write_checkpoint
 
-from shoal.viewer.web import LoadedCheckpoint
+from shoal.viewer.web import LoadedCheckpoint, ending_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,3 +60,28 @@ def test_one_that_is_being_written_is_no_checkpoint_yet(loaded: LoadedCheckpoint
 def test_a_file_that_lies_in_no_run_stays(tmp_path: Path) -> None:
     loaded = LoadedCheckpoint(tmp_path / "policy.pt")
     assert (loaded.name, loaded.run, loaded.newer()) == ("policy.pt", None, None)
+
+
+@pytest.mark.parametrize(
+    ("ended", "sentence"),
+    [
+        ({"exit_code": 0, "last_line": ""}, ""),
+        (
+            {"exit_code": 71, "last_line": "Error: rank 0 ran out of memory."},
+            "The training ended with exit code 71: Error: rank 0 ran out of memory.",
+        ),
+        (None, "The training was lost: no process goes on with it. `train --resume` does."),
+    ],
+)
+def test_the_page_says_how_a_training_has_ended(run_dir: RunDir, ended: object, sentence: str) -> None:
+    run_dir.run_json.write_text(json.dumps({"launches": [{"ended": ended}]}))
+    assert ending_of(run_dir) == sentence
+
+
+def test_the_page_says_that_a_run_is_gone(run_dir: RunDir) -> None:
+    shutil.rmtree(run_dir.path)
+    assert ending_of(run_dir) == f"The run {run_dir.path} does not exist any more."
+
+
+def test_a_run_that_no_record_describes_is_passed_over(run_dir: RunDir) -> None:
+    assert ending_of(run_dir) == ""

@@ -137,3 +137,11 @@ def test_rewards_of_each_term_are_kept_by_name_the_oldest_first(playback: Playba
     assert playback.rewards.of(2).tolist() == [[2.0, 2.0]] * 100
     playback.restart()
     assert playback.rewards.of(2).shape == (0, 2)
+
+
+def test_the_same_seed_begins_the_same_episodes(playback: Playback) -> None:
+    begun = []
+    for seed in (7, 8, 7):
+        playback.restart(seed)
+        begun.append([playback.status(env).commands for env in range(3)])
+    assert begun[0] == begun[2] != begun[1]

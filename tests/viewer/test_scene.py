@@ -14,6 +14,7 @@ from support.browser import drawn as drawn_by_chromium
 from support.browser import needs_chromium, visit
 from support.commands import wait_until
 
+from shoal.sim.render.instances import Shown
 from shoal.sim.render.marks import Arrow, Ghost, Sphere
 from shoal.viewer.scene import MIN_ASPECT, SPACING, ViserScene, grid_offsets
 
@@ -70,7 +71,7 @@ def test_collision_geoms_and_marks_are_hidden_again(server: viser.ViserServer) -
         (False, [[], []]),
         (True, [[], []]),
     ):
-        scene.update(POSITIONS, marks, selected=0, follow=False, shows_hidden=shows_hidden)
+        scene.update(POSITIONS, marks, selected=0, follow=False, shown=Shown(collisions=shows_hidden))
         counts.append([len(each) for each in drawn(scene, "moving")])
         grounds.append([node.visible for node in scene._nodes["fixed"].values()])
     assert (counts, grounds[:3]) == ([[], [2, 1], [], [2]], [[], [True], [False]])
@@ -131,3 +132,27 @@ def test_marks_and_sites_are_drawn_by_a_browser_until_they_are_gone(server: vise
         for shown in (marks, {}, marks):
             scene.update(POSITIONS[:1], [list(shown.values())], selected=0, follow=False)
             assert wait_until(lambda shown=shown: seen() == {"yellow", *shown}, timeout=60.0), (seen(), [*shown])
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_a_click_picks_the_environment_of_the_robot_that_it_hits(server: viser.ViserServer) -> None:
+    model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace('size="0.1"', 'size="0.3" rgba="1 0 0 1"'))
+    scene = ViserScene(server, model, POSITIONS * [0, 0, 1, 1, 1, 1, 1])
+    with visit(f"http://127.0.0.1:{server.get_port()}") as page:
+        scene.update(POSITIONS * [0, 0, 0.5, 1, 1, 1, 1], selected=0, follow=False)
+
+        def reds() -> np.ndarray:
+            red, green, blue = drawn_by_chromium(page).transpose(2, 0, 1)
+            return np.argwhere((red > green + 60) & (red > blue + 60))
+
+        assert wait_until(lambda: len(reds()) > 1000, timeout=60.0)
+        seen, (places,) = reds(), (scene._offsets[:, 0],)
+        picked = []
+        for env in np.argsort(places):  # From left to right, at a height where both are.
+            halves = np.array_split(seen[seen[:, 1].argsort()], 2)
+            y, x = np.median(halves[len(picked)], axis=0)
+            page.mouse.click(float(x), float(y))
+            assert wait_until(lambda: not scene.picked.empty(), timeout=10.0)
+            picked.append((int(env), scene.picked.get()))
+        assert [clicked for _, clicked in picked] == [env for env, _ in picked]

@@ -95,7 +95,10 @@ class Capabilities:
         """Leave the commands as a viewer has written them, or draw and update them again."""
 
     def term_rewards(self) -> Mapping[str, torch.Tensor]:
-        """Return what each reward term added to the reward of the last step. Shapes (num_envs,). Empty where unknown."""
+        """Return what each reward term added to the reward of the last step, by name. Shapes (num_envs,).
+
+        Empty where unknown.
+        """
         return {}
 
     def records(self) -> Mapping[str, torch.Tensor]:

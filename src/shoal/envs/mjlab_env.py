@@ -70,7 +70,8 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
     def picture(self) -> Picture:
         """Return the scene of one environment, terrain included; mjlab draws its commands in its own viewer alone."""
         sim = self.unwrapped.sim
-        return Picture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt)
+        arrays = {f"data/{name}": getattr(sim.wp_data, name) for name in ("qvel", "act", "ctrl")}
+        return Picture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt, arrays)
 
     def term_rewards(self) -> dict[str, torch.Tensor]:
         """Return what each reward term added to the reward of the last step, by name. Shapes (num_envs,)."""

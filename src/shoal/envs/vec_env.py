@@ -216,7 +216,7 @@ class WarpVecEnv(Capabilities, VecEnv):
     def picture(self) -> Picture:
         """Return what videos and viewers draw, see `KernelTask.scene`."""
         task = self.task
-        return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks)
+        return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks, task.scan)
 
     def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""

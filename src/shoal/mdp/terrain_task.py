@@ -11,8 +11,10 @@ import warp as wp
 from shoal.mdp.ground import Ground
 from shoal.mdp.levels import Tiles, follow_distances
 from shoal.mdp.robot_task import RobotTask
+from shoal.mdp.scans import scanned_points
 from shoal.mdp.terrain import BORDER, Terrain, build_on_terrain, make_terrain
 from shoal.mdp.terrain_config import TerrainConfig
+from shoal.sim.render.marks import Mark
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
@@ -36,6 +38,10 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         ground.corner = wp.vec2(*self.terrain.corner)
         ground.cell = self.terrain.cell
         return ground
+
+    def scan(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return the points of the height scans."""
+        return scanned_points(self, row)
 
     @cached_property
     def terrain(self) -> Terrain:

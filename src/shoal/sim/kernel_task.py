@@ -256,6 +256,11 @@ class KernelTask(ABC, Generic[ConfigT]):
         del row
         return []
 
+    def scan(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
+        """Return marks of what sensors of distance see, as `marks` does; viewers draw them on request."""
+        del row
+        return []
+
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs besides the network, by name; exports carry it.
 

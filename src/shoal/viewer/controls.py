@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from queue import SimpleQueue
 from typing import Any, Literal
 
+import numpy as np
 import viser
 
 from shoal.sim.kernel_task import CommandRange
+from shoal.sim.render.instances import Shown
 from shoal.viewer.keys import STEPS, STOP, hand_keys_to_hotkeys, steering_keys
 from shoal.viewer.playback import EnvStatus
-from shoal.viewer.terms import TermsTab
+from shoal.viewer.terms import TermsTab, bars
 
-Action = Literal["pause", "step", "reset", "load"]
+Action = Literal["pause", "step", "reset", "again", "load"]
 
 
 class ControlPanel:
@@ -26,29 +29,41 @@ class ControlPanel:
         commands: Mapping[str, CommandRange],
         rewards: Sequence[str],
         metrics: Sequence[str],
+        limits: Mapping[str, float],
+        scans: bool,
+        seed: int | None,
         follow: bool,
     ) -> None:
+        """Add them. `limits` are those of actuators whose forces are known, and `seed` can begin the same episodes."""
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         tabs = gui.add_tab_group()
         with tabs.add_tab("Controls"):
-            self._add_controls(gui, num_envs, commands, follow=follow)
+            self._add_controls(gui, num_envs, commands, seed, follow=follow)
         with tabs.add_tab("Visualization"):
-            self.shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
+            boxes = [gui.add_checkbox(name, initial_value=False) for name in ("Collision shapes", "Frames")]
+            self._collisions, self._frames = boxes
+            self.forces = gui.add_checkbox("Contact forces", initial_value=False, visible=bool(limits))
+            self.scan = gui.add_checkbox("Height scan", initial_value=False, visible=scans)
+            self.efforts = gui.add_checkbox("Actuator forces", initial_value=False, visible=bool(limits))
+            self._efforts, self._limits = gui.add_html(""), limits
         self.rewards = TermsTab(gui, tabs.add_tab("Rewards"), rewards, together=True)
         self.metrics = TermsTab(gui, tabs.add_tab("Metrics"), metrics, together=False) if metrics else None
 
     def _add_controls(
-        self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], *, follow: bool
+        self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], seed: int | None, *, follow: bool
     ) -> None:
         with gui.add_folder("Policy"):
-            self._checkpoint = gui.add_text("Checkpoint", "", disabled=True)
-            self._problem = gui.add_markdown("", visible=False)
+            self._checkpoint = gui.add_dropdown("Checkpoint", ("",))
+            self._problem = gui.add_html("", visible=False)
             self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
             self._load = self._button(gui, "Load the newest", "load")
         with gui.add_folder("Time"):
             self._pause = self._button(gui, "Pause", "pause")
             self._button(gui, "Step", "step")
             self._button(gui, "Reset", "reset")
+            self.seed = gui.add_number("Seed", seed or 0, min=0, step=1, visible=seed is not None)
+            if seed is not None:
+                self._button(gui, "Again the same", "again")
             self.speed = gui.add_slider("Speed", min=0.1, max=4.0, step=0.1, initial_value=1.0)
         with gui.add_folder("Environment"):
             self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
@@ -108,11 +123,34 @@ class ControlPanel:
         """Label the pause button with its next action."""
         self._pause.label = "Play" if paused else "Pause"
 
-    def set_checkpoint(self, name: str, *, problem: str = "") -> None:
-        """Show the name of the loaded checkpoint, and why a newer one was not loaded."""
-        self._checkpoint.value = name
-        self._problem.content = problem
-        self._problem.visible = bool(problem)
+    @property
+    def shown(self) -> Shown:
+        """What is to be drawn beside the visible geoms."""
+        return Shown(collisions=self._collisions.value, forces=self.forces.value, frames=self._frames.value)
+
+    @property
+    def checkpoint(self) -> str:
+        """The chosen one of `set_checkpoints`."""
+        return self._checkpoint.value.partition(" ")[0]
+
+    def set_checkpoints(self, labels: Sequence[str], name: str) -> None:
+        """Offer checkpoints, whose labels begin with their names and a space, and show which is loaded."""
+        if self._checkpoint.options != (options := (*labels,)):
+            self._checkpoint.options = options
+        self._checkpoint.value = next(label for label in labels if label.partition(" ")[0] == name)
+
+    def set_problem(self, problem: str) -> None:
+        """Show what is wrong with the run or with a checkpoint; nothing if it is empty."""
+        if self._problem.visible or problem:
+            self._problem.content = f'<p style="color: #c92a2a; margin: 0.5em 1em">{escape(problem)}</p>'
+            self._problem.visible = bool(problem)
+
+    def set_efforts(self, forces: np.ndarray | None) -> None:
+        """Show the force or torque of each actuator against its limit. Shape (nu,)."""
+        self._efforts.visible = forces is not None
+        if forces is not None:
+            names = [f"{name} (±{limit:.4g})" for name, limit in self._limits.items()]
+            self._efforts.content = bars(names, forces, np.array([*self._limits.values()]))
 
     def hide_newer(self) -> None:
         """Hide the controls for newer checkpoints."""

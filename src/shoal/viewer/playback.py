@@ -94,6 +94,9 @@ class Playback:
         self.picture = capabilities_of(env).picture()
         self.commands, self._commands = capabilities_of(env).commands()
         self._positions, self._read = self.picture.tensors()
+        self._state = self.picture.state()
+        self.has_scan = bool(self.picture.scan(self._rows()[0]))
+        """Whether sensors look anywhere."""
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)
@@ -119,10 +122,12 @@ class Playback:
             self.rewards.add([self._rewards, *capabilities_of(self.env).term_rewards().values()])
             self.metrics.add([extras["log"][f"Metrics/{name}"] for name in self.metrics.names])
 
-    def restart(self) -> None:
-        """Begin a new episode in every environment, and clear all returns."""
+    def restart(self, seed: int | None = None) -> None:
+        """Begin a new episode in every environment, and clear all returns. The same seed begins the same episodes."""
+        if seed is not None:
+            torch.manual_seed(seed)  # Of a random policy.
         with torch.inference_mode():
-            capabilities_of(self.env).restart()
+            capabilities_of(self.env).restart(seed)
             self._observations = self.env.get_observations()
             self.policy.reset(torch.ones(self.env.num_envs, dtype=torch.bool, device=self.env.device))
             self._rewards = torch.zeros_like(self._returns)
@@ -135,11 +140,21 @@ class Playback:
         """Return the joint positions of all environments. Shape (num_envs, nq)."""
         return self._positions.cpu().numpy()
 
-    def marks(self) -> list[list[Mark]]:
-        """Return the marks of each environment."""
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the further state of all environments, from which forces follow, see `Picture.state`."""
+        return {name: tensor.cpu().numpy() for name, tensor in self._state.items()}
+
+    def marks(self, scan: int | None = None) -> list[list[Mark]]:
+        """Return the marks of each environment, and where the sensors of environment `scan` look."""
+        rows = self._rows()
+        marks = [self.picture.marks(row) for row in rows]
+        if scan is not None:
+            marks[scan] += self.picture.scan(rows[scan])
+        return marks
+
+    def _rows(self) -> list[dict[str, np.ndarray]]:
         read = {name: tensor.cpu().numpy() for name, tensor in self._read.items()}
-        rows = ({name: values[env] for name, values in read.items()} for env in range(self.env.num_envs))
-        return [self.picture.marks(row) for row in rows]
+        return [{name: values[env] for name, values in read.items()} for env in range(self.env.num_envs)]
 
     def status(self, env: int) -> EnvStatus:
         """Return the status of one environment. Synchronises with the device."""

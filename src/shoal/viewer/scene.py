@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import viser
 from viser.transforms import SO3
 
-from shoal.sim.render.instances import Drawing, Instances, Kind
+from shoal.sim.render.instances import Drawing, Instances, Kind, Shown, State
 from shoal.sim.render.marks import Mark
 from shoal.sim.render.surfaces import surface_of
 from shoal.sim.render.surroundings import extent
@@ -18,6 +21,7 @@ _VIEW = np.array([0.3, -1.0, 0.45])
 _FIELD_OF_VIEW = np.pi / 4
 _MARGIN = 1.2
 """Initial field of view, relative to the size of the scene."""
+_PLAIN, _NO_STATE = Shown(), MappingProxyType[str, np.ndarray]({})
 SPACING = 1.3
 """Size of a grid cell, relative to an environment."""
 MIN_ASPECT = 0.25
@@ -52,35 +56,40 @@ class ViserScene:
         self._offsets = np.zeros_like(offsets) if self._is_shared else offsets
         self._followed_body = int(np.argmax(model.body_weldid != 0))
         """The first body that moves, which the camera follows."""
+        self._envs: dict[tuple[str, tuple[Kind, bool]], np.ndarray] = {}
+        """The environment of each instance of a node."""
         self._nodes: dict[str, dict[tuple[Kind, bool], Any]] = {"fixed": {}, "moving": {}}
         self._frame = server.scene.add_frame("/scene", show_axes=False)
         self._label = server.scene.add_label("/scene/label", "", anchor="bottom-center")
         self._height = float(high[2] + 0.1 * (high[2] - low[2]))
-        self._prepare(positions, hidden=False)
+        self.picked: SimpleQueue[int] = SimpleQueue()
+        """Environments that were clicked."""
+        self._prepare(positions, Shown())
         self._initial_height = self._target(positions, 0)[2]
         server.scene.set_background_image(_sky())
         self._place_camera(low, high)
 
-    def update(
+    def update(  # noqa: PLR0913  By name.
         self,
         positions: np.ndarray,
         marks: Sequence[Sequence[Mark]] = (),
         *,
         selected: int,
         follow: bool,
-        shows_hidden: bool = False,
+        shown: Shown = _PLAIN,
+        state: State = _NO_STATE,
     ) -> None:
         """Draw joint positions, (num_envs, nq), and the contacts and marks of each environment.
 
-        `follow` keeps the selected environment centred, and `shows_hidden` draws collision geoms, too.
+        `follow` keeps the selected environment centred. Forces need the state.
         """
         target = self._target(positions, selected)
         # On a shared terrain the height is followed too. On a plane it is not, so that a hop is visible.
         rise = target[2] - self._initial_height if self._is_shared else 0.0
         with self._server.atomic():
-            if shows_hidden != self._shows_hidden:
-                self._prepare(positions, hidden=shows_hidden)
-            self._show("moving", self._moving.instances(positions, self._offsets, marks))
+            if shown != self._shown:
+                self._prepare(positions, shown)
+            self._show("moving", self._moving.instances(positions, self._offsets, marks, state))
             self._label.text = f"environment {selected}"
             self._label.position = (target[0], target[1], self._height + rise)
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)
@@ -90,11 +99,17 @@ class ViserScene:
         (data,) = self._moving.at(positions[env : env + 1])
         return data.xpos[self._followed_body] + self._offsets[env]
 
-    def _prepare(self, positions: np.ndarray, *, hidden: bool) -> None:
-        """Draw all that is fixed, on a shared terrain once, with or without collision geoms."""
-        self._shows_hidden = hidden
-        self._moving = Drawing(self._model, moving=True, hidden=hidden)
-        fixed = Drawing(self._model, moving=False, hidden=hidden)
+    def actuator_forces(self, positions: np.ndarray, state: State, env: int) -> np.ndarray:
+        """Return the force or torque of each actuator of an environment [N or Nm]. Shape (nu,)."""
+        rows = {name: values[env : env + 1] for name, values in state.items()}
+        (data,) = self._moving.at(positions[env : env + 1], rows)
+        return data.actuator_force.copy()
+
+    def _prepare(self, positions: np.ndarray, shown: Shown) -> None:
+        """Draw all that is fixed, on a shared terrain once."""
+        self._shown = shown
+        self._moving = Drawing(self._model, moving=True, shown=shown)
+        fixed = Drawing(self._model, moving=False, shown=shown)
         self._show("fixed", fixed.instances(positions[: 1 if self._is_shared else None], self._offsets))
 
     def _show(self, root: str, drawn: dict[tuple[Kind, bool], Instances]) -> None:
@@ -117,13 +132,21 @@ class ViserScene:
             }
             if is_transparent:
                 changing["batched_opacities"] = each.colours[:, 3]
+            self._envs[root, key] = each.envs
             if key not in nodes:
                 nodes[key] = self._add(f"/scene/{root}_{len(nodes)}", kind, each, changing)
+                if root == "moving" and isinstance(nodes[key], viser.BatchedMeshHandle):
+                    nodes[key].on_click(partial(self._pick, key))
                 continue
             nodes[key].visible = True
             if isinstance(nodes[key], viser.BatchedMeshHandle):
                 for name, value in changing.items():
                     setattr(nodes[key], name, value)
+
+    async def _pick(self, key: tuple[Kind, bool], event: viser.SceneNodePointerEvent[Any]) -> None:
+        envs, index = self._envs["moving", key], event.instance_index
+        if index is not None and index < len(envs):
+            self.picked.put(int(envs[index]))
 
     def _add(self, name: str, kind: Kind, drawn: Instances, fields: dict[str, Any]) -> Any:  # noqa: ANN401
         surface = surface_of(self._model, *kind)

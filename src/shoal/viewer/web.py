@@ -12,10 +12,14 @@ from typing import NoReturn
 import viser
 
 from shoal.config import PlayConfig
+from shoal.envs.capabilities import capabilities_of
 from shoal.errors import ShoalError
 from shoal.learn.evaluation import TrainedPolicy, open_policy
-from shoal.plan.checkpoints import Checkpoint, list_checkpoints
+from shoal.plan.checkpoints import Checkpoint, checkpoint_at, list_checkpoints
 from shoal.plan.rundir import RunDir
+from shoal.reading import parse_object, read_bytes
+from shoal.run_record import trains
+from shoal.sim.render.instances import actuator_limits
 from shoal.tasks.registry import TaskSpec
 from shoal.viewer.access import Guard
 from shoal.viewer.controls import ControlPanel
@@ -43,6 +47,9 @@ def show(
                 commands=playback.commands,
                 rewards=playback.rewards.names,
                 metrics=playback.metrics.names,
+                limits=actuator_limits(playback.picture.scene) if playback.state() else {},
+                scans=playback.has_scan,
+                seed=config.seed if capabilities_of(env).can_restart else None,
                 follow=walks,
             )
             for line in viewer_urls(config.viewer_host, server.get_port(), token):
@@ -94,12 +101,30 @@ class LoadedCheckpoint:
         self.name = model.absolute().parent.name if self.run else model.name
         """Name on the page: the iterations done, or the file."""
 
+    def all(self) -> list[Checkpoint]:
+        """Return the checkpoints of the run, the newest first."""
+        return list_checkpoints(self.run)[::-1] if self.run else []
+
     def newer(self) -> Checkpoint | None:
         """Return the newest whole checkpoint of the run, if it is newer than this one."""
-        if self.run is None:
-            return None
-        newer = [each for each in list_checkpoints(self.run) if each.iteration > int(self.name)]
-        return next((each for each in reversed(newer) if each.damage() is None), None)
+        newer = [each for each in self.all() if each.iteration > int(self.name)]
+        return next((each for each in newer if each.damage() is None), None)
+
+
+def ending_of(run: RunDir) -> str:
+    """Return how a run has ended, as sentences; nothing where it trains, or came to its end."""
+    if not run.path.is_dir():
+        return f"The run {run.path} does not exist any more."
+    try:
+        launches = parse_object(read_bytes(run.run_json), {"launches": list})["launches"]
+        ended = launches[-1]["ended"]
+        if (ended is not None and ended["exit_code"] == 0) or trains(run):
+            return ""
+        if ended is None:
+            return "The training was lost: no process goes on with it. `train --resume` does."
+        return f"The training ended with exit code {ended['exit_code']}: {ended['last_line']}"
+    except (OSError, ValueError, LookupError, TypeError, ShoalError):  # Its files are of another program, or change.
+        return ""
 
 
 class WebViewer:
@@ -114,11 +139,16 @@ class WebViewer:
         self._playback, self._scene, self._panel = playback, scene, panel
         self._pacer = Pacer(playback.picture.step_dt)
         self._loaded = LoadedCheckpoint(model) if model else None
+        self._labels: dict[str, str] = {}
+        self._problem = ""
         self._status_updated = self._checkpoints_polled = 0.0
-        self._view: tuple[int, bool, bool] | None = None
-        panel.set_checkpoint(self._loaded.name if self._loaded else f"none: {agent} actions")
+        self._view: tuple[object, ...] | None = None
         if self._loaded is None or self._loaded.run is None:
+            name = self._loaded.name if self._loaded else f"none: {agent} actions"
+            panel.set_checkpoints([name], name.partition(" ")[0])
             panel.hide_newer()
+        else:
+            self._list_checkpoints(self._loaded)
 
     def run(self) -> NoReturn:
         """Play until a signal comes."""
@@ -128,63 +158,92 @@ class WebViewer:
             time.sleep(max(0.0, started + FRAME_S - time.monotonic()))
 
     def _update(self, now: float) -> None:
-        panel = self._panel
-        if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
-            self._checkpoints_polled = now
-            if panel.loads_newer.value:
-                self._load_newer()
+        panel, playback = self._panel, self._playback
+        if self._loaded is not None and self._loaded.run is not None:
+            self._follow_run(self._loaded, self._loaded.run, now)
         has_moved = self._handle_clicks()
         self._pacer.speed = panel.speed.value
         for _ in range(self._pacer.due(now)):
-            self._playback.step(panel.commands)
+            playback.step(panel.commands)
             has_moved = True
-        view = selected, follow, shows_hidden = panel.selected.value, panel.follow.value, panel.shows_hidden.value
+        view = selected, follow, shown, scan = panel.selected.value, panel.follow.value, panel.shown, panel.scan.value
         if has_moved or view != self._view:
             self._view = view
             self._scene.update(
-                self._playback.positions(),
-                self._playback.marks(),
+                playback.positions(),
+                playback.marks(scan=selected if scan else None),
                 selected=selected,
                 follow=follow,
-                shows_hidden=shows_hidden,
+                shown=shown,
+                state=playback.state() if shown.forces else {},
             )
         if now - self._status_updated >= STATUS_PERIOD_S:
             self._status_updated = now
-            panel.set_status(self._playback.status(selected))
-            for tab, history in (
-                (panel.rewards, self._playback.rewards),
-                (panel.metrics, self._playback.metrics),
-            ):
-                if tab is not None:
-                    tab.show(history.of(selected), self._playback.picture.step_dt)
+            self._show_numbers(selected)
+
+    def _show_numbers(self, selected: int) -> None:
+        panel, playback = self._panel, self._playback
+        panel.set_status(playback.status(selected))
+        panel.rewards.show(playback.rewards.of(selected), playback.picture.step_dt)
+        if panel.metrics is not None:
+            panel.metrics.show(playback.metrics.of(selected), playback.picture.step_dt)
+        shows = panel.efforts.value
+        panel.set_efforts(
+            self._scene.actuator_forces(playback.positions(), playback.state(), selected) if shows else None
+        )
 
     def _handle_clicks(self) -> bool:
         """Handle the clicks since the last call; return whether the environments have moved."""
-        has_moved = False
-        for action in self._panel.clicks():
+        has_moved, panel, playback = False, self._panel, self._playback
+        while not self._scene.picked.empty():
+            panel.selected.value = self._scene.picked.get()
+            panel.follow.value = True
+        for action in panel.clicks():
             if action == "pause":
                 self._pacer.paused = not self._pacer.paused
-                self._panel.set_paused(paused=self._pacer.paused)
+                panel.set_paused(paused=self._pacer.paused)
             elif action == "step":
-                self._playback.step(self._panel.commands)
+                playback.step(panel.commands)
                 has_moved = True
-            elif action == "reset":
-                self._playback.restart()
+            elif action in {"reset", "again"}:
+                if action == "reset":
+                    panel.seed.value += 1
+                playback.restart(int(panel.seed.value))
                 has_moved = True
-            else:
-                self._load_newer()
+            elif self._loaded is not None:
+                self._load(self._loaded, self._loaded.newer())
         return has_moved
 
-    def _load_newer(self) -> None:
-        """Load the weights of the newest checkpoint, if there is a newer one."""
-        newer = self._loaded.newer() if self._loaded else None
+    def _follow_run(self, loaded: LoadedCheckpoint, run: RunDir, now: float) -> None:
+        """Load the checkpoint that is chosen, and offer and load newer ones as they appear."""
+        if self._panel.checkpoint != loaded.name:
+            self._panel.loads_newer.value = False
+            self._load(loaded, Checkpoint(run.checkpoints_dir / self._panel.checkpoint))
+        if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
+            self._checkpoints_polled = now
+            if self._panel.loads_newer.value:
+                self._load(loaded, loaded.newer())
+            self._list_checkpoints(loaded)
+            self._panel.set_problem(" ".join(filter(None, (self._problem, ending_of(run)))))
+
+    def _list_checkpoints(self, loaded: LoadedCheckpoint) -> None:
+        found = loaded.all()
+        names = [each.path.name for each in found]
+        for name, each in zip(names, found, strict=True):
+            if name not in self._labels:
+                self._labels[name] = f"{name} ({each.score:.4g})" if each.score is not None else name
+        names += [] if loaded.name in names else [loaded.name]  # The training may have removed it.
+        self._panel.set_checkpoints([self._labels.get(name, name) for name in names], loaded.name)
+
+    def _load(self, loaded: LoadedCheckpoint, checkpoint: Checkpoint | None) -> None:
+        """Load the weights of a checkpoint, if there is one."""
         policy = self._playback.policy
-        if self._loaded is None or newer is None or not isinstance(policy, TrainedPolicy):
+        if checkpoint is None or not isinstance(policy, TrainedPolicy):
             return
         try:
-            policy.load(newer.model)
+            policy.load(checkpoint_at(checkpoint.path))
         except ShoalError as error:  # The training may have removed it just now.
-            self._panel.set_checkpoint(self._loaded.name, problem=str(error))
+            self._problem = str(error)
         else:
-            self._loaded.name = newer.path.name
-            self._panel.set_checkpoint(self._loaded.name)
+            loaded.name, self._problem = checkpoint.path.name, ""
+        self._list_checkpoints(loaded)

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from shoal.sim.render.instances import Drawing, Instances, Kind
+from shoal.sim.render.instances import Drawing, Instances, Kind, Shown, actuator_limits
 from shoal.sim.render.marks import GHOST, Arrow, Ghost, Mark, Sphere
 from shoal.sim.render.surfaces import surface_of
 from shoal.sim.render.surroundings import extent
@@ -60,7 +60,7 @@ def model() -> mujoco.MjModel:
 
 def draw(model: mujoco.MjModel, *marks: Mark, moving: bool = True, hidden: bool = False, num_envs: int = 1) -> Drawn:
     """What is drawn of environments that stand 100 m apart along x, with marks in the first."""
-    drawing = Drawing(model, moving=moving, hidden=hidden)
+    drawing = Drawing(model, moving=moving, shown=Shown(collisions=hidden))
     offsets = np.outer(np.arange(num_envs), [100.0, 0.0, 0.0])
     return drawing.instances(np.tile(model.qpos0, (num_envs, 1)), offsets, [marks, *[()] * (num_envs - 1)])
 
@@ -221,3 +221,46 @@ def test_a_model_without_solid_things_has_an_extent_too() -> None:
     xml = '<mujoco><worldbody><geom type="plane" size="1 1 1"/></worldbody></mujoco>'
     low, high = extent(mujoco.MjModel.from_xml_string(xml), np.zeros(0))
     assert (high > low).all()
+
+
+RESTING = """<mujoco><worldbody><geom type="plane" size="0 0 1"/><body pos="0 0 0.1">
+  <freejoint/><geom type="box" size="0.1 0.1 0.1" mass="2"/></body></worldbody></mujoco>"""
+
+
+def test_forces_at_contacts_carry_the_weight_and_are_drawn_only_if_asked_for() -> None:
+    model = mujoco.MjModel.from_xml_string(RESTING)
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data, 2000)
+    positions, state, offsets = data.qpos[None], {"qvel": data.qvel[None]}, np.zeros((1, 3))
+    arrow = int(mujoco.mjtGeom.mjGEOM_ARROW)
+
+    def arrows(shown: Shown) -> list[Instances]:
+        drawn = Drawing(model, moving=True, shown=shown).instances(positions, offsets, state=state)
+        return [each for (kind, _), each in drawn.items() if kind[0] == arrow]
+
+    assert arrows(Shown()) == []
+    (found,) = arrows(Shown(forces=True))
+    assert len(found.turns) == 4  # The corners.
+    np.testing.assert_allclose(found.turns[:, :, 2], [[0, 0, 1]] * 4, atol=0.01)
+    per_newton = model.vis.map.force / model.stat.meanmass  # As MuJoCo's manual says.
+    assert found.scales[:, 2].sum() == pytest.approx(2 * 9.81 * per_newton, rel=0.01)
+
+
+def test_frames_of_bodies_are_three_axes_each() -> None:
+    model = mujoco.MjModel.from_xml_string(RESTING)
+    drawing = Drawing(model, moving=True, shown=Shown(frames=True))
+    drawn = drawing.instances(np.array([[0, 0, 1.0, 1, 0, 0, 0]]), np.zeros((1, 3)))
+    cylinder = int(mujoco.mjtGeom.mjGEOM_CYLINDER)
+    assert sum(len(each.envs) for (kind, _), each in drawn.items() if kind[0] == cylinder) in (
+        3,
+        6,
+    )  # With the world's.
+
+
+def test_limits_of_actuators_are_those_of_the_actuator_and_of_its_joint() -> None:
+    joint = '<body><joint name="{}" axis="0 1 0" {}/><geom size="0.1"/></body>'
+    limited = 'actuatorfrclimited="true" actuatorfrcrange="-6 6"'
+    model = mujoco.MjModel.from_xml_string(f"""<mujoco><worldbody>{joint.format("a", "")}{joint.format("b", limited)}
+      </worldbody><actuator><motor name="free" joint="a"/><motor name="own" joint="a" forcelimited="true"
+      forcerange="-2 3"/><motor joint="b" gear="2"/></actuator></mujoco>""")
+    assert actuator_limits(model) == {"free": np.inf, "own": 3.0, "b": 3.0}

@@ -5,8 +5,9 @@ contacts and marks. Of a texture only its mean colour is kept. Skins, flexes and
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import mujoco
 import numpy as np
@@ -29,9 +30,29 @@ Kind = tuple[float, ...]
 """What `shoal.sim.render.surfaces.surface_of` takes; empty for what is left out."""
 
 
+State = Mapping[str, np.ndarray]
+"""Further fields of `MjData` by name, see `Picture.state`. Shapes (num_envs, n)."""
+_NONE: State = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is drawn beside the visible geoms."""
+
+    collisions: bool = False
+    """Geoms for collisions."""
+    forces: bool = False
+    """Forces at contacts, which need the state."""
+    frames: bool = False
+    """Frames of bodies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Instances:
     """Where, and in which colours, one surface is drawn."""
+
+    envs: np.ndarray
+    """The environment of each. Shape (n,)."""
 
     positions: np.ndarray
     """[m]. Shape (n, 3)."""
@@ -46,8 +67,7 @@ class Instances:
 class Drawing:
     """Draws all that moves, with contacts and marks; or all that does not."""
 
-    def __init__(self, model: mujoco.MjModel, *, moving: bool, hidden: bool = False) -> None:
-        """Prepare; `hidden` draws collision geoms, too."""
+    def __init__(self, model: mujoco.MjModel, *, moving: bool, shown: Shown = Shown()) -> None:
         category = mujoco.mjtCatBit
         self._categories = int(
             category.mjCAT_DYNAMIC.value | category.mjCAT_DECOR.value if moving else category.mjCAT_STATIC.value
@@ -55,7 +75,9 @@ class Drawing:
         self._model, self._data = model, mujoco.MjData(model)
         self._camera, self._option, self._pen = mujoco.MjvCamera(), mujoco.MjvOption(), Pen(model)
         self._option.flags[mujoco.mjtVisFlag.mjVIS_CONTACTPOINT] = True
-        self._option.geomgroup[_FIRST_HIDDEN_GROUP:] = hidden
+        self._option.flags[mujoco.mjtVisFlag.mjVIS_CONTACTFORCE] = shown.forces
+        self._option.geomgroup[_FIRST_HIDDEN_GROUP:] = shown.collisions
+        self._option.frame = mujoco.mjtFrame.mjFRAME_BODY if shown.frames else mujoco.mjtFrame.mjFRAME_NONE
         self._scene = mujoco.MjvScene(model, maxgeom=_MOST_GEOMS)
         # All geoms of the scene at once: they lie in one array of structures.
         first, second, *_ = self._scene.geoms
@@ -68,15 +90,17 @@ class Drawing:
         self._tints = np.array([*(_mean_of_texture(model, each) for each in range(model.nmat)), np.ones(3)])
         """Of each material; the last one where there is none."""
 
-    def at(self, positions: np.ndarray) -> Iterator[mujoco.MjData]:
-        """Yield the data at each of some joint positions, (num_envs, nq)."""
-        for row in positions:
+    def at(self, positions: np.ndarray, state: State = _NONE) -> Iterator[mujoco.MjData]:
+        """Yield the data at each of some joint positions, (num_envs, nq); forces only with the state, too."""
+        for env, row in enumerate(positions):
             self._data.qpos[:] = row
-            mujoco.mj_fwdPosition(self._model, self._data)
+            for name, rows in state.items():
+                getattr(self._data, name)[:] = rows[env]
+            (mujoco.mj_forward if state else mujoco.mj_fwdPosition)(self._model, self._data)
             yield self._data
 
     def instances(
-        self, positions: np.ndarray, offsets: np.ndarray, marks: Sequence[Sequence[Mark]] = ()
+        self, positions: np.ndarray, offsets: np.ndarray, marks: Sequence[Sequence[Mark]] = (), state: State = _NONE
     ) -> dict[tuple[Kind, bool], Instances]:
         """Return what is drawn, by kind and by whether it is transparent.
 
@@ -84,7 +108,7 @@ class Drawing:
         """
         kinds: list[Kind] = []
         rows: list[np.ndarray] = []
-        for env, data in enumerate(self.at(positions)):
+        for env, data in enumerate(self.at(positions, state)):
             mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, self._categories, self._scene)
             self._pen.draw(marks[env] if marks else (), self._scene)
             geoms = self._scene.geoms[: self._scene.ngeom]
@@ -92,11 +116,11 @@ class Drawing:
             rows.append(np.concatenate([column[: len(geoms)] for column in self._columns], axis=1))
             rows[-1][:, :3] += offsets[env]
             rows[-1][:, 15:18] *= self._tints[[geom.matid for geom in geoms]]
-        table = np.concatenate(rows)
+        table, envs = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(each) for each in rows])
         places: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
         for at, key in enumerate(zip(kinds, (table[:, 18] < 1).tolist(), strict=True)):
             places[key].append(at)
-        return {(kind, clear): _instances_of(kind, table[at]) for (kind, clear), at in places.items() if kind}
+        return {(kind, clear): _instances_of(kind, envs[at], table[at]) for (kind, clear), at in places.items() if kind}
 
 
 class _Kinds(dict[tuple[int, int, int], Kind]):
@@ -125,10 +149,10 @@ class _Kinds(dict[tuple[int, int, int], Kind]):
         return found
 
 
-def _instances_of(kind: Kind, rows: np.ndarray) -> Instances:
+def _instances_of(kind: Kind, envs: np.ndarray, rows: np.ndarray) -> Instances:
     """Return the instances of a kind from their rows of the table."""
     scales = rows[:, 12:15] if kind[0] in _UNITS else np.ones((len(rows), 3), np.float32)
-    return Instances(rows[:, :3], rows[:, 3:12].reshape(-1, 3, 3), scales, rows[:, 15:])
+    return Instances(envs, rows[:, :3], rows[:, 3:12].reshape(-1, 3, 3), scales, rows[:, 15:])
 
 
 def _mean_of_texture(model: mujoco.MjModel, material: int) -> np.ndarray:
@@ -140,3 +164,16 @@ def _mean_of_texture(model: mujoco.MjModel, material: int) -> np.ndarray:
     texels = int(model.tex_height[texture]) * int(model.tex_width[texture])
     pixels = model.tex_data[start : start + texels * channels].reshape(texels, channels)
     return np.broadcast_to(pixels[:, :3].mean(axis=0) / 255.0, 3)
+
+
+def actuator_limits(model: mujoco.MjModel) -> dict[str, float]:
+    """Return the largest force or torque of each actuator [N or Nm], by its name; infinite where none is declared."""
+    limits: dict[str, float] = {}
+    for index in range(model.nu):
+        actuator, joint = model.actuator(index), int(model.actuator_trnid[index, 0])
+        limit = np.abs(model.actuator_forcerange[index]).max() if model.actuator_forcelimited[index] else np.inf
+        is_of_joint = model.actuator_trntype[index] == mujoco.mjtTrn.mjTRN_JOINT
+        if is_of_joint and model.jnt_actfrclimited[joint] and (gear := abs(model.actuator_gear[index, 0])):
+            limit = min(limit, np.abs(model.jnt_actfrcrange[joint]).max() / gear)
+        limits[actuator.name or (model.joint(joint).name if is_of_joint else "") or f"actuator {index}"] = float(limit)
+    return limits

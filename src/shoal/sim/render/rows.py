@@ -34,6 +34,15 @@ class Picture:
     marks: Callable[[Mapping[str, np.ndarray]], list[Mark]] = lambda _: []
     """Returns what is drawn beside the scene for one environment, from its row of each array."""
 
+    scan: Callable[[Mapping[str, np.ndarray]], list[Mark]] = lambda _: []
+    """Returns where the sensors of one environment look, as marks."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return velocities, activations and controls, live, as far as the arrays have them. Shapes (num_envs, n)."""
+        sizes = {"qvel": self.scene.nv, "act": self.scene.na, "ctrl": self.scene.nu}
+        found = {name: _tensor(self.arrays[f"data/{name}"]) for name in sizes if f"data/{name}" in self.arrays}
+        return {name: each for name, each in found.items() if each.shape[1:] == (sizes[name],)}
+
     def tensors(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the joint positions, and the arrays that marks read, by name. Each has a row for each environment.
 
@@ -42,6 +51,7 @@ class Picture:
         """
         row = _Row(self.arrays)
         self.marks(row)
+        self.scan(row)
         return _tensor(self.positions), row.tensors
 
 

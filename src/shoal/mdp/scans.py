@@ -1,0 +1,44 @@
+"""Where height scans measure the ground, for viewers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import warp as wp
+
+from shoal.mdp import observing
+from shoal.mdp.config import members
+from shoal.mdp.ground import Ground, surface_at
+from shoal.mdp.values import grid_points
+from shoal.sim.render.marks import BLUE, Mark, Sphere
+
+
+@wp.kernel(enable_backward=False)
+def _measure(ground: Ground, places: wp.array[wp.vec2], heights: wp.array[wp.float32]) -> None:
+    point = wp.tid()
+    heights[point] = surface_at(ground, places[point][0], places[point][1])[0]
+
+
+def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    """Return the points of the ground that the height scans of one environment measure; `row` as in `marks`."""
+    grids = {
+        tuple(members(terms)[name].grid)
+        for group, terms in task.config.terms("observations").items()
+        for name, bound in task.bound.observations[group].items()
+        if bound.function is observing.height_scan
+    }
+    if not grids:
+        return []
+    base, to_world = row["qpos"][:7].astype(np.float64), np.empty(9)
+    mujoco.mju_quat2Mat(to_world, base[3:])
+    ahead = to_world.reshape(3, 3)[:2, 0] / np.hypot(*to_world.reshape(3, 3)[:2, 0])
+    points = np.concatenate([grid_points(*grid) for grid in sorted(grids)])
+    places = base[:2] + points @ np.array([ahead, (-ahead[1], ahead[0])])
+    heights = wp.empty(len(places), dtype=wp.float32, device=task.device)
+    task.launch(
+        _measure, [task.ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places)
+    )
+    return [Sphere(point, 0.015, BLUE) for point in np.column_stack([places, heights.numpy()])]
