@@ -177,7 +177,7 @@ class Binder:
             arguments.append(expression)
             if name == "actuators" and (kinds := getattr(function, "kinds", ())):
                 self.names.refuse_others(self.names.select("actuator", value, where), kinds, where)
-        parts = _VECTORS.get(hints.get("return"), ("",))
+        parts = _VECTORS.get(kind := hints.get("return")) or (*map(str, range(getattr(kind, "_length_", 0))),) or ("",)
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
             columns = self.command_columns[values["command"]] if "command" in values else self.action_columns

@@ -24,6 +24,16 @@ def needs(*kinds: str, **sizes: int) -> Callable[[FunctionT], FunctionT]:
     return mark
 
 
+def remembers(before: Any) -> Callable[[FunctionT], FunctionT]:
+    """Declare what the function of a reward finds in ``memory[env, 0]``: `before(state, env)` before the step."""
+
+    def mark(function: Any) -> Any:
+        function.before = before
+        return function
+
+    return mark
+
+
 @cache
 def needs_of(function: Any) -> dict[str, int]:
     """Return what a function needs, with those that it calls."""

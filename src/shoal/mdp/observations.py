@@ -50,6 +50,18 @@ def joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -
 
 
 @wp.func
+def joint_pos_sin(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the sine of the position of a hinge joint."""
+    return wp.sin(state.qpos[env, joints[i].qpos])
+
+
+@wp.func
+def joint_pos_cos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+    """Return the cosine of the position of a hinge joint."""
+    return wp.cos(state.qpos[env, joints[i].qpos])
+
+
+@wp.func
 def joint_pos_rel(
     state: Any,
     env: wp.int32,

@@ -72,6 +72,9 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "for column in range(actions.shape[1]):",
         "    state.last_action[env, column] = state.action[env, column]",
     )
+    for bound in terms.rewards.values():
+        if hasattr(bound.function, "before"):
+            source.add(f"{bound.name}_memory[env, 0] = {binder.name_function(bound.function.before)}(state, env)")
     first = 0
     for name, bound in terms.actions.items():
         clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)

@@ -306,12 +306,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         values: dict[str, Any] = {}
         text = "\n".join(line for source in sources for line in source.lines)
         functions = self.binder.all_functions()
-        after_reset = [
-            *self.bound.actions.values(),
-            *chain(*(group.values() for group in self.bound.observations.values())),
-        ]
-        observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
-        fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
+        fresh = set[str]().union(*(uses(each.function) for each in self.binder.torch if each.group == "observations"))
+        for source in sources:
+            if source.name in {"act", "place"} or source.name.startswith("observe"):
+                called = (uses(self.binder.functions[name]) for name in source.used(self.binder.functions))
+                fresh |= {*_STATE_FIELD.findall(source.body)}.union(*called)
         in_text = _STATE_FIELD.findall(text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:

@@ -16,7 +16,7 @@ import pytest
 from shoal.tasks.gymnasium_v5.specs import SPECS
 
 if TYPE_CHECKING:
-    from shoal.tasks.gymnasium_v5.base import GymnasiumTask
+    from shoal.tasks.gymnasium_v5.tasks import GymnasiumTask
     from shoal.tasks.registry import TaskSpec
 
 STEPS = 10
@@ -31,7 +31,7 @@ FORCES = 3e-3
 as much as one digit of 32 bits is worth in the stiffest constraint."""
 
 
-def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask[Any]]:
+def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask]:
     """Return the task on both engines, with one model that both can simulate."""
     task: Any = spec.load_builder()
     model = task.build_model(replace(spec.env, engine="warp"))
