@@ -95,10 +95,10 @@ def build(engine: Any, **actions: Any) -> TermsTask[TermsConfig]:
 def controls(task: TermsTask[Any], sent: np.ndarray) -> dict[str, np.ndarray]:
     """Act; return the controls by the names of the actuators. Each (num_envs,)."""
     task.actions.assign(sent.astype(np.float32))
-    task.apply_actions()
+    task.run("act")
     wp.synchronize()
     names = [task.model.actuator(index).name for index in range(task.model.nu)]
-    task.observe()
+    task.run("observe")
     np.testing.assert_array_equal(task.obs["policy"].numpy(), task.actions.numpy())
     return dict(zip(names, task.ctrl.numpy().T.copy(), strict=True))
 

@@ -12,7 +12,8 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.kernel_task import KernelTask
+from shoal.sim.task import Command
 
 SCENE = """
 <mujoco>

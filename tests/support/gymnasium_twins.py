@@ -50,7 +50,7 @@ class Twins:
         if self.engine._after_constraints:
             self.engine._after_constraints.compute(envs)
         self.task.age.numpy()[ids] = 0
-        self.task.observe()
+        self.task.run("observe")
 
     def random_actions(self, rng: np.random.Generator) -> np.ndarray:
         """Return actions from all over the action space. Shape (num_envs, num_actions)."""

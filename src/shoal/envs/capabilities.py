@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from shoal.sim.kernel_task import Command
     from shoal.sim.nan.dump import Dump
     from shoal.sim.render.rows import Picture
+    from shoal.sim.task import Command
 
 BAD_REWARD = "bad reward"
 """Kind of the warning that names a reward term that was not finite, though the state was."""
@@ -38,14 +38,14 @@ class Capabilities:
     """Whether `restart` begins the same episodes again for the same seed."""
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment, see `KernelTask.restart`."""
+        """Begin a new episode in every environment, see `Task.restart`."""
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
         """Return the number of environments that diverged since the last call, and warnings: a sentence by kind."""
         return 0, {}
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return the last steps of the environments that diverged, see `KernelTask.dump`. None if they are not kept."""
+        """Return the last steps of the environments that diverged, see `Task.dump`. None if they are not kept."""
         del name, rank, iteration
 
     def curriculum(self) -> Mapping[str, np.ndarray]:
@@ -89,7 +89,7 @@ class Capabilities:
         return {}, None
 
     def deployment(self) -> Mapping[str, Any]:
-        """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""
+        """Return what a controller needs beside the network, by name, see `Task.deployment`."""
         return {}
 
 

@@ -32,8 +32,8 @@ from shoal.envs.capabilities import BAD_REWARD, Capabilities
 from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
-from shoal.sim.kernel_task import Command, KernelTask
 from shoal.sim.nan.dump import Dump
+from shoal.sim.task import Command, Task
 from shoal.tasks.registry import TaskSpec
 
 
@@ -42,7 +42,7 @@ class WarpVecEnv(Capabilities, VecEnv):
 
     can_restart = True
 
-    def __init__(self, task: KernelTask[Any]) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         self.task = task
         self.num_envs = task.num_envs
         self.num_actions = task.num_actions
@@ -169,7 +169,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         return int(np.count_nonzero(self.task.take_divergences())), warnings
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return the state of the curriculum, see `KernelTask.curriculum`."""
+        """Return the state of the curriculum, see `Task.curriculum`."""
         return self.task.curriculum()
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
@@ -195,7 +195,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         copy()  # Again: applying parameters may have derived something from an older state.
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment, see `KernelTask.restart`."""
+        """Begin a new episode in every environment, see `Task.restart`."""
         self.task.restart(seed, first)
 
     def reset(self, seed: int | None = None) -> TensorDict:
@@ -204,10 +204,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         return self.get_observations()
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return the last steps of the environments that diverged, see `KernelTask.dump`."""
+        """Return the last steps of the environments that diverged, see `Task.dump`."""
         return self.task.dump(name, rank=rank, iteration=iteration)
 
-    def picture(self) -> KernelTask[Any]:
+    def picture(self) -> Task[Any]:
         """Return what videos and viewers draw."""
         return self.task
 
@@ -216,7 +216,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
 
     def deployment(self) -> dict[str, Any]:
-        """Return what a controller needs beside the network, see `KernelTask.deployment`."""
+        """Return what a controller needs beside the network, see `Task.deployment`."""
         return self.task.deployment()
 
 
@@ -234,11 +234,11 @@ def build_vec_env(  # noqa: PLR0913  By name.
         beat.enter("compile")
     torch.manual_seed(seed)
     built = spec.build(config, num_envs=num_envs, device=device, seed=seed)
-    env = WarpVecEnv(built) if isinstance(built, KernelTask) else built
+    env = WarpVecEnv(built) if isinstance(built, Task) else built
     if not isinstance(env, VecEnv):
         raise UsageError(
             f"{spec.builder} returned a {type(env).__name__} for the task {spec.name}: return a subclass of "
-            "rsl_rl.env.VecEnv, or of Shoal's KernelTask."
+            "rsl_rl.env.VecEnv, or of Shoal's Task."
         )
     if env.num_envs != num_envs:
         raise UsageError(

@@ -137,7 +137,7 @@ class Binder:
         """Functions that the text of the kernels calls, by name."""
         self.torch: list[TorchBound] = []
         """Terms that are functions on torch tensors."""
-        self._allocate = allocate
+        self.allocate = allocate
         self._shared: dict[tuple[str, object], str] = {}
 
     def all_functions(self) -> list[Any]:
@@ -177,7 +177,8 @@ class Binder:
             arguments.append(expression)
             if name == "actuators" and (kinds := getattr(function, "kinds", ())):
                 self.names.refuse_others(self.names.select("actuator", value, where), kinds, where)
-        parts = _VECTORS.get(kind := hints.get("return")) or (*map(str, range(getattr(kind, "_length_", 0))),) or ("",)
+        size = getattr(kind := hints.get("return"), "_length_", 1)
+        parts = _VECTORS.get(kind) or (tuple(map(str, range(size))) if size > 1 else ("",))
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
             columns = self.command_columns[values["command"]] if "command" in values else self.action_columns
@@ -186,9 +187,9 @@ class Binder:
                 raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
             parts = ("x", "y", "z", "rx", "ry", "rz")[: len(_VECTORS[hints["action"]])]
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
-        called, env = self.name_function(function), self._env(path)
-        own_name, is_updated = path.replace(".", "_"), "is_new" in passed
-        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, is_updated)
+        called, env, own_name = self.name_function(function), self._env(path), path.replace(".", "_")
+        more = by_column, len(parts), env, "is_new" in passed
+        return Bound(own_name, function, called, tuple(arguments), columns, *more)
 
     def _env(self, path: str) -> str:
         """Return the expression of the environment. Where indices are checked, it notes which term runs."""
@@ -276,7 +277,7 @@ class Binder:
             return self.share(name, tuple(rows), lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == _MEMORY:
-            self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
+            self.arrays[argument] = self.allocate(path, max(1, len(selected)), kind.dtype)
             self.memories.append(argument)
             return argument
         if value is None:

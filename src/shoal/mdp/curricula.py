@@ -4,12 +4,12 @@
 `commands_vel` the ranges of a command. Each parameter of a curriculum is one of that term, with a value for each stage.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from shoal.config.checks import check, rules_of
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.terms import CurriculumTerm, Term
 
 _CHANGED = {
@@ -42,6 +42,43 @@ def changes_of(config: Any) -> list[Change]:
     """
     found = [each for name, term in config.terms("curricula").items() for each in _changes(config, name, term)]
     return sorted(found, key=lambda change: change.step)
+
+
+class Schedule:
+    """The changes of a task's numbers and weights, which the host writes between two steps."""
+
+    def __init__(self, changes: Sequence[Change], places: Mapping[str, int], rewards: Sequence[str]) -> None:
+        """Refuse a change of a parameter that is an array with one number for each name.
+
+        `places` has the place of each number by its path, and `rewards` are the names of the weights.
+        """
+        self._changes, self._places, self._rewards = changes, places, rewards
+        for each in changes:
+            if each.path not in places and not each.path.endswith(".weight"):
+                raise ShoalError(
+                    f"A curriculum changes {each.path}, which is a number for each name: it cannot change."
+                )
+
+    def is_due(self, steps: int) -> bool:
+        """Whether something changes after so many steps."""
+        return any(each.step == steps for each in self._changes)
+
+    def write(self, steps: int, numbers: Any, weights: Any, per_step: float) -> dict[str, float]:
+        """Write the numbers as they are after so many steps to Warp's arrays; return what is logged, by name.
+
+        Weights are multiplied by `per_step`.
+        """
+        changes = [each for each in self._changes if each.step <= steps]
+        if changes:
+            new, new_weights = numbers.numpy(), weights.numpy()
+            for each in changes:
+                if each.path in self._places:
+                    new[self._places[each.path]] = each.value
+                else:
+                    new_weights[self._rewards.index(each.path.split(".")[1])] = each.value * per_step
+            numbers.assign(new)
+            weights.assign(new_weights)
+        return {each.label: each.value for each in changes}
 
 
 def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Change]:

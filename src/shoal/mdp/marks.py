@@ -25,7 +25,7 @@ def twist_arrows(
     """Return arrows of each commanded velocity of the base, and of its actual one: linear ones, and turns along z.
 
     `columns` has the first column of each command. The arrows are `height()` above the base [m]; `row` is one
-    environment, see `KernelTask.marks`.
+    environment, see `Task.marks`.
     """
     arrows: list[Arrow] = []
     for name, term in config.terms("commands").items():

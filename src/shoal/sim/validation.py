@@ -21,13 +21,13 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bookkeeping import LARGEST
 from shoal.sim.bounds import TRUSTED, find_bad_index
-from shoal.sim.graphs import LaunchLog, capture_error, difference, run_all
+from shoal.sim.graphs import LaunchLog, capture_error, difference
 from shoal.sim.isolation import isolated
 
 if TYPE_CHECKING:
-    from shoal.sim.kernel_task import KernelTask
+    from shoal.sim.task import Task as AnyTask
 
-Task: TypeAlias = "KernelTask[Any]"
+Task: TypeAlias = "AnyTask[Any]"
 Snapshot = dict[str, np.ndarray]
 
 _TOLERANCE = 1e-4
@@ -177,8 +177,8 @@ def _check_observations(task: Task) -> None:
         array.fill_(np.nan)
     task.done.fill_(value=True)
     task.seed_rng(task.seed)
-    task.reset()
-    task.observe()
+    task.run("reset")
+    task.run("observe")
     for group, array in task.obs.items():
         unwritten = _columns_not_finite(array)
         if unwritten:
@@ -192,7 +192,7 @@ def _check_terms(task: Task) -> None:
     """Simulate one step, and check that all reward terms get written."""
     _check_state(task, "where its episodes begin")
     task.terms.fill_(np.nan)
-    task.simulate()
+    task.run("act", "physics", "reward")
     _check_state(task, "after the first step")
     unwritten = _columns_not_finite(task.terms)
     if unwritten:
@@ -221,7 +221,7 @@ def _check_mask(task: Task) -> None:
     chosen = np.arange(task.num_envs) % 2 == 1
     task.done.assign(chosen)
     before = snapshot(task)
-    task.reset()
+    task.run("reset")
     for name, values in snapshot(task).items():
         if values[~chosen].tobytes() != before[name][~chosen].tobytes():
             raise ShoalError(
@@ -263,7 +263,7 @@ def check_capture(task: Task) -> None:
 def _compare_launches(task: Task) -> None:
     """Capture the step again, and compare its launches with those of the first capture."""
     for _ in range(_STEPS):
-        run_all(task.stages())
+        task.run()
     lasting = {array.ptr for array in _arrays_below(task) if array.ptr is not None}
     found = difference(task.graph.launches, task.capture().launches, lasting)
     if found is not None:
@@ -278,7 +278,7 @@ def _differing_arrays(task: Task) -> set[str]:
     before = snapshot(task)
     plain: list[Snapshot] = []
     for _ in range(_PLAIN_RUNS):
-        run_all(task.stages())
+        task.run()
         plain.append(snapshot(task))
         restore(task, before)
     try:
@@ -324,12 +324,12 @@ def check_declared(task: Task) -> None:
     task.restart(task.seed)
     _draw_actions(task, rng)
     with LaunchLog() as log:
-        run_all(task.stages())
+        task.run()
     undeclared = _undeclared(task, log)
     values = [array.numpy().copy() for _, array in undeclared]
     for _ in range(_STEPS):
         _draw_actions(task, rng)
-        run_all(task.stages())
+        task.run()
     changed = [
         name for (name, array), old in zip(undeclared, values, strict=True) if array.numpy().tobytes() != old.tobytes()
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Picture(Protocol):
-    """What videos and viewers draw of environments; every `shoal.sim.kernel_task.KernelTask` with a scene is one."""
+    """What videos and viewers draw of environments; every `shoal.sim.task.Task` with a scene is one."""
 
     @property
     def step_dt(self) -> float:
