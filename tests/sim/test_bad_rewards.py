@@ -26,13 +26,13 @@ from shoal.worker import _keep_diverged
 
 
 @wp.func
-def spoiled(state: Any, env: wp.int32) -> wp.float32:
+def spoiled(state: Any, env: int) -> float:
     """Return NaN in odd environments, from the third step on."""
     return wp.where(env % 2 == 1 and state.age[env] >= 3, wp.nan, 0.0)
 
 
 @wp.func
-def infinite(state: Any, env: wp.int32) -> wp.float32:
+def infinite(state: Any, env: int) -> float:
     """Return infinity in odd environments, from the third step on."""
     return wp.where(env % 2 == 1 and state.age[env] >= 3, wp.inf, 0.0)
 

@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 import warp as wp
 
+from shoal.mdp.annotations import BodyId
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.random import uniform
 from shoal.mdp.task import TermsTask
@@ -55,37 +56,37 @@ class BouncingConfig(TermsConfig):
 
 
 @wp.func
-def height(state: Any, env: wp.int32, body: wp.int32) -> wp.float32:
+def height(state: Any, env: int, body: BodyId) -> float:
     return state.xpos[env, body][2]
 
 
 @wp.func
-def place(state: Any, env: wp.int32, body: wp.int32) -> wp.float32:
+def place(state: Any, env: int, body: BodyId) -> float:
     return state.xpos[env, body][0]
 
 
 @wp.func
-def ball_height(state: Any, env: wp.int32) -> wp.float32:
+def ball_height(state: Any, env: int) -> float:
     return state.qpos[env, 3]
 
 
 @wp.func
-def drop(state: Any, env: wp.int32) -> None:
+def drop(state: Any, env: int) -> None:
     state.qpos[env, 3] = uniform(state, env, 0.2, 0.5)
 
 
 @wp.func
-def shove(state: Any, env: wp.int32) -> None:
+def shove(state: Any, env: int) -> None:
     state.qvel[env, 0] = 3.0
 
 
 @wp.func
-def load(state: Any, env: wp.int32, body: wp.int32) -> None:
+def load(state: Any, env: int, body: BodyId) -> None:
     state.body_mass[env, body] = uniform(state, env, 1.0, 2.0)
 
 
 @wp.func
-def run_away(state: Any, env: wp.int32) -> None:
+def run_away(state: Any, env: int) -> None:
     if env == 1 and state.runaway > 0.0:
         state.dof_damping[env, 0] = -state.runaway
 

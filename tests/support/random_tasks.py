@@ -14,7 +14,8 @@ import mujoco
 import warp as wp
 
 from shoal import mdp
-from shoal.mdp.binding import python_of
+from shoal.mdp.accesses import python_of
+from shoal.mdp.annotations import hints_of, takes
 from shoal.mdp.sensors import add_contact_sensors
 from shoal.mdp.terms import CHOICES
 
@@ -30,17 +31,13 @@ DECLARATIONS: dict[str, Any] = {
 RETURNED: dict[str, tuple[Any, ...]] = {
     "actions": (None,),
     "commands": (None,),
-    "contacts": (wp.bool,),
-    "observations": (wp.float32, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector),
-    "rewards": (wp.float32,),
-    "terminations": (wp.bool,),
+    "contacts": (bool,),
+    "observations": (float, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector),
+    "rewards": (float,),
+    "terminations": (bool,),
     "events": (None,),
 }
 """What the functions of a group return."""
-KINDS = {"bodies": "body"} | {
-    f"{kind}s": kind
-    for kind in ("joint", "actuator", "geom", "site", "sensor", "tendon", "pair", "camera", "light", "material")
-}
 
 
 def library(group: str) -> list[Any]:
@@ -157,10 +154,12 @@ class _Terms:
         """Return one declaration."""
         function = self.rng.choice(library(group))
         given = {}
+        hints = hints_of(function)
         for name, parameter in [*inspect.signature(function).parameters.items()][2:]:
-            is_passed = name in {"i", "first", "action", "memory"} or name.endswith("contact_sensors")
+            rule = takes(hints[name])
+            is_passed = name in {"i", "first", "action", "is_new"} or (rule and not rule.said)
             if not is_passed and (parameter.default is inspect.Parameter.empty or self.rng.random() < 0.3):
-                given[name] = self.value(name, str(parameter.annotation))
+                given[name] = self.value(hints[name])
         if given.get("distribution") == "gaussian":  # A mean and a standard deviation: nothing becomes negative.
             given |= {
                 name: (1.0, 0.01) for name, value in given.items() if isinstance(value, tuple) and len(value) == 2
@@ -178,21 +177,21 @@ class _Terms:
             given |= {"noise": 0.1, "history": self.rng.randint(1, 2), "delay": self.rng.randint(0, 1)}
         return DECLARATIONS[group](function.__name__, **given)
 
-    def value(self, name: str, annotation: str) -> Any:
+    def value(self, annotation: Any) -> Any:
         """Return a value of a parameter."""
-        word = name.rpartition("_")[2]
-        kind = KINDS.get(word, word)
-        if kind in self.names:
-            return self.pattern(kind, several=word in KINDS)
+        rule = takes(annotation)
+        what = rule.what if rule else ""
+        if rule and what in self.names:
+            return self.pattern(what, several=not rule.is_one)
         words = {"command": ["commands_0"], "contact": self.contacts or ["none"]}
         words |= {each: get_args(choice) for each, choice in CHOICES.items()}
-        if name in words:
-            return self.rng.choice(words[name])
-        if name in {"grid", "axes"}:
-            return (0.4, 0.2, 0.2) if name == "grid" else (self.rng.randint(0, 1),)
-        if vector := re.search(r"vec(\d)", annotation):
+        if what in words:
+            return self.rng.choice(words[what])
+        if what in {"grid", "axes"}:
+            return (0.4, 0.2, 0.2) if what == "grid" else (self.rng.randint(0, 1),)
+        if vector := re.search(r"vec(\d)", str(annotation)):
             return tuple(sorted(self.rng.uniform(0.8, 1.2) for _ in range(int(vector[1]))))
-        if "bool" in annotation:
+        if annotation is bool:
             return self.rng.random() < 0.5
         return self.rng.uniform(0.1, 1.0)
 

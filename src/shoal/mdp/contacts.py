@@ -1,50 +1,40 @@
 """Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import (
+    BodyIds,
+    ContactData,
+    ContactSensors,
+    SelfContactSensors,
+    SensorColumn,
+    Solids,
+)
 from shoal.mdp.ground import normal_of, surface_at
-from shoal.mdp.needs import needs
-from shoal.mdp.shapes import Solid, reach
-
-
-@wp.struct
-class Contact:
-    """The contacts of several geoms or bodies, each (num_envs, number of them)."""
-
-    found: wp.array2d[wp.bool]
-    """Whether each touches."""
-    position: wp.array2d[wp.vec3]
-    """Where each is in the world [m]."""
-    velocity: wp.array2d[wp.vec3]
-    """How each moved during the last step [m/s]; 0 in the first step of an episode."""
-    air_time: wp.array2d[wp.float32]
-    """Time without contact until now [s]; 0 in contact."""
-    contact_time: wp.array2d[wp.float32]
-    """Time in contact until now [s]; 0 without."""
-    last_air_time: wp.array2d[wp.float32]
-    """Length of the last time without contact [s]; 0 where there was none in this episode."""
+from shoal.mdp.needs import columns
+from shoal.mdp.shapes import reach
 
 
 def new_contact(allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> Any:
     """Return a contact of so many geoms or bodies, whose arrays `allocate` makes: by name, columns and type."""
-    contact = Contact()
-    for name, field in Contact.vars.items():
+    contact = ContactData()
+    for name, field in ContactData.vars.items():
         setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
     return contact
 
 
 @wp.func
 def track_contact(
-    contact: Contact,
-    env: wp.int32,
-    i: wp.int32,
-    found: wp.bool,
+    contact: ContactData,
+    env: int,
+    i: int,
+    found: bool,
     position: wp.vec3,
-    step_dt: wp.float32,
-    is_first_step: wp.bool,
+    step_dt: float,
+    is_first_step: bool,
 ) -> None:
     """Update the contact of one geom or body after a step."""
     velocity = wp.vec3(0.0, 0.0, 0.0)
@@ -64,7 +54,7 @@ def track_contact(
 
 
 @wp.func
-def clear_contact(contact: Contact, env: wp.int32, i: wp.int32) -> None:
+def clear_contact(contact: ContactData, env: int, i: int) -> None:
     """Begin an episode. Its position is written by the first step, and before if an observation asks for contacts."""
     contact.found[env, i] = False
     contact.velocity[env, i] = wp.vec3(0.0, 0.0, 0.0)
@@ -74,13 +64,13 @@ def clear_contact(contact: Contact, env: wp.int32, i: wp.int32) -> None:
 
 
 @wp.func
-def has_just_landed(contact: Contact, env: wp.int32, i: wp.int32, step_dt: wp.float32) -> wp.bool:
+def has_just_landed(contact: ContactData, env: int, i: int, step_dt: float) -> bool:
     """Whether the contact began with the last step, as mjlab's `compute_first_contact`."""
     return contact.contact_time[env, i] > 0.0 and contact.contact_time[env, i] < 1.5 * step_dt
 
 
 @wp.func
-def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Solid], tolerance: wp.float32) -> wp.bool:
+def near_ground(state: Any, env: int, i: int, geoms: Solids, tolerance: float) -> bool:
     """Whether the lowest point of a geom is at most `tolerance` [m] above the ground below its centre."""
     place = state.geom_xpos[env, geoms[i].index]
     surface = surface_at(state.ground, place[0], place[1])
@@ -92,11 +82,11 @@ def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Solid], 
 @wp.func
 def touches(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    contact_sensors: wp.array[wp.int32],
-) -> wp.bool:
+    env: int,
+    i: int,
+    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
+    contact_sensors: ContactSensors,
+) -> bool:
     """Whether something touches a body, by MuJoCo's contact sensor."""
     return state.sensordata[env, contact_sensors[i]] > 0.0
 
@@ -104,19 +94,18 @@ def touches(
 @wp.func
 def touches_itself(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    self_contact_sensors: wp.array[wp.int32],
-    force_threshold: wp.float32 = 10.0,
-) -> wp.bool:
+    env: int,
+    i: int,
+    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
+    self_contact_sensors: SelfContactSensors,
+    force_threshold: float = 10.0,
+) -> bool:
     """Whether two of a body and its descendants touch each other with more than a force [N]."""
     return wp.length(net_force(state, env, self_contact_sensors[i])) > force_threshold
 
 
-@needs(sensor=4)
 @wp.func
-def net_force(state: Any, env: wp.int32, sensor: wp.int32) -> wp.vec3:
+def net_force(state: Any, env: int, sensor: Annotated[SensorColumn, columns(4)]) -> wp.vec3:
     """Return the force on a body at all its contacts, in the world [N]; of a sensor `self contact` any force."""
     # The sensor has the number of contacts, then the force of the body on what it touches.
     return -wp.vec3(

@@ -52,7 +52,7 @@ class Schedule:
 
         `places` has the place of each number by its path, and `rewards` are the names of the weights.
         """
-        self._changes, self._places, self._rewards = changes, places, rewards
+        self.changes, self._places, self._rewards = changes, places, rewards
         for each in changes:
             if each.path not in places and not each.path.endswith(".weight"):
                 raise ShoalError(
@@ -61,14 +61,14 @@ class Schedule:
 
     def is_due(self, steps: int) -> bool:
         """Whether something changes after so many steps."""
-        return any(each.step == steps for each in self._changes)
+        return any(each.step == steps for each in self.changes)
 
     def write(self, steps: int, numbers: Any, weights: Any, per_step: float) -> dict[str, float]:
         """Write the numbers as they are after so many steps to Warp's arrays; return what is logged, by name.
 
         Weights are multiplied by `per_step`.
         """
-        changes = [each for each in self._changes if each.step <= steps]
+        changes = [each for each in self.changes if each.step <= steps]
         if changes:
             new, new_weights = numbers.numpy(), weights.numpy()
             for each in changes:

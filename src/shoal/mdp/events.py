@@ -3,14 +3,14 @@
 Those that draw parameters of the model are in `shoal.mdp.randomization`, and named here too.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import Actuators, BodyIds, Joints, Memory
 from shoal.mdp.base import base_ang_vel, base_quat, put_root
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
-from shoal.mdp.names import Actuator, Joint
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import POSITION
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
     FIELDS,
@@ -27,7 +27,7 @@ _NONE = wp.vec2(0.0, 0.0)
 
 
 @wp.func
-def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3:
+def between(state: Any, env: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3:
     """Return a vector, each part of which is drawn uniformly."""
     first = uniform(state, env, x[0], x[1])
     second = uniform(state, env, y[0], y[1])
@@ -35,7 +35,7 @@ def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp
 
 
 @wp.func
-def add_root_velocity(state: Any, env: wp.int32, linear: wp.vec3, angular: wp.vec3) -> None:
+def add_root_velocity(state: Any, env: int, linear: wp.vec3, angular: wp.vec3) -> None:
     """Change the base's velocity [m/s] and angular velocity [rad/s], both given in the world."""
     turning = base_ang_vel(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
     for column in range(3):
@@ -46,7 +46,7 @@ def add_root_velocity(state: Any, env: wp.int32, linear: wp.vec3, angular: wp.ve
 @wp.func
 def reset_root_state_uniform(
     state: Any,
-    env: wp.int32,
+    env: int,
     x: wp.vec2 = _NONE,
     y: wp.vec2 = _NONE,
     z: wp.vec2 = _NONE,
@@ -69,9 +69,7 @@ def reset_root_state_uniform(
 
 
 @wp.func
-def reset_joints_by_offset(
-    state: Any, env: wp.int32, joints: wp.array[Joint], position: wp.vec2, velocity: wp.vec2
-) -> None:
+def reset_joints_by_offset(state: Any, env: int, joints: Joints, position: wp.vec2, velocity: wp.vec2) -> None:
     """Put joints near the default pose [rad or m], within their limits, with a speed [rad/s or m/s]."""
     for i in range(joints.shape[0]):
         place = joints[i].default_pos + uniform(state, env, position[0], position[1])
@@ -79,9 +77,8 @@ def reset_joints_by_offset(
         state.qvel[env, joints[i].dof] = uniform(state, env, velocity[0], velocity[1])
 
 
-@needs("position")
 @wp.func
-def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> None:
+def hold_default_pose(state: Any, env: int, actuators: Annotated[Actuators, POSITION]) -> None:
     """Set the targets of position actuators to the default pose."""
     for i in range(actuators.shape[0]):
         state.ctrl[env, actuators[i].index] = actuators[i].gear * actuators[i].default_pos
@@ -90,7 +87,7 @@ def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) 
 @wp.func
 def push_by_setting_velocity(
     state: Any,
-    env: wp.int32,
+    env: int,
     x: wp.vec2,
     y: wp.vec2,
     z: wp.vec2 = _NONE,
@@ -104,9 +101,7 @@ def push_by_setting_velocity(
 
 
 @wp.func
-def apply_external_force_torque(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], force: wp.vec2, torque: wp.vec2
-) -> None:
+def apply_external_force_torque(state: Any, env: int, bodies: BodyIds, force: wp.vec2, torque: wp.vec2) -> None:
     """Apply a constant force [N] and torque [N m] to bodies, drawn for each part, in the world; of mode `reset`."""
     for i in range(bodies.shape[0]):
         push = between(state, env, force, force, force)
@@ -116,13 +111,13 @@ def apply_external_force_torque(
 @wp.func
 def apply_body_impulse(
     state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
+    env: int,
+    bodies: BodyIds,
     force: wp.vec2,
     torque: wp.vec2,
     duration: wp.vec2,
     interval: wp.vec2,
-    memory: wp.array2d[wp.float32],
+    memory: Memory,
 ) -> None:
     """Apply a force [N] and torque [N m] to bodies for a `duration` [s], in intervals [s] that follow; of mode `step`.
 

@@ -7,6 +7,17 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import (
+    ActionColumns,
+    ActuatorIds,
+    BodyIds,
+    CommandColumn,
+    Contacts,
+    ContactSensors,
+    Grid,
+    Joints,
+    SensorColumns,
+)
 from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     base_ang_vel,
     base_lin_vel,
@@ -17,46 +28,43 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     projected_gravity,
 )
 from shoal.mdp.base import lin_vel_w as root_lin_vel_w  # noqa: F401  It is named here.
-from shoal.mdp.contacts import Contact, net_force
+from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import base_height, clearance_of, surface_at  # noqa: F401  The first is named here.
-from shoal.mdp.names import Joint
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import FreeJointState
 
 
-@needs(free_joint=1)
 @wp.func
-def root_pos_w(state: Any, env: wp.int32) -> wp.vec3:
+def root_pos_w(state: FreeJointState, env: int) -> wp.vec3:
     """Return the base's position in the world [m]."""
     return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
 
 
-@needs(free_joint=1)
 @wp.func
-def root_quat_w(state: Any, env: wp.int32) -> wp.vec4:
+def root_quat_w(state: FreeJointState, env: int) -> wp.vec4:
     """Return the base's orientation in the world, with the real part first."""
     return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
 
 
 @wp.func
-def root_ang_vel_w(state: Any, env: wp.int32) -> wp.vec3:
+def root_ang_vel_w(state: Any, env: int) -> wp.vec3:
     """Return the base's angular velocity in the world [rad/s]."""
     return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
 
 
 @wp.func
-def joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_pos(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the position of a joint [rad or m]."""
     return state.qpos[env, joints[i].qpos]
 
 
 @wp.func
-def joint_pos_sin(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_pos_sin(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the sine of the position of a hinge joint."""
     return wp.sin(state.qpos[env, joints[i].qpos])
 
 
 @wp.func
-def joint_pos_cos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_pos_cos(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the cosine of the position of a hinge joint."""
     return wp.cos(state.qpos[env, joints[i].qpos])
 
@@ -64,18 +72,18 @@ def joint_pos_cos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint
 @wp.func
 def joint_pos_rel(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    joints: wp.array[Joint],
-    biased: wp.bool = False,  # noqa: FBT002
-) -> wp.float32:
+    env: int,
+    i: int,
+    joints: Joints,
+    biased: bool = False,
+) -> float:
     """Return the distance of a joint from the default pose [rad or m], `biased` with the error of its encoder."""
     error = wp.where(biased, state.encoder_bias[env, joints[i].dof], 0.0)
     return state.qpos[env, joints[i].qpos] + error - joints[i].default_pos
 
 
 @wp.func
-def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_vel_rel(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the speed of a joint [rad/s or m/s]."""
     return state.qvel[env, joints[i].dof]
 
@@ -83,42 +91,42 @@ def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint
 @wp.func
 def last_action(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
-    action_columns: wp.array[wp.int32],
-) -> wp.float32:
+    env: int,
+    i: int,
+    actuators: ActuatorIds,  # noqa: ARG001  The columns of their actions follow.
+    action_columns: ActionColumns,
+) -> float:
     """Return the last action of an actuator."""
     return state.action[env, action_columns[i]]
 
 
 @wp.func
-def last_actions(state: Any, env: wp.int32, i: wp.int32) -> wp.float32:
+def last_actions(state: Any, env: int, i: int) -> float:
     """Return all last actions."""
     return state.action[env, i]
 
 
 @wp.func
-def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
+def velocity_command(state: Any, env: int, command: CommandColumn) -> wp.vec3:
     """Return a command of three columns."""
     return command_at(state, env, command)
 
 
 @wp.func
-def generated_commands(state: Any, env: wp.int32, i: wp.int32, command: wp.int32) -> wp.float32:
+def generated_commands(state: Any, env: int, i: int, command: CommandColumn) -> float:
     """Return a command of any columns."""
     return state.commands[env, command + i]
 
 
 @wp.func
-def gait_phase(state: Any, env: wp.int32, period: wp.float32) -> wp.vec2:
+def gait_phase(state: Any, env: int, period: float) -> wp.vec2:
     """Return sine and cosine of a clock with a `period` [s], which begins with the episode."""
     angle = 2.0 * wp.pi * periods_of(state, env, period)
     return wp.vec2(wp.sin(angle), wp.cos(angle))
 
 
 @wp.func
-def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2]) -> wp.float32:
+def height_scan(state: Any, env: int, i: int, grid: Grid) -> float:
     """Return the height of the base above the ground, less that in the default pose, at a point that turns with it [m].
 
     `grid` is length, width, and distance between two points [m].
@@ -132,19 +140,17 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
 @wp.func
 def contact_forces(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    contact_sensors: wp.array[wp.int32],
+    env: int,
+    i: int,
+    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
+    contact_sensors: ContactSensors,
 ) -> wp.vec3:
     """Return the force on a body at all its contacts, in the world [N]."""
     return net_force(state, env, contact_sensors[i])
 
 
 @wp.func
-def foot_contact_forces(
-    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32]
-) -> wp.vec3:
+def foot_contact_forces(state: Any, env: int, i: int, bodies: BodyIds, contact_sensors: ContactSensors) -> wp.vec3:
     """Return `contact_forces` f as sign(f) log(1 + |f|)."""
     force = contact_forces(state, env, i, bodies, contact_sensors)
     for part in range(3):
@@ -153,24 +159,24 @@ def foot_contact_forces(
 
 
 @wp.func
-def builtin_sensor(state: Any, env: wp.int32, i: wp.int32, sensors: wp.array[wp.int32]) -> wp.float32:
+def builtin_sensor(state: Any, env: int, i: int, sensors: SensorColumns) -> float:
     """Return the numbers of MuJoCo's sensors."""
     return state.sensordata[env, sensors[i]]
 
 
 @wp.func
-def feet_contact(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+def feet_contact(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return 1 where a foot touches, else 0."""
     return wp.where(contact.found[env, i], 1.0, 0.0)
 
 
 @wp.func
-def feet_air_time(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+def feet_air_time(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return the time that a foot has been in the air [s]."""
     return contact.air_time[env, i]
 
 
 @wp.func
-def feet_height(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:
+def feet_height(state: Any, env: int, i: int, contact: Contacts) -> float:
     """Return the height of a foot above the ground [m]."""
     return clearance_of(state.ground, contact.position[env, i])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.mdp.accesses import model_field, uses, writes
+from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import clear_contact, track_contact
@@ -73,8 +74,8 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "    state.last_action[env, column] = state.action[env, column]",
     )
     for bound in terms.rewards.values():
-        if hasattr(bound.function, "before"):
-            source.add(f"{bound.name}_memory[env, 0] = {binder.name_function(bound.function.before)}(state, env)")
+        for before in before_of(bound.function):
+            source.add(f"{bound.name}_memory[env, 0] = {binder.name_function(before)}(state, env)")
     first = 0
     for name, bound in terms.actions.items():
         clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)

@@ -321,7 +321,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def curriculum(self) -> dict[str, np.ndarray]:
         """Return the steps done and 1, which add up over all ranks to their sum and the number of ranks."""
-        return {"steps": np.array([self.training_steps, 1])} if self.config.terms("curricula") else {}
+        return {"steps": np.array([self.training_steps, 1])} if self._schedule.changes else {}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Go on from the steps done."""

@@ -8,7 +8,7 @@ from shoal.tasks.cartpole import kernels
 
 
 @wp.func
-def swung_up(state: Any, env: wp.int32, centred_margin: wp.float32, slow_margin: wp.float32) -> wp.float32:
+def swung_up(state: Any, env: int, centred_margin: float, slow_margin: float) -> float:
     """Reward an upright and slow pole over a centred cart, at little force: 1 at most.
 
     The factors for position and speed have lost 90 % of what they can lose at the margins [m, rad/s].

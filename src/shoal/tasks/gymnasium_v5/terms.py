@@ -7,12 +7,12 @@ formula has all of them: body 0 is the world, and body 1 the torso.
 # Warp's language, whose structs, vectors and arrays pyright reads as Python's.
 # pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.names import Joint
-from shoal.mdp.needs import remembers
+from shoal.mdp.annotations import Before, BodyId, BodyIds, Joints, Memory, SiteId
+from shoal.mdp.needs import FreeJointState
 from shoal.mdp.random import uniform
 
 _ANY = wp.vec2(-wp.inf, wp.inf)
@@ -22,7 +22,7 @@ _Inertia = wp.types.vector(length=10, dtype=wp.float32)
 
 
 @wp.func
-def reset_noise(state: Any, env: wp.int32, reset_noise_scale: wp.float32, normal_speeds: wp.bool) -> None:
+def reset_noise(state: Any, env: int, reset_noise_scale: float, normal_speeds: bool) -> None:
     """Move each number of ``qpos`` by at most `reset_noise_scale`, and draw each speed [m/s, rad/s] within it.
 
     With `normal_speeds`, it is the standard deviation of the speeds.
@@ -40,7 +40,7 @@ def reset_noise(state: Any, env: wp.int32, reset_noise_scale: wp.float32, normal
 
 
 @wp.func
-def reset_point(state: Any, env: wp.int32, joints: wp.array[Joint], x: wp.vec2, y: wp.vec2, distance: wp.vec2) -> None:
+def reset_point(state: Any, env: int, joints: Joints, x: wp.vec2, y: wp.vec2, distance: wp.vec2) -> None:
     """Put two joints, the x and y of a point, uniformly into a rectangle [m], at a `distance` from its origin [m]."""
     first = wp.float32(0.0)
     second = wp.float32(0.0)
@@ -58,44 +58,44 @@ def reset_point(state: Any, env: wp.int32, joints: wp.array[Joint], x: wp.vec2, 
 
 
 @wp.func
-def body_pos(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
+def body_pos(state: Any, env: int, body: BodyId) -> wp.vec3:
     """Return the position of a body in the world [m]."""
     return state.xpos[env, body]
 
 
 @wp.func
-def body_offset(state: Any, env: wp.int32, body: wp.int32, to_body: wp.int32) -> wp.vec2:
+def body_offset(state: Any, env: int, body: BodyId, to_body: BodyId) -> wp.vec2:
     """Return x and y of a body, from another one [m]."""
     offset = state.xpos[env, body] - state.xpos[env, to_body]
     return wp.vec2(offset[0], offset[1])
 
 
 @wp.func
-def qfrc_constraint(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def qfrc_constraint(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the force of constraints on a joint [N or N m]."""
     return state.qfrc_constraint[env, joints[i].dof]
 
 
 @wp.func
-def qfrc_actuator(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def qfrc_actuator(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the force of actuators on a joint [N or N m]."""
     return state.qfrc_actuator[env, joints[i].dof]
 
 
 @wp.func
-def cinert(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32]) -> _Inertia:
+def cinert(state: Any, env: int, i: int, bodies: BodyIds) -> _Inertia:
     """Return the mass and inertia of a body about the centre of all masses, as MuJoCo has them."""
     return state.cinert[env, bodies[i]]
 
 
 @wp.func
-def cvel(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32]) -> wp.spatial_vector:
+def cvel(state: Any, env: int, i: int, bodies: BodyIds) -> wp.spatial_vector:
     """Return the angular velocity [rad/s] and the velocity [m/s] of a body at the centre of all masses."""
     return state.cvel[env, bodies[i]]
 
 
 @wp.func
-def cfrc_ext(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32]) -> wp.spatial_vector:
+def cfrc_ext(state: Any, env: int, i: int, bodies: BodyIds) -> wp.spatial_vector:
     """Return torque [N m] and force [N] of contacts on a body; 0 when an episode begins."""
     if state.age[env] == 0:
         return wp.spatial_vector()
@@ -106,40 +106,37 @@ def cfrc_ext(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32])
 
 
 @wp.func
-def x_of_root(state: Any, env: wp.int32) -> wp.float32:
+def x_of_root(state: Any, env: int) -> float:
     """Return the position of the first joint [m]."""
     return state.qpos[env, 0]
 
 
 @wp.func
-def x_of_torso(state: Any, env: wp.int32) -> wp.float32:
+def x_of_torso(state: Any, env: int) -> float:
     """Return x of the torso [m]."""
     return state.xpos[env, 1][0]
 
 
 @wp.func
-def x_of_masses(state: Any, env: wp.int32) -> wp.float32:
+def x_of_masses(state: Any, env: int) -> float:
     """Return x of the centre of all masses, which hang from the world [m]."""
     return state.subtree_com[env, 0][0]
 
 
-@remembers(x_of_root)
 @wp.func
-def x_velocity(state: Any, env: wp.int32, memory: wp.array2d[wp.float32]) -> wp.float32:
+def x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_root)]) -> float:
     """Return the mean velocity of the first joint over the step [m/s]."""
     return (x_of_root(state, env) - memory[env, 0]) / state.step_dt
 
 
-@remembers(x_of_torso)
 @wp.func
-def torso_x_velocity(state: Any, env: wp.int32, memory: wp.array2d[wp.float32]) -> wp.float32:
+def torso_x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_torso)]) -> float:
     """Return the mean velocity of the torso along x over the step [m/s]."""
     return (x_of_torso(state, env) - memory[env, 0]) / state.step_dt
 
 
-@remembers(x_of_masses)
 @wp.func
-def masses_x_velocity(state: Any, env: wp.int32, memory: wp.array2d[wp.float32]) -> wp.float32:
+def masses_x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_masses)]) -> float:
     """Return the mean velocity of the centre of all masses along x over the step [m/s]."""
     return (x_of_masses(state, env) - memory[env, 0]) / state.step_dt
 
@@ -147,11 +144,11 @@ def masses_x_velocity(state: Any, env: wp.int32, memory: wp.array2d[wp.float32])
 @wp.func
 def contact_cost(
     state: Any,
-    env: wp.int32,
-    contact_cost_weight: wp.float32,
+    env: int,
+    contact_cost_weight: float,
     contact_cost_range: wp.vec2 = _ANY,
     contact_force_range: wp.vec2 = _ANY,
-) -> wp.float32:
+) -> float:
     """Return the weighted sum of the squares of forces [1/N²] and torques on all bodies, both within ranges."""
     total = wp.float32(0.0)
     for body in range(state.cfrc_ext.shape[1]):
@@ -163,20 +160,20 @@ def contact_cost(
 
 
 @wp.func
-def body_distance(state: Any, env: wp.int32, body: wp.int32, to_body: wp.int32) -> wp.float32:
+def body_distance(state: Any, env: int, body: BodyId, to_body: BodyId) -> float:
     """Return the distance between two bodies [m]."""
     return wp.length(state.xpos[env, body] - state.xpos[env, to_body])
 
 
 @wp.func
-def distance_penalty(state: Any, env: wp.int32, site: wp.int32) -> wp.float32:
+def distance_penalty(state: Any, env: int, site: SiteId) -> float:
     """Return 0.01 x² + (z - 2 m)² of the tip of a double pendulum."""
     tip = state.site_xpos[env, site]
     return 0.01 * tip[0] * tip[0] + (tip[2] - 2.0) * (tip[2] - 2.0)
 
 
 @wp.func
-def velocity_penalty(state: Any, env: wp.int32) -> wp.float32:
+def velocity_penalty(state: Any, env: int) -> float:
     """Return 0.001 v² + 0.005 w², with the speeds of the lower and of the upper pole of a double pendulum [rad/s]."""
     lower = state.qvel[env, 1]
     upper = state.qvel[env, 2]
@@ -184,12 +181,12 @@ def velocity_penalty(state: Any, env: wp.int32) -> wp.float32:
 
 
 @wp.func
-def site_below_minimum(state: Any, env: wp.int32, site: wp.int32, minimum_height: wp.float32) -> wp.bool:
+def site_below_minimum(state: Any, env: int, site: SiteId, minimum_height: float) -> bool:
     """Whether a site is not above a height [m]."""
     return state.site_xpos[env, site][2] <= minimum_height
 
 
 @wp.func
-def root_height_out_of_limit(state: Any, env: wp.int32, bounds: wp.vec2) -> wp.bool:
+def root_height_out_of_limit(state: FreeJointState, env: int, bounds: wp.vec2) -> bool:
     """Whether the torso's height is outside of `bounds` [m]."""
     return state.qpos[env, 2] < bounds[0] or state.qpos[env, 2] > bounds[1]

@@ -8,32 +8,33 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import CommandColumn, SiteIds
 from shoal.mdp.base import base_quat, quat_error_magnitude, quat_of
 from shoal.mdp.events import between
 from shoal.mdp.observations import root_pos_w
 
 
 @wp.func
-def goal_quat(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+def goal_quat(state: Any, env: int, command: CommandColumn) -> wp.vec4:
     """Return the goal's orientation."""
     goal = state.commands[env]
     return wp.vec4(goal[command], goal[command + 1], goal[command + 2], goal[command + 3])
 
 
 @wp.func
-def orientation_error(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def orientation_error(state: Any, env: int, command: CommandColumn) -> float:
     """Return the angle from the object to the goal, 0 to pi [rad]."""
     return quat_error_magnitude(base_quat(state, env), quat_of(goal_quat(state, env, command)))
 
 
 @wp.func
-def success_bonus(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def success_bonus(state: Any, env: int, command: CommandColumn) -> float:
     """Return 1 where the goal is reached, else 0."""
     return wp.where(orientation_error(state, env, command) <= state.success_tolerance, 1.0, 0.0)
 
 
 @wp.func
-def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
+def reorientation(state: Any, env: int, first: int, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
     """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
 
     They are about the axes of a frame that turns with them, as Isaac Lab's are about x and then y.
@@ -57,13 +58,13 @@ def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pit
 
 
 @wp.func
-def object_pos(state: Any, env: wp.int32) -> wp.vec3:
+def object_pos(state: Any, env: int) -> wp.vec3:
     """Return the vector from the object's first place to the object [m]."""
     return root_pos_w(state, env) - wp.vec3(state.home[0], state.home[1], state.home[2])
 
 
 @wp.func
-def goal_quat_diff(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+def goal_quat_diff(state: Any, env: int, command: CommandColumn) -> wp.vec4:
     """Return the rotation in the world from the goal to the object, with a real part that is not negative."""
     turn = base_quat(state, env) * wp.quat_inverse(quat_of(goal_quat(state, env, command)))
     sign = wp.where(turn[3] < 0.0, -1.0, 1.0)
@@ -71,7 +72,7 @@ def goal_quat_diff(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
 
 
 @wp.func
-def site_pos(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) -> wp.vec3:
+def site_pos(state: Any, env: int, i: int, sites: SiteIds) -> wp.vec3:
     """Return the position of a site in the world [m]."""
     return state.site_xpos[env, sites[i]]
 
@@ -80,36 +81,36 @@ def site_pos(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) 
 
 
 @wp.func
-def track_pos_l2(state: Any, env: wp.int32) -> wp.float32:
+def track_pos_l2(state: Any, env: int) -> float:
     """Return the distance of the object from its first place [m]."""
     return wp.length(object_pos(state, env))
 
 
 @wp.func
-def track_orientation_inv_l2(state: Any, env: wp.int32, command: wp.int32, rot_eps: wp.float32) -> wp.float32:
+def track_orientation_inv_l2(state: Any, env: int, command: CommandColumn, rot_eps: float) -> float:
     """Reward an orientation near the goal's: 1 / (angle + rot_eps), both in rad."""
     return 1.0 / (orientation_error(state, env, command) + rot_eps)
 
 
 @wp.func
-def turned_to_goal(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def turned_to_goal(state: Any, env: int, command: CommandColumn) -> float:
     """Reward the rate at which the angle to the goal falls [rad/s]."""
     return (state.last_error[env] - orientation_error(state, env, command)) / state.step_dt
 
 
 @wp.func
-def object_away_from_goal(state: Any, env: wp.int32, threshold: wp.float32) -> wp.bool:
+def object_away_from_goal(state: Any, env: int, threshold: float) -> bool:
     """Whether the object is further than `threshold` from its first place [m]."""
     return track_pos_l2(state, env) > threshold
 
 
 @wp.func
-def consecutive_successes(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def consecutive_successes(state: Any, env: int, command: CommandColumn) -> float:
     """Return the number of goals that were reached in the episode."""
     return state.successes[env] + success_bonus(state, env, command)
 
 
 @wp.func
-def success(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def success(state: Any, env: int, command: CommandColumn) -> float:
     """Return 1 where a goal was reached in the episode, else 0."""
     return wp.where(consecutive_successes(state, env, command) > 0.0, 1.0, 0.0)
