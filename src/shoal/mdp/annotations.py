@@ -194,10 +194,10 @@ def hints_of(function: Any) -> dict[str, Any]:
         raise ShoalError(f"An annotation of {python.__name__}() cannot be found ({error}): import it there.") from error
 
 
-def before_of(function: Any) -> list[Any]:
-    """Return the function whose value before a step a parameter of a reward's function has, if there is one."""
-    parts = (part for each in hints_of(function).values() for part in getattr(each, "__metadata__", ()))
-    return [part.function for part in parts if isinstance(part, Before)]
+def before_of(function: Any) -> dict[str, Any]:
+    """Return the functions whose values before a step the parameters of a reward's function have, by parameter."""
+    parts = {name: getattr(each, "__metadata__", ()) for name, each in hints_of(function).items()}
+    return {name: part.function for name, found in parts.items() for part in found if isinstance(part, Before)}
 
 
 _arguments_of = codegen.get_full_arg_spec

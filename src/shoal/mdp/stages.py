@@ -74,8 +74,8 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "    state.last_action[env, column] = state.action[env, column]",
     )
     for bound in terms.rewards.values():
-        for before in before_of(bound.function):
-            source.add(f"{bound.name}_memory[env, 0] = {binder.name_function(before)}(state, env)")
+        for name, before in before_of(bound.function).items():
+            source.add(f"{bound.name}_{name}[env, 0] = {binder.name_function(before)}(state, env)")
     first = 0
     for name, bound in terms.actions.items():
         clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)

@@ -290,7 +290,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             *self._kernel("reset"),
             *self._kernel("interval"),
             *([("interval", partial(history.mark, self.done, self.moved))] if history else []),
-            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved, all_fields=False))),
+            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved))),
             *observing,
         ]
 

@@ -72,8 +72,10 @@ def test_both_engines_show_the_same(spec: TaskSpec) -> None:
     native, warp = on_both_engines(spec)
     rng = np.random.default_rng(0)
     low, high = SMALL_ACTIONS * native.model.actuator_ctrlrange.T
-    for _ in range(STEPS):
+    for step in range(STEPS):
         for name, field in native.engine.fields.items():
+            if step == 0 and name not in warp.engine.begun:
+                continue  # Rewards alone read it: MuJoCo Warp derives it in the first physics step.
             values = field.numpy()
             np.testing.assert_allclose(
                 warp.data(name).numpy(), values, rtol=0, atol=allowed(name, values), err_msg=name

@@ -178,11 +178,10 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
-        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+    def forward(self, done: wp.array, moved: wp.array) -> None:
+        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the fields of `begun` there.
 
-        That is the state, and the parameters that change. `moved` is cleared. Without `all_fields`, only fields of
-        `begun` have to be derived.
+        That is the state, and the parameters that change. `moved` is cleared.
         """
 
     @abstractmethod

@@ -98,9 +98,8 @@ class NativeEngine(Engine):
             for theirs, ours in self._state + self._controls:
                 ours[ids] = theirs[ids]
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
+    def forward(self, done: wp.array, moved: wp.array) -> None:
         """Read the state and the parameters of some environments, and derive the rest."""
-        del all_fields  # Those that are read later only cost little here.
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
         if not ids.size:

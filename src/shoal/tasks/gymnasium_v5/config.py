@@ -34,11 +34,11 @@ def _arm_noise(joints: str, position: float) -> EventTerm:
     return Event("reset_joints_by_offset", "reset", joints=joints, **ranges)
 
 
-def _moving(first: str, clip: float = 0.0) -> dict[str, Any]:
-    """Return what a robot in a plane observes: all joints but the `first`, and the speeds of all, within ± `clip`."""
+def _joints(positions: str = _ALL, speeds: str = _ALL, clip: float = 0.0) -> dict[str, Any]:
+    """Return the observations of positions of joints, and of speeds, within ± `clip`."""
     return {
-        "position": Obs("joint_pos", joints=f"(?!{first}).*"),
-        "velocity": Obs("joint_vel_rel", joints=_ALL, clip=clip),
+        "position": Obs("joint_pos", joints=positions),
+        "velocity": Obs("joint_vel_rel", joints=speeds, clip=clip),
     }
 
 
@@ -69,7 +69,7 @@ INVERTED_PENDULUM = _task(
     3.0,
     decimation=2,
     episode_length_s=40.0,  # 1,000 steps of 0.04 s.
-    observations={"position": Obs("joint_pos", joints=_ALL), "velocity": Obs("joint_vel_rel", joints=_ALL)},
+    observations=_joints(),
     rewards={"reward_survive": _SURVIVE},
     terminations={"fallen": Done("joint_pos_out_of_manual_limit", joints="hinge", bounds=(-0.2, 0.2))},
     events=_noise(0.01),
@@ -117,11 +117,8 @@ PUSHER = _task(
     2.0,
     decimation=5,
     episode_length_s=5.0,  # 100 steps of 0.05 s.
-    observations={
-        "position": Obs("joint_pos", joints="r_.*"),
-        "velocity": Obs("joint_vel_rel", joints="r_.*"),
-        **{body: Obs(f"{_OWN}body_pos", body=body) for body in ("tips_arm", "object", "goal")},
-    },
+    observations=_joints("r_.*", "r_.*")
+    | {body: Obs(f"{_OWN}body_pos", body=body) for body in ("tips_arm", "object", "goal")},
     rewards={
         "reward_dist": Reward(f"{_OWN}body_distance", weight=-1.0, body="object", to_body="goal"),
         "reward_ctrl": Reward(_CTRL, weight=-0.1),
@@ -142,14 +139,14 @@ PUSHER = _task(
 HALF_CHEETAH = _task(
     decimation=5,
     episode_length_s=50.0,
-    observations=_moving("rootx"),
+    observations=_joints("(?!rootx).*"),
     rewards=_run("x_velocity", 1.0, 0.1),
     events=_noise(0.1, normal_speeds=True),
 )
 SWIMMER = _task(
     decimation=4,
     episode_length_s=40.0,
-    observations=_moving("slider"),
+    observations=_joints("(?!slider).*"),
     rewards=_run("x_velocity", 1.0, 1e-4),
     events=_noise(0.1),
 )
@@ -161,7 +158,7 @@ def _planar(z: float, top: float, lean: float, **more: DoneTerm) -> TermsConfig:
     return _task(
         decimation=4,
         episode_length_s=8.0,  # 1,000 steps of 0.008 s.
-        observations=_moving("rootx", clip=10.0),
+        observations=_joints("(?!rootx).*", clip=10.0),
         rewards=_run("x_velocity", 1.0, 1e-3) | {"reward_survive": _SURVIVE},
         terminations={
             "healthy_z": Done(limit, joints="rootz", bounds=(z, top)),

@@ -124,21 +124,21 @@ def x_of_masses(state: Any, env: int) -> float:
 
 
 @wp.func
-def x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_root)]) -> float:
+def x_velocity(state: Any, env: int, before: Annotated[Memory, Before(x_of_root)]) -> float:
     """Return the mean velocity of the first joint over the step [m/s]."""
-    return (x_of_root(state, env) - memory[env, 0]) / state.step_dt
+    return (x_of_root(state, env) - before[env, 0]) / state.step_dt
 
 
 @wp.func
-def torso_x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_torso)]) -> float:
+def torso_x_velocity(state: Any, env: int, before: Annotated[Memory, Before(x_of_torso)]) -> float:
     """Return the mean velocity of the torso along x over the step [m/s]."""
-    return (x_of_torso(state, env) - memory[env, 0]) / state.step_dt
+    return (x_of_torso(state, env) - before[env, 0]) / state.step_dt
 
 
 @wp.func
-def masses_x_velocity(state: Any, env: int, memory: Annotated[Memory, Before(x_of_masses)]) -> float:
+def masses_x_velocity(state: Any, env: int, before: Annotated[Memory, Before(x_of_masses)]) -> float:
     """Return the mean velocity of the centre of all masses along x over the step [m/s]."""
-    return (x_of_masses(state, env) - memory[env, 0]) / state.step_dt
+    return (x_of_masses(state, env) - before[env, 0]) / state.step_dt
 
 
 @wp.func
