@@ -1,7 +1,8 @@
 """Tasks made of terms: what each declaration does in a step, and what is refused."""
 
 # The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+# pyright: reportReturnType=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
