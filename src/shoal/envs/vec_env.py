@@ -238,7 +238,7 @@ def build_vec_env(  # noqa: PLR0913  By name.
     if not isinstance(env, VecEnv):
         raise UsageError(
             f"{spec.builder} returned a {type(env).__name__} for the task {spec.name}: return a subclass of "
-            "rsl_rl.env.VecEnv, or of Shoal's Task."
+            "rsl_rl.env.VecEnv, or of Shoal's KernelTask or TermsTask."
         )
     if env.num_envs != num_envs:
         raise UsageError(
