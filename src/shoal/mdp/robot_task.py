@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import mujoco
 import numpy as np
 
+from shoal.mdp.actuators import acts_on_scalar_joint, kinds_of
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import Robot, build_on_a_plane, find_feet, read_robot
 from shoal.mdp.task import TermsTask
@@ -37,8 +38,11 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
 
     def first_state(self) -> dict[str, np.ndarray]:
         """Return the same, with actuators that hold the first pose: a keyframe's controls may be those of motors."""
-        joints = self.model.actuator_trnid[:, 0]
-        targets = self.model.actuator_gear[:, 0] * self.home()[self.model.jnt_qposadr[joints]]
+        model, targets = self.model, np.zeros(self.model.nu)
+        for index in range(model.nu):
+            if "position" in kinds_of(model, index) and acts_on_scalar_joint(model, index):
+                place = model.jnt_qposadr[model.actuator_trnid[index, 0]]
+                targets[index] = model.actuator_gear[index, 0] * self.home()[place]
         return super().first_state() | {"ctrl": targets}
 
     def roles(self) -> Mapping[str, str]:
