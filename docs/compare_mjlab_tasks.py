@@ -183,7 +183,7 @@ def compare_events(mjlab: Any) -> dict[str, float]:
     task.arrays["event_left"].fill_(0.0)
     task.done.zero_()
     mjlab.push_by_setting_velocity(env, None, FIXED, every)
-    task.interval_events()
+    task.run("interval")
     found["push_by_setting_velocity"] = difference(written["velocity"], velocity().numpy())
     return found
 
