@@ -1,8 +1,5 @@
 """Terms that ask for what is not there, or are given what they cannot take, are refused when they are bound."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportArgumentType=false, reportReturnType=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
@@ -24,6 +21,8 @@ from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import GeomId, Geoms, Joints
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.needs import needs_of
+from shoal.mdp.noise import Gaussian
+from shoal.mdp.rewards import angular_momentum_penalty
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
@@ -178,23 +177,35 @@ REFUSED: dict[str, tuple[Any, str]] = {
     # Values of another type or number.
     "noise": (
         lambda: observed(Obs("joint_pos_rel", joints=ALL, noise=(-0.1, 0.1))),
-        "env.observations.policy.x0.noise is [-0.1, 0.1], but must be a number.",
+        "env.observations.policy.x0.noise is (-0.1, 0.1), but must be at least 0.",
+    ),
+    "noise_below_zero": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, bias=Gaussian(-0.1))),
+        "env.observations.policy.x0.bias.std is -0.1, but must be at least 0.",
+    ),
+    "noise_in_words": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, noise="large")),
+        "env.observations.policy.x0.noise is 'large', but must be a number.",
     ),
     "clip": (
-        lambda: observed(Obs("joint_pos_rel", joints=ALL, clip=(-1.0, 1.0))),
-        "clip is [-1.0, 1.0], but must be a number.",
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, clip=(1.0, -1.0))),
+        "env.observations.policy.x0.clip is (1.0, -1.0), but must be finite, the smaller number first",
+    ),
+    "lags": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, delay_min_lag=2)),
+        "env.observations.policy.x0.delay_min_lag is 2, but must be at most delay_max_lag, which is 0.",
     ),
     "action_clip": (
         lambda: {"actions": {"a": Action("joint_position", actuators=ALL, scale=1.0, clip=(-1.0, 1.0))}},
         "env.actions.a.clip is [-1.0, 1.0], but must be a number.",
     ),
     "weight": (
-        lambda: rewarded(Reward(first_joint, "heavy")),
+        lambda: rewarded(Reward(first_joint, "heavy")),  # pyright: ignore[reportArgumentType]
         "env.rewards.x0.weight is 'heavy', but must be a number.",
     ),
-    "history": (
-        lambda: observed(Obs("joint_pos_rel", joints=ALL, history=2.0)),
-        "history is 2.0, but must be a whole number.",
+    "history_length": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, history_length=2.0)),
+        "history_length is 2.0, but must be a whole number.",
     ),
     "interval": (
         lambda: {"events": {"x": Event("hold_default_pose", "interval", actuators=ALL, interval=1.0)}},
@@ -214,7 +225,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "word_for_number": (
         lambda: rewarded(Reward("joint_pos_limits", 1.0, joints=ALL, soft_factor="x")),
-        "rewards.x0.soft_factor is 'x', but must be a number.",
+        "rewards.x0.soft_factor is 'x', but is annotated as float, which takes numbers: annotate",
     ),
     "words_for_numbers": (
         lambda: rewarded(Reward("posture", 1.0, joints=ALL, std=("a", "b"))),
@@ -316,14 +327,53 @@ def misspelled(state: Any, site: mdp.Sight) -> Any:
     return state.site_xpos[:, site, 2]
 
 
+@wp.func
+def late_index(state: Any, env: int, joints: mdp.Joints, i: int) -> float:
+    """Take the place of a joint after the joints."""
+    return state.qpos[env, joints[i].qpos]
+
+
+@wp.func
+def weights_of_nothing(state: Any, env: int, weights: mdp.Numbers, joints: mdp.Joints) -> float:
+    """Take numbers of what is selected afterwards."""
+    return weights[0] * state.qpos[env, joints[0].qpos]
+
+
+@wp.func
+def reads_a_sensor(state: Any, env: int, sensor: mdp.SensorColumn) -> float:
+    """Read three numbers by another function."""
+    return angular_momentum_penalty(state, env, sensor)
+
+
 @pytest.mark.parametrize(
     ("function", "given", "said"),
     [
-        (old_fashioned, {"joints": ALL}, "rewards.x0.joints has the type wp.array[Joint]: annotate numbers"),
-        (body_by_number, {"body": "upper"}, "rewards.x0.body is 'upper', but must be a number. What selects by name"),
-        (unannotated, {"site": "tip"}, "rewards.x0.site is not annotated: annotate numbers as float, int"),
-        (unknown, {"site": "tip"}, "site has the type str: annotate numbers as float, int, bool, wp.vec2"),
-        (unknown, {"site": "tip"}, "and what selects by name as one of shoal.mdp: Joints, Actuators, ActuatorIds, "),
+        (
+            late_index,
+            {"joints": ALL},
+            "rewards.x0: the first parameters of late_index() must be state, env, i, in this",
+        ),
+        (
+            weights_of_nothing,
+            {"weights": 1.0, "joints": ALL},
+            "weights is of what is selected, but no parameter before",
+        ),
+        (reads_a_sensor, {}, "rewards.x0.sensor is missing: reads_a_sensor() needs it."),
+        (reads_a_sensor, {"sensor": "angle"}, "calls reads_a_sensor(), which needs a sensor of 3 columns"),
+        (
+            old_fashioned,
+            {"joints": ALL},
+            "x0.joints is '.*', but is annotated as wp.array[Joint], which no ",
+        ),
+        (
+            old_fashioned,
+            {"joints": 1.0},
+            "x0.joints is 1.0, but is annotated as wp.array[Joint], which no ",
+        ),
+        (body_by_number, {"body": "upper"}, "body is 'upper', but is annotated as int, which takes numbers: annotate"),
+        (unannotated, {"site": "tip"}, "site is 'tip', but is annotated as nothing, which no parameter can be"),
+        (unknown, {"site": "tip"}, "is annotated as str, which no parameter can be: annotate numbers as float, "),
+        (unknown, {"site": "tip"}, "what selects by name as one of shoal.mdp: Joints, Actuators, ActuatorIds, "),
         (misspelled, {"site": "tip"}, "An annotation of misspelled() cannot be found ("),
         (
             "action_acc_l2",

@@ -1,8 +1,5 @@
 """Tasks made of terms: what each declaration does in a step, and what is refused."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
-# pyright: reportReturnType=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
@@ -109,7 +106,7 @@ CONFIG = task_config(
     observations={
         "policy": {
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "elapsed": Obs(elapsed, history=3),
+            "elapsed": Obs(elapsed, history_length=3),
             "last": Obs(elapsed, scale=0.5, clip=4.0),
         },
         "critic": {"joint_pos": Obs("joint_pos_rel", joints=".*", noise=0.1)},
@@ -204,7 +201,7 @@ def test_history_is_oldest_first_and_begins_with_the_first_value() -> None:
 
 def test_a_delay_is_drawn_for_each_episode_and_is_at_most_what_was_declared() -> None:
     observed = {
-        "policy": {"joint_pos": None, "elapsed": None, "last": Obs(elapsed, delay=2)},
+        "policy": {"joint_pos": None, "elapsed": None, "last": Obs(elapsed, delay_max_lag=2, delay_hold_prob=1.0)},
         "critic": {"x": Obs(elapsed)},
     }
     task = build(num_envs=64, observations=observed, terminations={"late": None})
@@ -301,6 +298,14 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
             "rewards.x.factors has no pattern for 'shoulder'",
         ),
         (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "elbow": 2.0})}},
+            "rewards.x.factors has two patterns for 'elbow', '.*' and 'elbow': each name must match one.",
+        ),
+        (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "wrist": 2.0})}},
+            "rewards.x.factors has the pattern 'wrist', which matches none of shoulder, elbow.",
+        ),
+        (
             {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={"elbow": 1.0, "(": 1.0})}},
             "A key of rewards.x.factors is '(', which is no pattern that Python understands",
         ),
@@ -321,8 +326,8 @@ def test_what_is_misspelt_is_refused_with_the_nearest_name(changes: dict[str, An
 
 
 def test_what_is_out_of_range_is_refused_by_its_name() -> None:
-    with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history is 0, but must be at least 1\."):
-        CONFIG.change(observations={"policy": {"last": Obs(elapsed, history=0)}})
+    with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history_length is -1, but must be at le"):
+        CONFIG.change(observations={"policy": {"last": Obs(elapsed, history_length=-1)}})
     with pytest.raises(UsageError, match=r"^env\.events\.x\.speed is \(2\.0, 1\.0\), but must be finite, the smaller"):
         CONFIG.change(events={"x": Event(kick, "reset", speed=(2.0, 1.0))})
     with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0\."):

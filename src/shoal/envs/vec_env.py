@@ -32,9 +32,10 @@ from shoal.envs.capabilities import BAD_REWARD, Capabilities
 from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
+from shoal.sim.graphs import torch_stream
 from shoal.sim.nan.dump import Dump
 from shoal.sim.render.rows import Picture
-from shoal.sim.task import Command, Task
+from shoal.sim.task import CommandRange, Task
 from shoal.tasks.registry import TaskSpec
 
 
@@ -178,6 +179,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.set_curriculum(counts)
         self.task.restart()
 
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let a curriculum go on by the metrics of an iteration, see `Task.follow_metrics`."""
+        self.task.follow_metrics(means)
+
     def rows(self) -> dict[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...)."""
         rows = {name: to_torch(array) for name, array in self.task.arrays.items()}
@@ -213,9 +218,18 @@ class WarpVecEnv(Capabilities, VecEnv):
         task = self.task
         return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks)
 
-    def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
+    def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""
         return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
+
+    def hold_commands(self, *, held: bool) -> None:
+        """Leave the commands as a viewer has written them, or draw and update them again."""
+        self.task.commands_held.fill_(int(held))
+
+    def records(self) -> dict[str, torch.Tensor]:
+        """Return what a recording has beside the rest, at present, see `Task.record`."""
+        with torch_stream(self.task.device):
+            return {name: to_torch(array) for name, array in self.task.record().items()}
 
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs beside the network, see `Task.deployment`."""

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
 import warp as wp
-from warp._src import codegen
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import python_of
@@ -140,7 +139,8 @@ BodyId = Annotated[int, _one("body")]
 SiteId = Annotated[int, _one("site")]
 SensorColumn = Annotated[int, _one("sensor")]
 """The first column of a sensor in ``sensordata``."""
-CommandColumn = Annotated[int, Takes("command", "name of a command")]
+COMMAND = Takes("command", "name of a command")
+CommandColumn = Annotated[int, COMMAND]
 """The first column of a command in `state.commands`."""
 Contacts = Annotated[ContactData, Takes("contact", "name of a contact")]
 Numbers = Annotated[wp.array[wp.float32], Takes("numbers", "number by pattern")]
@@ -175,11 +175,6 @@ def takes(annotation: Any) -> Takes | None:
     return None
 
 
-def type_of(annotation: Any) -> Any:
-    """Return the type of an annotation, as Warp reads it."""
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
 @cache
 def hints_of(function: Any) -> dict[str, Any]:
     """Return the annotations of a function, by parameter and ``return``.
@@ -198,15 +193,3 @@ def before_of(function: Any) -> dict[str, Any]:
     """Return the functions whose values before a step the parameters of a reward's function have, by parameter."""
     parts = {name: getattr(each, "__metadata__", ()) for name, each in hints_of(function).items()}
     return {name: part.function for name, found in parts.items() for part in found if isinstance(part, Before)}
-
-
-_arguments_of = codegen.get_full_arg_spec
-
-
-def _arguments_without_metadata(function: Any) -> inspect.FullArgSpec:
-    """Return what Warp asks for when it defines a function: it knows types alone."""
-    found = _arguments_of(function)
-    return found._replace(annotations={name: type_of(each) for name, each in found.annotations.items()})
-
-
-codegen.get_full_arg_spec = _arguments_without_metadata

@@ -8,8 +8,10 @@ from shoal.errors import ShoalError
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.contacts import new_contact
+from shoal.mdp.marks import metrics_of
 from shoal.mdp.stages import BoundTerms
-from shoal.sim.task import Command
+from shoal.mdp.terms import Term
+from shoal.sim.task import CommandRange
 
 
 def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any]) -> BoundTerms:
@@ -19,10 +21,10 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
         ShoalError: A term is at fault.
     """
 
-    def bind(group: str, *own: str) -> dict[str, Bound]:
-        """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
-        terms = config.terms(group)
-        return {name: binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
+    def bind(group: str, *own: str, **more: Term) -> dict[str, Bound]:
+        """Bind the terms of a group and more, whose functions take `own` parameters from the generated text."""
+        terms, library = config.terms(group) | more, "observations" if group == "recorders" else group
+        return {name: binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
     contacts = bind("contacts")
     for name, bound in contacts.items():
@@ -32,13 +34,14 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
         binder.structs[name] = new_contact(binder.allocate, f"contacts/{name}", len(bound.columns))
     actions = bind("actions", "i", "action")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
+    commands = bind("commands", "first", "is_new")
     return BoundTerms(
         actions=actions,
-        commands=bind("commands", "first", "is_new"),
+        commands=commands,
         contacts=contacts,
         rewards=bind("rewards"),
         terminations=bind("terminations"),
-        metrics=bind("metrics"),
+        metrics=bind("metrics", **metrics_of(commands)),
         events=bind("events"),
         observations={
             group: {
@@ -47,16 +50,17 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
             }
             for group, terms in config.terms("observations").items()
         },
+        recorders=bind("recorders"),
         followed=followed,
     )
 
 
-def number_commands(config: TermsConfig, binder: Binder) -> dict[str, Command]:
+def number_commands(config: TermsConfig, binder: Binder) -> dict[str, CommandRange]:
     """Give each command its columns; return the name, range and unit of each."""
-    columns: dict[str, Command] = {}
+    columns: dict[str, CommandRange] = {}
     for name, term in config.terms("commands").items():
         binder.commands[name], binder.command_columns[name] = len(columns), term.columns
         for column, unit in zip(term.columns, term.units, strict=True):
             low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
-            columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)
+            columns[f"{name}_{column}" if column in columns else column] = CommandRange(low=low, high=high, unit=unit)
     return columns

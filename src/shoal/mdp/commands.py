@@ -1,7 +1,7 @@
 """Commands: each writes its columns of `state.commands` from `first` on.
 
 A function with a parameter `is_new` is called in every step, before observations: it draws where `is_new`, and else
-updates the command. Others are called when a command is to be drawn.
+updates the command. Others are called when a command is to be drawn. None is called while a viewer holds the commands.
 """
 
 import math
@@ -12,14 +12,15 @@ import warp as wp
 from shoal.mdp.annotations import Memory
 from shoal.mdp.base import base_quat, heading_w
 from shoal.mdp.events import between
+from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
+from shoal.mdp.rewards import error_ang_vel, error_lin_vel
 
 _AROUND = wp.vec2(-math.pi, math.pi)
-_Followed = wp.types.vector(length=5, dtype=wp.float32)
-"""A heading [rad], 1 if it is followed, a velocity along x and y of the world [m/s], and 1 if it is followed."""
 
 
+@shows(twist_arrows)
 @wp.func
 def uniform_velocity(
     state: Any,
@@ -37,6 +38,7 @@ def uniform_velocity(
         state.commands[env, first + column] = moves * velocity[column]
 
 
+@shows(twist_arrows, error_vel_xy=error_lin_vel, error_vel_yaw=error_ang_vel)
 @wp.func
 def uniform_velocity_command(
     state: Any,
@@ -46,7 +48,7 @@ def uniform_velocity_command(
     lin_vel_x: wp.vec2,
     lin_vel_y: wp.vec2,
     ang_vel_z: wp.vec2,
-    memory: Annotated[wp.array2d[_Followed], Memory],
+    memory: Annotated[wp.array2d[wp.spatial_vector], Memory],
     heading: wp.vec2 = _AROUND,
     heading_command: bool = False,
     heading_control_stiffness: float = 1.0,
@@ -77,7 +79,8 @@ def uniform_velocity_command(
             for column in range(3):
                 state.qvel[env, column] = linear[column]
                 state.qvel[env, 3 + column] = angular[column]
-        memory[env, 0] = moves * _Followed(to, turns, drawn[0], drawn[1], in_world)
+        # A heading, 1 if it is followed, a velocity along x and y of the world, 1 if it is followed, and nothing.
+        memory[env, 0] = moves * wp.spatial_vector(to, turns, drawn[0], drawn[1], in_world, 0.0)
         for column in range(3):
             state.commands[env, first + column] = moves * velocity[column]
     followed = memory[env, 0]

@@ -20,8 +20,9 @@ from shoal.mdp.shapes import reach
 
 def new_contact(allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> Any:
     """Return a contact of so many geoms or bodies, whose arrays `allocate` makes: by name, columns and type."""
-    contact = ContactData()
-    for name, field in ContactData.vars.items():
+    struct: Any = ContactData
+    contact = struct()
+    for name, field in struct.vars.items():
         setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
     return contact
 

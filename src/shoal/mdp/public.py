@@ -16,10 +16,25 @@ from shoal.mdp.base import (
     yaw_quat,
 )
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
+from shoal.mdp.marks import shows, twist_arrows
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Obs, Reward, Tile
+from shoal.mdp.terms import (
+    Action,
+    Command,
+    Contact,
+    Curriculum,
+    Done,
+    Event,
+    Metric,
+    Obs,
+    ObsGroup,
+    Recorder,
+    Reward,
+    Tile,
+)
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
@@ -32,10 +47,13 @@ __all__ = [
     "Curriculum",
     "Done",
     "Event",
+    "Gaussian",
     "Ghost",
     "Mark",
     "Metric",
     "Obs",
+    "ObsGroup",
+    "Recorder",
     "Reward",
     "RobotConfig",
     "RobotTask",
@@ -45,6 +63,7 @@ __all__ = [
     "TerrainConfig",
     "TerrainTask",
     "Tile",
+    "Uniform",
     "base_ang_vel",
     "base_lin_vel",
     "base_quat",
@@ -55,8 +74,10 @@ __all__ = [
     "projected_gravity",
     "quat_error_magnitude",
     "quat_of",
+    "shows",
     "task_config",
     "to_base",
+    "twist_arrows",
     "uniform",
     "uniform_int",
     "yaw_quat",

@@ -86,10 +86,11 @@ def state_of(task: TermsTask[Any], sources: Iterable[Source]) -> dict[str, Any]:
 
 
 def _read_after_reset(task: TermsTask[Any], sources: Iterable[Source]) -> set[str]:
-    """Return what observations and actions read: between a reset and the next physics step."""
+    """Return what observations, recorders and actions read: between a reset and the next physics step."""
     functions = task.binder.functions
-    fresh = set[str]().union(*(uses(each.function) for each in task.binder.torch if each.group == "observations"))
+    observing = [each for each in task.binder.torch if each.group in {"observations", "recorders"}]
+    fresh = set[str]().union(*(uses(each.function) for each in observing))
     for source in sources:
-        if source.name in {"act", "place"} or source.name.startswith("observe"):
+        if source.name.startswith(("act", "place", "observe", "record")):
             fresh |= {*_FIELD.findall(source.body)}.union(*(uses(functions[name]) for name in source.used(functions)))
     return fresh

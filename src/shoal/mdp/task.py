@@ -12,8 +12,8 @@ The terms of each stage of a step become one Warp kernel (`shoal.mdp.stages`)::
                the engine derives fields where the state was written
     observe    state -> observations
 
-On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, and the stages between its calls
-are captured. The same kernels serve both engines, because both have the same fields (`shoal.sim.engines.engine`).
+On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, between captured stages. The same
+kernels serve both engines, because both have the same fields (`shoal.sim.engines.engine`).
 """
 
 import logging
@@ -35,11 +35,11 @@ from shoal.mdp.accesses import model_field, writes
 from shoal.mdp.binding import Binder
 from shoal.mdp.bound import bind_terms, number_commands
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.curricula import Schedule, changes_of
+from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import generate, struct_of
-from shoal.mdp.marks import height_of_arrows, twist_arrows
+from shoal.mdp.marks import height_of_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.stages import stages_of
 from shoal.mdp.state import state_of
@@ -59,10 +59,7 @@ ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
 
 class TermsTask(Task[ConfigT], Generic[ConfigT]):
-    """A MuJoCo model with terms. A subclass returns the model in `build_model`.
-
-    What functions of terms read is in `shoal.mdp.state`.
-    """
+    """A MuJoCo model, which a subclass returns in `build_model`, with terms; `shoal.mdp.state` has what these read."""
 
     engine: Engine
     """The physics engine."""
@@ -103,7 +100,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
         return {}
 
-    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+    def build_ground(self) -> Ground:
         """Return the ground: a plane at height 0."""
         ground = Ground()
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
@@ -118,15 +115,14 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         return {}
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return the commanded velocities of the base in green, and its actual ones in blue."""
-        return [*twist_arrows(self.config, self.binder.commands, lambda: self._height_of_arrows, row)]
+        """Return the marks of the commands, see `shoal.mdp.marks.shows`."""
+        shown = {name: getattr(bound.function, "marks", None) for name, bound in self.bound.commands.items()}
+        return [mark for name, draw in shown.items() if draw for mark in draw(self, self.binder.commands[name], row)]
 
     @cached_property
-    def _height_of_arrows(self) -> float:
+    def height_of_arrows(self) -> float:
+        """The height above the base of arrows that nothing of the robot hides [m]."""
         return height_of_arrows(self.model, self.home())
-
-    training_steps: int = 0
-    """Steps of each environment since the training began, its resumes included. Curricula go by it."""
 
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
@@ -178,15 +174,14 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.checked_state = self.qpos, self.qvel
         self.moved = self.array("moved", dtype=wp.bool)
         """Set by kernels of the stage `interval` where they have written the state. Cleared by the engine."""
+        self.curricula = Curricula(config)
         names = Names(self.model, self.home(), self.roles())
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = number_commands(config, self.binder)
         self.bound = bind_terms(config, self.binder, self.followed)
+        observed = config.flat("observations")
         self.observation_terms = {
-            group: {
-                name: len(bound.columns) * getattr(getattr(config.observations, group), name).history
-                for name, bound in terms.items()
-            }
+            group: {name: len(bound.columns) * observed[f"{group}.{name}"].num_values for name, bound in terms.items()}
             for group, terms in self.bound.observations.items()
         }
         self.declare(
@@ -210,14 +205,12 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def allocate(self) -> None:
         """Make arrays, generate the kernels, and open the fields that their functions read."""
-        events = [term for term in self.config.terms("events").values() if term.mode == "interval"]
+        modes = {name: term.mode for name, term in self.config.terms("events").items()}
         self.action = self.array("action", self.num_actions)
-        """The clipped actions of this step."""
         self.age = self.array("age", dtype=wp.int32)
-        """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
-        left = {"command_left": len(self.bound.commands), "event_left": len(events)}
+        left = {"command_left": len(self.bound.commands), "event_left": [*modes.values()].count("interval")}
         timers = {name: self.array(name, max(1, count)) for name, count in left.items()}
         self.timers = (*timers.values(),)
         arrays: dict[str, wp.array] = {
@@ -225,21 +218,24 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             **timers,
             **{f"obs_{group}": array for group, array in self.obs.items()},
         }
-        if self.metrics:
-            arrays["metrics"] = self.metric_values
+        made = {"metrics": "metric_values", "commands_held": "commands_held"}
+        arrays |= {name: getattr(self, each) for name, each in made.items() if hasattr(self, each)}
         first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
         self.binder.arrays |= {
             array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
         }
         sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
-        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.items()}
-        if self.bound.delays:
-            arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
+        self.records = {
+            name: wp.zeros((self.num_envs, len(bound.columns)), dtype=wp.float32, device=self.device)
+            for name, bound in self.bound.recorders.items()
+        }
+        arrays |= {f"recorders_{name}": array for name, array in self.records.items()}
+        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.columns.items()}
+        if self.bound.rings.lags:
+            arrays["lags"] = self.array("lags", self.bound.rings.lags, dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        running = [
-            each for name, each in self.bound.events.items() if self.config.terms("events")[name].mode != "startup"
-        ]
+        running = [each for name, each in self.bound.events.items() if modes[name] != "startup"]
         for bound in (*self.bound.actions.values(), *self.bound.commands.values(), *running):
             self.engine.changing |= {*filter(None, map(model_field, writes(bound.function)))}
         values = {
@@ -264,7 +260,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             self.history = History(inputs, self.divergences, self.config.replay_steps, self.device)
         if self.torch_terms:
             logger.info("%s", self.torch_terms.describe_cost())
-        self._schedule = Schedule(changes_of(self.config), self.binder.places, self.reward_terms)
+        self.curricula.check(self)
         self._apply_curricula()
 
     def stages(self) -> list[Stage]:
@@ -299,51 +295,61 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def _kernel(self, stage: str, name: str = "") -> list[Stage]:
         """Return the part of a stage that is the kernel of its name, or of another, if there is one."""
-        name = name or stage
-        return [(stage, partial(self._run, name))] if name in self._kernels else []
+        return [(stage, partial(self._run, name or stage))] if (name or stage) in self._kernels else []
 
     def _torch(self, stage: str, *groups: str) -> list[Stage]:
         return [(stage, HostStage(self.torch_terms.run, *groups))] if self.torch_terms.of(*groups) else []
 
-    # Curricula: the host counts the steps of the training, and writes numbers between two steps.
-
     def step(self) -> None:
-        """Advance all environments by one step, with the numbers that the curricula have come to."""
-        if self._schedule.is_due(self.training_steps):
+        """Advance all environments by one step. Before it the host writes numbers that the curricula have come to."""
+        if self.curricula.is_due():
             self._apply_curricula()
-        self.training_steps += 1
+        self.curricula.steps += 1
         super().step()
 
     def _apply_curricula(self) -> None:
         """Write the numbers of all curricula as they are after the steps done."""
-        with torch_stream(self.device):
-            self.log = self._schedule.write(self.training_steps, self.numbers, self.weights, self.per_step)
+        self.log = self.curricula.log()
+        if self.curricula:
+            with torch_stream(self.device):
+                self.curricula.write(self)
 
-    def curriculum(self) -> dict[str, np.ndarray]:
-        """Return the steps done and 1, which add up over all ranks to their sum and the number of ranks."""
-        return {"steps": np.array([self.training_steps, 1])} if self._schedule.changes else {}
-
-    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Go on from the steps done."""
-        if "steps" in counts:
-            self.training_steps = round(counts["steps"][0] / counts["steps"][1])
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let curricula go on by the metrics of an iteration, which are means over all ranks."""
+        if self.curricula.follow(means):
             self._apply_curricula()
 
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """Return the steps and stages of the curricula, see `Curricula.state`."""
+        return {name: np.array(counts) for name, counts in self.curricula.state().items()}
+
+    def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Go on from the steps and stages done."""
+        self.curricula.restore({name: each.tolist() for name, each in counts.items()})
+        self._apply_curricula()
+
     def _run(self, name: str) -> None:
-        """Launch a generated kernel.
+        """Launch a generated kernel, if there is one of this name.
 
         Raises:
             ShoalError: Warp does not compile its functions.
         """
+        if name not in self._kernels:
+            return
         generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
+            self.launch(generated.kernel, generated.arguments, dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise
             said = " ".join(str(error).split()).rstrip(".")
             raise ShoalError(f"Warp does not compile the terms of {type(self).__name__}: {said}.") from error
+
+    def record(self) -> Mapping[str, wp.array]:
+        """Return the present values of the recorders, by name: no step computes them. Shapes (num_envs, columns)."""
+        self._run("record")
+        return self.records
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode in every environment, as `Task.restart` does."""
@@ -355,8 +361,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state of its own, and randomised parameters."""
         super().seed_rng(seed, first)
-        if "startup" in self._kernels:
-            self._run("startup")
+        self._run("startup")
         self.apply_parameters()
 
     def apply_parameters(self) -> None:

@@ -29,7 +29,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         """Return the robot on its terrain."""
         return build_on_terrain(config)
 
-    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+    def build_ground(self) -> Ground:
         """Return the height field."""
         ground = Ground()
         ground.heights = wp.array(self.terrain.heights, dtype=wp.float32, device=self.device)

@@ -4,14 +4,21 @@ Names and definitions are Isaac Lab's. `command` is the goal's orientation in th
 first. A goal is reached below the angle `state.success_tolerance`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import warp as wp
 
 from shoal.mdp.annotations import CommandColumn, SiteIds
 from shoal.mdp.base import base_quat, quat_error_magnitude, quat_of
 from shoal.mdp.events import between
+from shoal.mdp.marks import shows
 from shoal.mdp.observations import root_pos_w
+from shoal.sim.render.marks import Ghost, Mark
+
+_GHOST_ABOVE = (0.0, 0.0, 0.12)
+"""From the cube's first place to the ghost that shows the goal [m]."""
 
 
 @wp.func
@@ -33,6 +40,14 @@ def success_bonus(state: Any, env: int, command: CommandColumn) -> float:
     return wp.where(orientation_error(state, env, command) <= state.success_tolerance, 1.0, 0.0)
 
 
+def goal_ghost(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    """Return the object with the goal's orientation, above the hand."""
+    place = task.home()[:3] + _GHOST_ABOVE
+    pose = np.concatenate([place, row["commands"][first : first + 4], row["qpos"][7:]])
+    return [Ghost(pose, None, body="cube")]
+
+
+@shows(goal_ghost)
 @wp.func
 def reorientation(state: Any, env: int, first: int, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
     """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
