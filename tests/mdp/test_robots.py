@@ -367,7 +367,7 @@ def test_a_robot_with_contact_sensors_and_a_pose_is_compiled_once(robot: str, mo
     monkeypatch.setattr(mujoco.MjSpec, "compile", lambda spec: compiled.append(spec) or usual(spec))
     contacts = {"feet": Contact("touches", bodies=".*_foot")}
     config = task_config(RobotConfig, robot=robot, pose={".*": 0.0}, contacts=contacts)
-    model = build_on_a_plane(config)
+    model = RobotTask.build_model(config)
     read_robot(model, config)
     assert len(compiled) == 1
     assert [model.sensor(index).name for index in range(model.nsensor)] == ["contact left_foot", "contact right_foot"]

@@ -1,4 +1,4 @@
-"""The base of a robot in its own frame: what many terms need.
+"""The base of a robot in its own frame, and bodies with a free joint: what many terms need.
 
 The robot's free joint is the model's first: ``qpos`` begins with the base's position and quaternion (real part first),
 ``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
@@ -11,11 +11,17 @@ import warp as wp
 from shoal.mdp.needs import needs
 
 
+@wp.func
+def quat_at(qpos: wp.array2d[wp.float32], env: wp.int32, first: wp.int32) -> wp.quat:
+    """Return the quaternion in four columns from `first` on. Warp's quaternions have the real part last."""
+    return wp.quat(qpos[env, first + 1], qpos[env, first + 2], qpos[env, first + 3], qpos[env, first])
+
+
 @needs(free_joint=1)
 @wp.func
 def base_quat(state: Any, env: wp.int32) -> wp.quat:
-    """Return the base's orientation. Warp's quaternions have the real part last."""
-    return wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+    """Return the base's orientation."""
+    return quat_at(state.qpos, env, 3)
 
 
 @wp.func
@@ -112,14 +118,37 @@ def body_ang_vel_w(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
     return wp.spatial_top(state.cvel[env, body])
 
 
+@wp.func
+def qpos_of(state: Any, root_body: wp.int32) -> wp.int32:
+    """Return the first of seven columns of ``qpos`` of a body with a free joint."""
+    return state.default_jnt_qposadr[state.default_body_jntadr[root_body]]
+
+
+@wp.func
+def qvel_of(state: Any, root_body: wp.int32) -> wp.int32:
+    """Return the first of six columns of ``qvel`` of a body with a free joint."""
+    return state.default_jnt_dofadr[state.default_body_jntadr[root_body]]
+
+
 @needs(free_joint=1)
 @wp.func
-def put_root(state: Any, env: wp.int32, offset: wp.vec3, roll: wp.float32, pitch: wp.float32, yaw: wp.float32) -> None:
-    """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""
-    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3]) * wp.quat_rpy(roll, pitch, yaw)
+def root_quat(state: Any, env: wp.int32, root_body: wp.int32) -> wp.quat:
+    """Return the orientation of a body with a free joint."""
+    return quat_at(state.qpos, env, qpos_of(state, root_body) + 3)
+
+
+@needs(free_joint=1)
+@wp.func
+def put_root(state: Any, env: wp.int32, root_body: wp.int32, offset: wp.vec3, angles: wp.vec3) -> None:
+    """Put a body with a free joint into the default pose, at rest, moved in the world [m] and then turned by roll,
+    pitch and yaw in its own frame [rad]."""
+    first, speed = qpos_of(state, root_body), qvel_of(state, root_body)
+    turn = wp.quat(
+        state.home[first + 4], state.home[first + 5], state.home[first + 6], state.home[first + 3]
+    ) * wp.quat_rpy(angles[0], angles[1], angles[2])
     for column in range(3):
-        state.qpos[env, column] = state.home[column] + offset[column]
-        state.qpos[env, 4 + column] = turn[column]
-    state.qpos[env, 3] = turn[3]
+        state.qpos[env, first + column] = state.home[first + column] + offset[column]
+        state.qpos[env, first + 4 + column] = turn[column]
+    state.qpos[env, first + 3] = turn[3]
     for column in range(6):
-        state.qvel[env, column] = 0.0
+        state.qvel[env, speed + column] = 0.0

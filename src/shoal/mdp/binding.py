@@ -36,6 +36,8 @@ _ENTRIES: dict[Any, Any] = {("joint", True): Joint, ("actuator", True): Actuator
 """Entries of what torch functions select; the parameters of a `wp.func` say them."""
 _MEMORY, _ACTION_COLUMNS, _CONTACT_SENSORS = "memory", "action_columns", "contact_sensors"
 """Names of parameters that are made for a term, from what it selects; the last is the end of a name."""
+_ROOT = "root_body"
+"""Name of a parameter that is a body with a free joint: the base, where no other is named."""
 _ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
@@ -209,7 +211,9 @@ class Binder:
         """Refuse a function that needs what the model or the task does not have, see `shoal.mdp.needs`."""
         for what, least in needs_of(function).items():
             if what == "free_joint":
-                has, thing = int(self.names.begins_with_free_joint), "a model that begins with a free joint"
+                root = values.get(_ROOT)
+                has = int(self.names.root(root, f"{path}.{_ROOT}") is not None)
+                thing = f"a {_ROOT} with a free joint" if root else "a model that begins with a free joint"
             elif what == "sensor" and what in values:  # Others pass a sensor of their own.
                 sensors = self.names.select("sensor", values[what], f"{path}.{what}")
                 has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
@@ -249,6 +253,8 @@ class Binder:
         self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
+        if name == _ROOT:
+            return str(self.names.root(value, path)), ()
         what = kind_of(name)
         if what is not None and not name.endswith(_CONTACT_SENSORS):
             return self._selection(path, *what, value, getattr(kind, "dtype", None))

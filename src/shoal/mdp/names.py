@@ -3,7 +3,7 @@
 # pyright: reportInvalidTypeForm=false
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.actuators import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
-from shoal.mdp.patterns import matches
+from shoal.mdp.patterns import is_of, matches
 from shoal.mdp.shapes import SOLID, Solid, hulls_of
 
 
@@ -100,11 +100,17 @@ def kind_of(parameter: str) -> tuple[str, bool] | None:
 class Names:
     """The names of a model, and its default pose."""
 
-    def __init__(self, model: mujoco.MjModel, home: np.ndarray, roles: Mapping[str, str]) -> None:
-        """Prepare. `home` is the default pose, (nq,); `roles` are patterns that others may contain, as ``{feet}``."""
+    def __init__(
+        self, model: mujoco.MjModel, home: np.ndarray, roles: Mapping[str, str], objects: Collection[str] = ()
+    ) -> None:
+        """Prepare. `home` is the default pose, (nq,); `roles` are patterns that others may contain, as ``{feet}``.
+
+        `objects` are the names of those in the scene, see `matching`.
+        """
         self.model = model
         self.home = home
         self.roles = roles
+        self.objects = objects
 
     @cached_property
     def hulls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -119,7 +125,7 @@ class Names:
         """
         if kind == "actuator" and self.model.nu != self.model.nactuator:
             raise UsageError(f"{path} cannot select actuators, since one has several controls: split it in the model.")
-        return matching(kind, self.names(kind), patterns, path, self.roles)
+        return matching(kind, self.names(kind), patterns, path, self.roles, self.objects)
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
@@ -168,10 +174,12 @@ class Names:
                     "change the model."
                 )
 
-    @property
-    def begins_with_free_joint(self) -> bool:
-        """Whether the model begins with a free joint."""
-        return bool(self.model.njnt) and self.model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
+    def root(self, pattern: Any, path: str) -> int | None:
+        """Return the body that a pattern matches, or without one that of the first joint; None without a free joint."""
+        model = self.model
+        joints = [0] if not pattern else model.body_jntadr[self.select("body", pattern, path)].tolist()
+        is_free = model.njnt and len(joints) == 1 and model.jnt_type[joints[0]] == mujoco.mjtJoint.mjJNT_FREE
+        return int(model.jnt_bodyid[joints[0]]) if is_free else None
 
     def numbers_of(self, sensors: list[int]) -> tuple[str, ...]:
         """Return a name for each number of some sensors."""
@@ -242,9 +250,16 @@ class Names:
 
 
 def matching(
-    kind: str, names: Sequence[str], patterns: str | Iterable[str], path: str, roles: Mapping[str, str]
+    kind: str,
+    names: Sequence[str],
+    patterns: str | Iterable[str],
+    path: str,
+    roles: Mapping[str, str],
+    objects: Collection[str] = (),
 ) -> list[int]:
     """Return where in the names of a kind those are that match, in their order.
+
+    A pattern without a slash selects nothing of `objects`: ``.*`` is all of the robot.
 
     Raises:
         UsageError: A pattern matches nothing, or is none.
@@ -255,7 +270,10 @@ def matching(
         raise UsageError(f"{path} is {patterns!r}, but must be a pattern of names, or several.")
     for each in listed:
         pattern = _filled(each, path, roles)
-        those = {index for index, name in enumerate(names) if name and matches(pattern, name, path)}
+        others = () if "/" in pattern else objects
+        those = {
+            at for at, name in enumerate(names) if name and not is_of(name, others) and matches(pattern, name, path)
+        }
         if not those:
             named = [name for name in names if name]
             known = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")

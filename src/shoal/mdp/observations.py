@@ -15,8 +15,12 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     heading_w,
     periods_of,
     projected_gravity,
+    qpos_of,
+    quat_of,
+    qvel_of,
+    root_quat,
+    to_base,
 )
-from shoal.mdp.base import lin_vel_w as root_lin_vel_w  # noqa: F401  It is named here.
 from shoal.mdp.contacts import Contact, net_force
 from shoal.mdp.ground import base_height, clearance_of, surface_at  # noqa: F401  The first is named here.
 from shoal.mdp.names import Joint
@@ -25,22 +29,65 @@ from shoal.mdp.needs import needs
 
 @needs(free_joint=1)
 @wp.func
-def root_pos_w(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the base's position in the world [m]."""
-    return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+def root_pos_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+    """Return the position in the world of the base, or another body with a free joint [m]."""
+    first = qpos_of(state, root_body)
+    return wp.vec3(state.qpos[env, first], state.qpos[env, first + 1], state.qpos[env, first + 2])
+
+
+@wp.func
+def root_quat_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec4:
+    """Return the orientation in the world of the base, or another body with a free joint, with the real part first."""
+    turn = root_quat(state, env, root_body)
+    return wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
 @needs(free_joint=1)
 @wp.func
-def root_quat_w(state: Any, env: wp.int32) -> wp.vec4:
-    """Return the base's orientation in the world, with the real part first."""
-    return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
+def root_lin_vel_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+    """Return the velocity in the world of the base, or another body with a free joint [m/s]."""
+    first = qvel_of(state, root_body)
+    return wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
 
 
 @wp.func
-def root_ang_vel_w(state: Any, env: wp.int32) -> wp.vec3:
-    """Return the base's angular velocity in the world [rad/s]."""
-    return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
+def root_ang_vel_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+    """Return the angular velocity in the world of the base, or another body with a free joint [rad/s]."""
+    first = qvel_of(state, root_body) + 3
+    own = wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
+    return wp.quat_rotate(root_quat(state, env, root_body), own)
+
+
+@wp.func
+def body_pos_b(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
+    """Return the position of a body, such as an object, in the base's frame [m]."""
+    base = wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+    return to_base(state, env, state.xpos[env, body] - base)
+
+
+@wp.func
+def body_quat_b(state: Any, env: wp.int32, body: wp.int32) -> wp.vec4:
+    """Return the orientation of a body, such as an object, in the base's frame, with the real part first."""
+    turn = wp.quat_inverse(base_quat(state, env)) * quat_of(state.xquat[env, body])
+    return wp.vec4(turn[3], turn[0], turn[1], turn[2])
+
+
+@wp.func
+def site_pos_w(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) -> wp.vec3:
+    """Return the position of a site in the world [m]."""
+    return state.site_xpos[env, sites[i]]
+
+
+@wp.func
+def ee_to_object_distance(state: Any, env: wp.int32, site: wp.int32, object_body: wp.int32) -> wp.vec3:
+    """Return the vector in the world from a site to a body, as from a gripper to an object [m]."""
+    return state.xpos[env, object_body] - state.site_xpos[env, site]
+
+
+@wp.func
+def object_to_goal_distance(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.vec3:
+    """Return the vector in the world from a body to a command that is its goal [m]."""
+    return command_at(state, env, command) - state.xpos[env, object_body]
 
 
 @wp.func

@@ -18,7 +18,7 @@ from shoal.mdp.names import Actuator, Geom, Joint
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Obs, Reward, Tile
+from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Object, Obs, Reward, Tile
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
@@ -37,6 +37,7 @@ __all__ = [
     "Joint",
     "Mark",
     "Metric",
+    "Object",
     "Obs",
     "Reward",
     "RobotConfig",

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from shoal.mdp.config import RobotConfig
-from shoal.mdp.robots import Robot, build_on_a_plane, find_feet, read_robot
+from shoal.mdp.robots import Robot, build_on_a_plane, find_feet, read_robot, robot_on_a_plane
 from shoal.mdp.task import TermsTask
 
 ConfigT = TypeVar("ConfigT", bound=RobotConfig)
@@ -18,18 +18,20 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
     """A robot on a plane. Patterns of terms may contain ``{base}``, and the names of `RobotConfig.role_fields`."""
 
     @classmethod
-    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:
         """Return the robot on a plane."""
-        return build_on_a_plane(config)
+        return robot_on_a_plane(config)
 
     @cached_property
     def robot(self) -> Robot:
-        """The robot's joints and numbers."""
-        return read_robot(self.model, self.config)
+        """The robot's joints and numbers, by itself."""
+        return read_robot(build_on_a_plane(self.config) if self.config.terms("objects") else self.model, self.config)
 
     def home(self) -> np.ndarray:
         """Return the first pose, (nq,)."""
-        return self.robot.start
+        pose, start = super().home(), self.robot.start
+        pose[: len(start)] = start
+        return pose
 
     def keyframe(self) -> int:
         """Return the index of the keyframe that the configuration names; -1 with a pose."""
@@ -37,14 +39,15 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
 
     def first_state(self) -> dict[str, np.ndarray]:
         """Return the same, with actuators that hold the first pose: a keyframe's controls may be those of motors."""
-        joints = self.model.actuator_trnid[:, 0]
-        targets = self.model.actuator_gear[:, 0] * self.home()[self.model.jnt_qposadr[joints]]
-        return super().first_state() | {"ctrl": targets}
+        first, count = super().first_state(), len(self.robot.joint_names)
+        controls = first.get("ctrl", np.zeros(self.model.nu)).copy()
+        joints = self.model.actuator_trnid[:count, 0]
+        controls[:count] = self.model.actuator_gear[:count, 0] * self.home()[self.model.jnt_qposadr[joints]]
+        return first | {"ctrl": controls}
 
     def roles(self) -> Mapping[str, str]:
         """Return the patterns that the configuration names, and that of the base."""
         config = self.config
         if config.feet:
             find_feet(self.model, config.feet)
-        named = {name: getattr(config, name) for name in config.role_fields}
-        return named | {"base": self.model.body(self.robot.base).name}
+        return config.named_roles() | {"base": self.model.body(self.robot.base).name}

@@ -13,8 +13,8 @@ from shoal.errors import UsageError
 from shoal.mdp.actuators import JOINT, KINDS, SCALAR, is_motor, is_position_actuator, kinds_of
 from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.mdp.patterns import matches
+from shoal.mdp.scene import compile_spec
 from shoal.sim.engines.model_files import find_robot
-from shoal.sim.render.surroundings import add_surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -228,30 +228,25 @@ def _by_pattern(gains: Mapping[str, float], joint: str, flag: str) -> float | No
     return next((value for pattern, value in gains.items() if matches(pattern, joint, path)), None)
 
 
-def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
-    """Compile a robot and its ground, with the contact sensors that its terms need."""
-    if any("bodies" in term.parameters for term in config.terms("contacts").values()):
-        from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
-
-        add_contact_sensors(spec, config, {name: getattr(config, name) for name in config.role_fields})
-    add_surroundings(spec)
-    try:
-        return spec.compile()
-    except ValueError as error:
-        message = f"--env.robot {config.robot or SHIPPED.name} does not compile: {' '.join(str(error).split())}"
-        raise UsageError(message) from error
-
-
-def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
-    """Return the model of a robot on an infinite plane, unless it brings ground of its own.
+def robot_on_a_plane(config: RobotConfig) -> mujoco.MjSpec:
+    """Return a robot on an infinite plane, unless it brings ground of its own.
 
     Raises:
-        UsageError: There is no such robot, or it does not compile.
+        UsageError: There is no such robot.
     """
     spec = build_spec(config)
     if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
         add_floor(spec, type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0.0, 0.0, 0.05))
-    return compile_spec(spec, config)
+    return spec
+
+
+def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
+    """Return the model of the robot alone, on a plane.
+
+    Raises:
+        UsageError: There is no such robot, or it does not compile.
+    """
+    return compile_spec(robot_on_a_plane(config), f"--env.robot {config.robot or SHIPPED.name}")
 
 
 def add_floor(spec: mujoco.MjSpec, **geom: Any) -> None:

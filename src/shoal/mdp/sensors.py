@@ -1,6 +1,5 @@
 """Sensors that terms need, added to a model."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import mujoco
@@ -14,7 +13,7 @@ _FOUND_AND_LARGEST_FORCE = (3, 2, 1)
 """The same, of the contact with the largest force, in the contact's frame."""
 
 
-def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping[str, str] | None = None) -> None:
+def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
     """Add MuJoCo's contact sensors for the contacts of a configuration that ask for them: those with `bodies`.
 
     The sensor of a body has the number of its contacts, and their force on what it touches, in the world [N]; that of a
@@ -26,7 +25,9 @@ def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping
     terms = {name: term for name, term in config.terms("contacts").items() if "bodies" in term.parameters}
     bodies = [body.name for body in spec.bodies]
     for name, term in terms.items():
-        for index in matching("body", bodies, term.bodies, f"contacts.{name}.bodies", roles or {}):
+        for index in matching(
+            "body", bodies, term.bodies, f"contacts.{name}.bodies", config.named_roles(), config.terms("objects")
+        ):
             body = bodies[index]
             sensor: dict[str, Any] = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "intprm": _FOUND_AND_NET_FORCE}
             kind = "self contact" if term.func == "touches_itself" else "contact"

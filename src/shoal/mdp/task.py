@@ -24,6 +24,7 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
+from shoal.mdp.scene import compile_scene
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
@@ -43,7 +44,7 @@ _DEFAULT = "default_"
 
 
 class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
-    """A MuJoCo model with terms. A subclass returns the model in `build_model`.
+    """A MuJoCo model with terms. A subclass returns robot and ground in `build_spec`, or the whole in `build_model`.
 
     The functions of terms read from their first parameter, `state`: fields of `MjData` and `MjModel` by MuJoCo's names,
     with one row for each environment; a field of `MjModel` with ``default_`` before it, without rows; and
@@ -71,6 +72,16 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     last episode until the first physics step.
     """
 
+    @classmethod
+    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:
+        """Return the robot and its ground."""
+        raise ShoalError(f"{cls.__name__} has no model: return its robot and ground as an MjSpec in build_spec().")
+
+    @classmethod
+    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+        """Return the scene: `build_spec`, with the objects and sensors of the configuration."""
+        return compile_scene(cls.build_spec(config), config)
+
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
         return self.model.key_qpos[0].copy() if self.model.nkey else self.model.qpos0.copy()
@@ -90,7 +101,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def roles(self) -> Mapping[str, str]:
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
-        return {}
+        return self.config.named_roles()
 
     def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
         """Return the ground: a plane at height 0."""
@@ -133,7 +144,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def build(self) -> None:
         """Build the model, bind all terms, and count columns."""
         super().build()
-        names = Names(self.model, self.home(), self.roles())
+        names = Names(self.model, self.home(), self.roles(), self.config.terms("objects"))
         self._changes = changes_of(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()

@@ -130,6 +130,18 @@ class TileTerm(Term):
     """A kind of tile of rough terrain, see `shoal.mdp.tiles`; its function works on numpy arrays."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObjectTerm(Term):
+    """A thing in the scene beside the robot; its function returns an `MjSpec`, see `shoal.mdp.objects`."""
+
+    pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Where the origin of its own model is in the world [m]."""
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    """Orientation of its own model in the world, with the real part first."""
+    base: Literal["free", "fixed", "mocap"] = "free"
+    """Whether it moves freely, is fixed to the world, or is moved by `mocap_pos` and `mocap_quat` alone."""
+
+
 TermT = TypeVar("TermT", bound=Term)
 
 
@@ -142,7 +154,11 @@ def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fix
     func = getattr(func, "__func__", func)  # Of another declaration.
     # Another value of a flag need not be whole; numbers of tiles are Python's, and stay as they are declared.
     whole = _whole_numbers(func) | {"axes"}
-    floats = [name for name in own if name not in whole and (base is not TileTerm or isinstance(values[name], tuple))]
+    floats = [
+        name
+        for name in own
+        if name not in whole and (base not in (TileTerm, ObjectTerm) or isinstance(values[name], tuple))
+    ]
     values = {**values, **{name: _as_floats(values[name]) for name in floats}}
     members = [(name, _annotation(base, name, values[name])) for name in own]
     function = func if isinstance(func, str) else staticmethod(func)
@@ -275,6 +291,16 @@ def Contact(func: Function, **params: Value) -> ContactTerm:
 def Tile(func: Function, **params: Value) -> TileTerm:
     """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
     return _declare(TileTerm, func, params)
+
+
+def Object(func: Function, **params: Value) -> ObjectTerm:
+    """Declare an object of the scene: a function of `shoal.mdp.objects`, or another that returns an `MjSpec`.
+
+    The fields of `ObjectTerm` are among the parameters: ``Object("geom", type="box", size=(0.02, 0.02, 0.02),
+    mass=0.05, pos=(0.4, 0.0, 0.02))``. As `cube` its names begin with ``cube/``, and only patterns with a slash select
+    them.
+    """
+    return _declare(ObjectTerm, func, params)
 
 
 def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:

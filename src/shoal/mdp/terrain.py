@@ -12,21 +12,17 @@ import mujoco
 import numpy as np
 
 from shoal.mdp.binding import named_function
-from shoal.mdp.robots import add_floor, build_spec, compile_spec
+from shoal.mdp.robots import add_floor, build_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL, POINTS
-from shoal.sim.render.shapes import SceneGeometry
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
 _DEPTH = 1.0
 """Thickness of the height field below its lowest point [m]: nothing must fall through."""
 _EXTENT = 2.0
-"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near.
-
-Its center is that of the robot.
-"""
+"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +74,11 @@ def _function(func: Function, name: str) -> Callable[..., np.ndarray]:
     return named_function(func, "tiles", f"tiles.{name}", FunctionType) if isinstance(func, str) else func
 
 
-def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
-    """Return the model of a robot on rough terrain, in place of any ground of its own.
+def robot_on_terrain(config: TerrainConfig) -> mujoco.MjSpec:
+    """Return a robot on rough terrain, in place of any ground of its own.
 
     Raises:
-        UsageError: There is no such robot, or it does not compile.
+        UsageError: There is no such robot.
     """
     spec = build_spec(config)
     for geom in spec.worldbody.geoms:
@@ -100,6 +96,4 @@ def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
     )
     add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
-    model = compile_spec(spec, config)
-    model.stat.center = np.mean(SceneGeometry(model).extent(model.qpos0), axis=0)
-    return model
+    return spec

@@ -28,6 +28,7 @@ import torch
 import warp as wp
 
 from shoal.config.env import MujocoConfig
+from shoal.config.plain import to_plain
 from shoal.errors import ShoalError
 from shoal.sim.engines.engine import Engine, rows_of
 from shoal.sim.engines.native import NativeEngine
@@ -148,7 +149,8 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
         """Return `capacities` by their flags; nothing where another model than the declaring class's is simulated."""
         declaring = next(each for each in type(self).__mro__ if "capacities" in vars(each))
         if self.capacities is None or any(
-            getattr(self.config, name) != getattr(declaring.config, name) for name in self.config.model_fields
+            to_plain(getattr(self.config, name)) != to_plain(getattr(declaring.config, name))
+            for name in self.config.model_fields
         ):
             return {}
         return dict(zip(MujocoConfig.size_fields, self.capacities, strict=True))

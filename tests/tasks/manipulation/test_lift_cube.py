@@ -47,8 +47,8 @@ def metrics(task: LiftCube) -> dict[str, np.ndarray]:
 def test_episodes_begin_with_the_cube_on_the_ground_before_the_arm() -> None:
     task = LiftCube(LIFT_CUBE.in_play(), num_envs=256, device="cpu", seed=3)
     task.restart(7)
-    cube = task.qpos.numpy()[:, :7]
-    (x, y, z), angle = task.home()[:3], 2 * np.arctan2(cube[:, 6], cube[:, 3])
+    cube = task.qpos.numpy()[:, -7:]
+    (x, y, z), angle = task.home()[-7:-4], 2 * np.arctan2(cube[:, 6], cube[:, 3])
     np.testing.assert_allclose(cube[:, 2], z, atol=1e-6)
     np.testing.assert_allclose(cube[:, 4:6], 0.0, atol=1e-6)
     for drawn, middle, most in ((cube[:, 0], x, 0.1), (cube[:, 1], y, 0.15), (angle, 0.0, math.pi / 4)):
@@ -73,7 +73,7 @@ def test_an_arm_that_is_led_lifts_the_cube_to_its_goal() -> None:
 
 def test_a_cube_in_the_hand_stays_there_while_the_gripper_closes_and_else_falls() -> None:
     task = begun(in_hand=1.0)
-    np.testing.assert_allclose(task.data("xpos").numpy()[:, 1], [[0.35, 0.0, 0.16]] * 2, atol=1e-6)
+    np.testing.assert_allclose(task.data("xpos").numpy()[:, -1], [[0.35, 0.0, 0.16]] * 2, atol=1e-6)
     move(task, np.array([*HOME[:5], CLOSED]), 50)
     assert metrics(task)["object_height"].min() > 0.13
     move(task, np.array([*HOME[:5], OPEN]), 50)
@@ -83,13 +83,13 @@ def test_a_cube_in_the_hand_stays_there_while_the_gripper_closes_and_else_falls(
 def test_rewards_are_those_of_their_definitions() -> None:
     task = begun(in_hand=0.0)
     move(task, HOME + SCALE, 3)
-    cube, site = task.data("xpos").numpy()[:, 1], task.data("site_xpos").numpy()[:, 0]
+    cube, site = task.data("xpos").numpy()[:, -1], task.data("site_xpos").numpy()[:, 0]
     goal = task.command_array.numpy()
     reach, left = np.sum((site - cube) ** 2, axis=1), np.sum((goal - cube) ** 2, axis=1)
     terms = dict(zip(task.reward_terms, task.terms.numpy().T, strict=True))
     np.testing.assert_allclose(terms["lift"], np.exp(-reach / 0.1**2) * (1 + np.exp(-left / 0.3**2)), rtol=1e-5)
     np.testing.assert_allclose(terms["lift_precise"], np.exp(-left / 0.05**2), rtol=1e-4)
-    excess = np.maximum(np.abs(task.qvel.numpy()[:, 6:]) - 0.5, 0.0)
+    excess = np.maximum(np.abs(task.qvel.numpy()[:, :-6]) - 0.5, 0.0)
     np.testing.assert_allclose(terms["joint_vel_hinge"], np.sum(excess**2, axis=1), rtol=1e-5)
 
 

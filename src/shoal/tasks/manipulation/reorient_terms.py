@@ -1,14 +1,13 @@
-"""Terms of reorientation. The object's free joint is the model's first: terms of a base are terms of the object.
+"""Terms of reorientation. Names and definitions are Isaac Lab's.
 
-Names and definitions are Isaac Lab's. `command` is the goal's orientation in the world, a quaternion with the real part
-first. A goal is reached below the angle `state.success_tolerance`.
+`root_body` is the object, `command` the goal's orientation in the world, a quaternion with the real part first. A goal is reached below the angle `state.success_tolerance`.
 """
 
 from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import base_quat, quat_error_magnitude, quat_of
+from shoal.mdp.base import qpos_of, quat_error_magnitude, quat_of, root_quat
 from shoal.mdp.events import between
 from shoal.mdp.observations import root_pos_w
 
@@ -21,24 +20,26 @@ def goal_quat(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
 
 
 @wp.func
-def orientation_error(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def orientation_error(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
     """Return the angle from the object to the goal, 0 to pi [rad]."""
-    return quat_error_magnitude(base_quat(state, env), quat_of(goal_quat(state, env, command)))
+    return quat_error_magnitude(root_quat(state, env, root_body), quat_of(goal_quat(state, env, command)))
 
 
 @wp.func
-def success_bonus(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def success_bonus(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
     """Return 1 where the goal is reached, else 0."""
-    return wp.where(orientation_error(state, env, command) <= state.success_tolerance, 1.0, 0.0)
+    return wp.where(orientation_error(state, env, root_body, command) <= state.success_tolerance, 1.0, 0.0)
 
 
 @wp.func
-def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2) -> None:
+def reorientation(
+    state: Any, env: wp.int32, first: wp.int32, root_body: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2
+) -> None:
     """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
 
     They are about the axes of a frame that turns with them, as Isaac Lab's are about x and then y.
     """
-    reached = success_bonus(state, env, first)
+    reached = success_bonus(state, env, root_body, first)
     state.successes[env] = wp.where(state.age[env] == 0, 0.0, state.successes[env] + reached)
     if state.age[env] == 0 or reached > 0.0:
         angles = between(state, env, roll, pitch, yaw)
@@ -50,66 +51,64 @@ def reorientation(state: Any, env: wp.int32, first: wp.int32, roll: wp.vec2, pit
         state.commands[env, first] = goal[3]
         for column in range(3):
             state.commands[env, first + 1 + column] = goal[column]
-    state.last_error[env] = orientation_error(state, env, first)
+    state.last_error[env] = orientation_error(state, env, root_body, first)
 
 
 # Observations.
 
 
 @wp.func
-def object_pos(state: Any, env: wp.int32) -> wp.vec3:
+def object_pos(state: Any, env: wp.int32, root_body: wp.int32) -> wp.vec3:
     """Return the vector from the object's first place to the object [m]."""
-    return root_pos_w(state, env) - wp.vec3(state.home[0], state.home[1], state.home[2])
+    first = qpos_of(state, root_body)
+    home = wp.vec3(state.home[first], state.home[first + 1], state.home[first + 2])
+    return root_pos_w(state, env, root_body) - home
 
 
 @wp.func
-def goal_quat_diff(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+def goal_quat_diff(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.vec4:
     """Return the rotation in the world from the goal to the object, with a real part that is not negative."""
-    turn = base_quat(state, env) * wp.quat_inverse(quat_of(goal_quat(state, env, command)))
+    turn = root_quat(state, env, root_body) * wp.quat_inverse(quat_of(goal_quat(state, env, command)))
     sign = wp.where(turn[3] < 0.0, -1.0, 1.0)
     return sign * wp.vec4(turn[3], turn[0], turn[1], turn[2])
-
-
-@wp.func
-def site_pos(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) -> wp.vec3:
-    """Return the position of a site in the world [m]."""
-    return state.site_xpos[env, sites[i]]
 
 
 # Rewards, terminations and metrics.
 
 
 @wp.func
-def track_pos_l2(state: Any, env: wp.int32) -> wp.float32:
+def track_pos_l2(state: Any, env: wp.int32, root_body: wp.int32) -> wp.float32:
     """Return the distance of the object from its first place [m]."""
-    return wp.length(object_pos(state, env))
+    return wp.length(object_pos(state, env, root_body))
 
 
 @wp.func
-def track_orientation_inv_l2(state: Any, env: wp.int32, command: wp.int32, rot_eps: wp.float32) -> wp.float32:
+def track_orientation_inv_l2(
+    state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32, rot_eps: wp.float32
+) -> wp.float32:
     """Reward an orientation near the goal's: 1 / (angle + rot_eps), both in rad."""
-    return 1.0 / (orientation_error(state, env, command) + rot_eps)
+    return 1.0 / (orientation_error(state, env, root_body, command) + rot_eps)
 
 
 @wp.func
-def turned_to_goal(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def turned_to_goal(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
     """Reward the rate at which the angle to the goal falls [rad/s]."""
-    return (state.last_error[env] - orientation_error(state, env, command)) / state.step_dt
+    return (state.last_error[env] - orientation_error(state, env, root_body, command)) / state.step_dt
 
 
 @wp.func
-def object_away_from_goal(state: Any, env: wp.int32, threshold: wp.float32) -> wp.bool:
+def object_away_from_goal(state: Any, env: wp.int32, root_body: wp.int32, threshold: wp.float32) -> wp.bool:
     """Whether the object is further than `threshold` from its first place [m]."""
-    return track_pos_l2(state, env) > threshold
+    return track_pos_l2(state, env, root_body) > threshold
 
 
 @wp.func
-def consecutive_successes(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def consecutive_successes(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
     """Return the number of goals that were reached in the episode."""
-    return state.successes[env] + success_bonus(state, env, command)
+    return state.successes[env] + success_bonus(state, env, root_body, command)
 
 
 @wp.func
-def success(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def success(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
     """Return 1 where a goal was reached in the episode, else 0."""
-    return wp.where(consecutive_successes(state, env, command) > 0.0, 1.0, 0.0)
+    return wp.where(consecutive_successes(state, env, root_body, command) > 0.0, 1.0, 0.0)

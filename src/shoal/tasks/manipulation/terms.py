@@ -7,9 +7,10 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import command_at
+from shoal.mdp.base import qpos_of
 from shoal.mdp.events import reset_root_state_uniform
 from shoal.mdp.names import Joint
+from shoal.mdp.observations import ee_to_object_distance, object_to_goal_distance
 from shoal.mdp.random import uniform
 
 
@@ -19,21 +20,6 @@ def uniform_position(state: Any, env: wp.int32, first: wp.int32, x: wp.vec2, y: 
     state.commands[env, first] = uniform(state, env, x[0], x[1])
     state.commands[env, first + 1] = uniform(state, env, y[0], y[1])
     state.commands[env, first + 2] = uniform(state, env, z[0], z[1])
-
-
-# Observations. The arm is fixed to the world, whose frame is that of its base.
-
-
-@wp.func
-def ee_to_object_distance(state: Any, env: wp.int32, site: wp.int32, object_body: wp.int32) -> wp.vec3:
-    """Return the vector from a site to the object [m]."""
-    return state.xpos[env, object_body] - state.site_xpos[env, site]
-
-
-@wp.func
-def object_to_goal_distance(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.vec3:
-    """Return the vector from the object to its goal [m]."""
-    return command_at(state, env, command) - state.xpos[env, object_body]
 
 
 # Rewards.
@@ -84,6 +70,7 @@ def joint_velocity_hinge_penalty(state: Any, env: wp.int32, joints: wp.array[Joi
 def reset_object(
     state: Any,
     env: wp.int32,
+    root_body: wp.int32,
     finger_joints: wp.array[Joint],
     x: wp.vec2,
     y: wp.vec2,
@@ -94,15 +81,16 @@ def reset_object(
 ) -> None:
     """Put the object on the ground, moved [m] and turned about z [rad] from the default pose; or between the fingers.
 
-    The object's free joint is the model's first. With the probability `in_hand` it is at `hand` [m], where the fingers
+    With the probability `in_hand` it is at `hand` [m], where the fingers
     of an arm in the default pose are, at `grip` [m]: holding it is learned before it is ever lifted.
     """
-    reset_root_state_uniform(state, env, x, y, yaw=yaw)
+    reset_root_state_uniform(state, env, x, y, yaw=yaw, root_body=root_body)
     if uniform(state, env, 0.0, 1.0) < in_hand:
+        first = qpos_of(state, root_body)
         for column in range(3):
-            state.qpos[env, column] = hand[column]
+            state.qpos[env, first + column] = hand[column]
         for column in range(3, 7):
-            state.qpos[env, column] = state.home[column]
+            state.qpos[env, first + column] = state.home[first + column]
         for i in range(finger_joints.shape[0]):
             state.qpos[env, finger_joints[i].qpos] = grip
 
