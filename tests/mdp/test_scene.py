@@ -17,7 +17,8 @@ from shoal.errors import ShoalError, UsageError
 
 ROBOT = """<body name="base" pos="0 0 0.3">{joint}<geom name="base" size="0.1" mass="2"/>
   <body name="arm" pos="0 0 0.1"><joint name="hinge" axis="0 1 0" range="-2 2"/>
-  <geom name="arm" type="capsule" fromto="0 0 0 0.3 0 0" size="0.02" mass="0.5"/><site name="tip" pos="0.3 0 0"/></body></body>"""
+  <geom name="arm" type="capsule" fromto="0 0 0 0.3 0 0" size="0.02" mass="0.5"/><site name="tip" pos="0.3 0 0"/>
+  </body></body>"""
 SCENE = """<mujoco><option timestep="0.004" integrator="implicitfast"/><worldbody>
   <geom name="floor" type="plane" size="0 0 1"/>{bodies}</worldbody>
   <actuator><position name="hinge" joint="hinge" kp="5" kv="1"/></actuator>
@@ -27,7 +28,8 @@ FREE = SCENE.format(bodies=ROBOT.format(joint='<freejoint name="root"/>'), more=
 FIXED = SCENE.format(bodies=ROBOT.format(joint=""), more="")
 CUBE = mdp.Object("geom", type="box", size=(0.05, 0.04, 0.03), mass=0.2, pos=(0.5, 0.1, 0.4), quat=(0.6, 0.0, 0.0, 0.8))
 DOOR = """<mujoco><option gravity="0 0 3"/><worldbody><body name="frame" pos="0 0 0.2"><geom size="0.02"/>
-  <body name="leaf"><joint name="turn" axis="0 0 1"/><geom type="box" size="0.2 0.01 0.2" pos="0.2 0 0" mass="1"/></body></body>
+  <body name="leaf"><joint name="turn" axis="0 0 1"/><geom type="box" size="0.2 0.01 0.2" pos="0.2 0 0" mass="1"/>
+  </body></body>
   </worldbody><actuator><motor name="turn" joint="turn"/></actuator>
   <keyframe><key name="open" qpos="0.7" ctrl="0.05"/></keyframe></mujoco>"""
 
@@ -81,7 +83,8 @@ def stepped(model: mujoco.MjModel, qpos: np.ndarray, steps: int) -> np.ndarray:
 
 
 def test_a_robot_with_a_cube_moves_as_the_same_scene_in_one_file() -> None:
-    cube = '<body name="b" pos="0.5 0.1 0.4" quat="0.6 0 0 0.8"><freejoint/><geom type="box" size="0.05 0.04 0.03" mass="0.2"/></body>'
+    cube = """<body name="b" pos="0.5 0.1 0.4" quat="0.6 0 0 0.8"><freejoint/>
+      <geom type="box" size="0.05 0.04 0.03" mass="0.2"/></body>"""
     one = SCENE.format(bodies=ROBOT.format(joint="<freejoint/>") + cube, more="")
     model = Free.build_model(CONFIG.change(objects={"cube": CUBE}))
     np.testing.assert_array_equal(model.key_qpos[0], [0, 0, 0.5, 1, 0, 0, 0, 0.2, 0.5, 0.1, 0.4, 0.6, 0, 0, 0.8])
@@ -201,7 +204,8 @@ def test_an_object_begins_near_its_place_and_is_observed_as_mujoco_has_it() -> N
     task = build(num_envs=64, objects={"cube": CUBE}, events=events, observations={"policy": {"joints": None} | POSES})
     task.restart(1)
     cube, drawn = task.qpos.numpy()[:, 8:], task.qpos.numpy()[:, 8:11] - task.home()[8:11]
-    assert (drawn.min(axis=0) >= [-0.3, 0.1, 0.0]).all() and (drawn.max(axis=0) <= [0.3, 0.2, 0.1]).all()
+    assert (drawn.min(axis=0) >= [-0.3, 0.1, 0.0]).all()
+    assert (drawn.max(axis=0) <= [0.3, 0.2, 0.1]).all()
     assert np.ptp(drawn[:, 0]) > 0.5
     assert (task.qpos.numpy()[:, 0] == 5.0).all()
     observed = task.obs["policy"].numpy()

@@ -140,8 +140,10 @@ def root_quat(state: Any, env: wp.int32, root_body: wp.int32) -> wp.quat:
 @needs(free_joint=1)
 @wp.func
 def put_root(state: Any, env: wp.int32, root_body: wp.int32, offset: wp.vec3, angles: wp.vec3) -> None:
-    """Put a body with a free joint into the default pose, at rest, moved in the world [m] and then turned by roll,
-    pitch and yaw in its own frame [rad]."""
+    """Put a body with a free joint into the default pose, at rest, moved in the world [m] and turned by angles [rad].
+
+    The angles are roll, pitch and yaw in its own frame.
+    """
     first, speed = qpos_of(state, root_body), qvel_of(state, root_body)
     turn = wp.quat(
         state.home[first + 4], state.home[first + 5], state.home[first + 6], state.home[first + 3]

@@ -97,9 +97,9 @@ def draw_first_levels(state: Any, env: wp.int32) -> None:
 def reset_on_tile(
     state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, reach: wp.float32, root_body: wp.int32 = 0
 ) -> None:
-    """Put the base, or another body with a free joint, near the middle of a tile of its level; environments take turns with the tiles.
+    """Put the base, or another free body, near the middle of a tile of its level.
 
-    It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
+    Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
     """
     first = qpos_of(state, root_body)
     put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))

@@ -73,7 +73,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     """
 
     @classmethod
-    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:
+    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:  # noqa: ARG003  For subclasses.
         """Return the robot and its ground."""
         raise ShoalError(f"{cls.__name__} has no model: return its robot and ground as an MjSpec in build_spec().")
 

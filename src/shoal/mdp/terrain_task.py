@@ -11,7 +11,7 @@ import warp as wp
 from shoal.mdp.ground import Ground
 from shoal.mdp.levels import Tiles, follow_distances
 from shoal.mdp.robot_task import RobotTask
-from shoal.mdp.terrain import BORDER, Terrain, robot_on_terrain, make_terrain
+from shoal.mdp.terrain import BORDER, Terrain, make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL
 from shoal.sim.render.shapes import SceneGeometry

@@ -1,6 +1,7 @@
 """Terms of reorientation. Names and definitions are Isaac Lab's.
 
-`root_body` is the object, `command` the goal's orientation in the world, a quaternion with the real part first. A goal is reached below the angle `state.success_tolerance`.
+`root_body` is the object, `command` the goal's orientation in the world, a quaternion with the real part first. A goal
+is reached below the angle `state.success_tolerance`.
 """
 
 from typing import Any
