@@ -82,7 +82,7 @@ def functions_of(library: str) -> dict[str, Any]:
 
 def describe(name: str, parameter: inspect.Parameter) -> str | None:
     """Return a parameter with what it takes, or None for one that the task passes itself."""
-    if name in GIVEN or name.endswith("contact_sensors"):
+    if name in GIVEN:
         return None
     taken = re.sub(r"^(wp\.|warp\.)", "", str(getattr(parameter.annotation, "__name__", parameter.annotation)))
     selected = re.fullmatch(SELECTIONS, name)

@@ -15,8 +15,7 @@ import warp as wp
 
 from shoal import mdp
 from shoal.mdp.binding import python_of
-from shoal.mdp.sensors import add_contact_sensors
-from shoal.mdp.terms import CHOICES
+from shoal.mdp.terms import CHOICES, CONTACT_FIELDS
 
 DECLARATIONS: dict[str, Any] = {
     "actions": mdp.Action,
@@ -111,14 +110,12 @@ def random_task(seed: int) -> type[mdp.TermsTask[Any]]:
     rng = random.Random(seed)
     robot = Robot(rng)
 
-    def build_model(_cls: type, config: Any) -> mujoco.MjModel:
-        spec = mujoco.MjSpec.from_string(robot.xml)
-        add_contact_sensors(spec, config)
-        return spec.compile()
+    def build_spec(_cls: type, _config: Any) -> mujoco.MjSpec:
+        return mujoco.MjSpec.from_string(robot.xml)
 
     groups = _Terms(rng, mujoco.MjModel.from_xml_string(robot.xml)).groups()
     config = mdp.task_config(mdp.TermsConfig, physics_dt=0.005, decimation=2, episode_length_s=0.05, **groups)
-    return type("RandomTask", (mdp.TermsTask,), {"config": config, "build_model": classmethod(build_model)})
+    return type("RandomTask", (mdp.TermsTask,), {"config": config, "build_spec": classmethod(build_spec)})
 
 
 class _Terms:
@@ -156,9 +153,11 @@ class _Terms:
     def term(self, group: str) -> Any:
         """Return one declaration."""
         function = self.rng.choice(library(group))
+        if function.__name__ == "touches":
+            return self.sensed()
         given = {}
         for name, parameter in [*inspect.signature(function).parameters.items()][2:]:
-            is_passed = name in {"i", "first", "action", "memory"} or name.endswith("contact_sensors")
+            is_passed = name in {"i", "first", "action", "memory"}
             if not is_passed and (parameter.default is inspect.Parameter.empty or self.rng.random() < 0.3):
                 given[name] = self.value(name, str(parameter.annotation))
         if given.get("distribution") == "gaussian":  # A mean and a standard deviation: nothing becomes negative.
@@ -177,6 +176,15 @@ class _Terms:
         if group == "observations" and self.rng.random() < 0.5:
             given |= {"noise": 0.1, "history": self.rng.randint(1, 2), "delay": self.rng.randint(0, 1)}
         return DECLARATIONS[group](function.__name__, **given)
+
+    def sensed(self) -> Any:
+        """Return contacts of MuJoCo's sensor."""
+        mode, kind = self.rng.choice([("bodies", "body"), ("geoms", "geom"), ("subtrees", "body")])
+        given: dict[str, Any] = {mode: self.pattern(kind, several=True), "num_slots": self.rng.randint(1, 2)}
+        if self.rng.random() < 0.5:
+            given["secondary_body"] = "world"
+        fields = tuple(self.rng.sample([*CONTACT_FIELDS], self.rng.randint(1, 7)))
+        return mdp.Contact(fields=fields, reduce=self.rng.choice(["mindist", "maxforce", "netforce"]), **given)
 
     def value(self, name: str, annotation: str) -> Any:
         """Return a value of a parameter."""

@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
 from shoal.mdp.names import Actuator, Geom, Joint, Names, kind_of
 from shoal.mdp.needs import needs_of
-from shoal.mdp.terms import CHOICES, Term
+from shoal.mdp.terms import CHOICES, CONTACT_FIELDS, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
 from shoal.user_code import load
@@ -34,8 +34,8 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
 _ENTRIES: dict[Any, Any] = {("joint", True): Joint, ("actuator", True): Actuator, ("geom", True): Geom}
 """Entries of what torch functions select; the parameters of a `wp.func` say them."""
-_MEMORY, _ACTION_COLUMNS, _CONTACT_SENSORS = "memory", "action_columns", "contact_sensors"
-"""Names of parameters that are made for a term, from what it selects; the last is the end of a name."""
+_MEMORY, _ACTION_COLUMNS = "memory", "action_columns"
+"""Names of parameters that are made for a term, from what it selects."""
 _ROOT = "root_body"
 """Name of a parameter that is a body with a free joint: the base, where no other is named."""
 _ARRAY = type(wp.array[wp.float32])
@@ -67,6 +67,8 @@ class Bound:
     """Number of columns of each name, if it is called by name."""
     env: str = "env"
     """The expression of the environment."""
+    of: str = ""
+    """Of contacts, the array of the geoms or bodies."""
     is_updated: bool = False
     """Whether it is a command that is called in each step, with whether a new one is to be drawn."""
 
@@ -190,7 +192,8 @@ class Binder:
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
         own_name, is_updated = path.replace(".", "_"), "is_new" in passed
-        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, is_updated)
+        of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
+        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated)
 
     def _env(self, path: str) -> str:
         """Return the expression of the environment. Where indices are checked, it notes which term runs."""
@@ -217,6 +220,9 @@ class Binder:
             elif what == "sensor" and what in values:  # Others pass a sensor of their own.
                 sensors = self.names.select("sensor", values[what], f"{path}.{what}")
                 has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
+            elif what in CONTACT_FIELDS:
+                has = getattr(self.structs.get(values.get("contact")), what, least)
+                thing = f"a contact with '{what}' among its fields"
             else:
                 command = path.partition(".")[2] if what == "first" else values.get(what)
                 has, thing = len(self.command_columns.get(str(command), "x" * least)), f"a command of {least} columns"
@@ -256,8 +262,8 @@ class Binder:
         if name == _ROOT:
             return str(self.names.root(value, path)), ()
         what = kind_of(name)
-        if what is not None and not name.endswith(_CONTACT_SENSORS):
-            return self._selection(path, *what, value, getattr(kind, "dtype", None))
+        if what is not None:
+            return self.selection(path, what[0], value, getattr(kind, "dtype", None), several=what[1])
         if name == "contact":
             return self.contact(value, path), self.columns[value]
         if name == "grid":
@@ -272,13 +278,11 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if name == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
-        if name in {_ACTION_COLUMNS, "axes"} or name.endswith(_CONTACT_SENSORS):
+        if name in {_ACTION_COLUMNS, "axes"}:
             rows = value
             if name == _ACTION_COLUMNS:
                 columns = {each: column for column, each in enumerate(self.action_columns)}
                 rows = [_found(path, each, columns, "an action of it") for each in selected]
-            elif name != "axes":
-                rows = self.names.contact_sensors(selected, path, name.removesuffix("_sensors").replace("_", " "))
             return self.share(name, tuple(rows), lambda: wp.array(rows, dtype=wp.int32, device=self.device))
         argument = path.replace(".", "_")
         if name == _MEMORY:
@@ -307,7 +311,10 @@ class Binder:
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return _SCALARS[kind].format(self.number(path, value))
 
-    def _selection(self, path: str, kind: str, several: bool, patterns: Any, dtype: Any) -> tuple[str, tuple[str, ...]]:  # noqa: FBT001
+    def selection(
+        self, path: str, kind: str, patterns: Any, dtype: Any, *, several: bool = True
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of what patterns select of a kind, and the names; `dtype` is the type of its entries."""
         indices = self.names.select(kind, patterns, path)
         if not several:
             if len(indices) > 1:
@@ -361,8 +368,7 @@ def _values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, 
 def _refuse_missing(path: str, function: Any, value: Any) -> None:
     """Refuse a parameter without a value, but for those that are made for it."""
     name = path.rpartition(".")[2]
-    is_made = name in {_MEMORY, _ACTION_COLUMNS} or name.endswith(_CONTACT_SENSORS)
-    if value is inspect.Parameter.empty and not is_made:
+    if value is inspect.Parameter.empty and name not in {_MEMORY, _ACTION_COLUMNS}:
         remedy = ", or decorate it with @wp.func" if name == "env" else ""
         raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
 

@@ -20,6 +20,7 @@ from shoal.mdp.terms import (
     ObjectTerm,
     ObsTerm,
     RewardTerm,
+    SensorTerm,
     Term,
     changed,
 )
@@ -62,6 +63,7 @@ class TermsConfig(MujocoConfig):
         "metrics": MetricTerm,
         "curricula": CurriculumTerm,
         "objects": ObjectTerm,
+        "sensors": SensorTerm,
     }
     """Fields that are groups of terms, and what each holds."""
 
@@ -90,6 +92,8 @@ class TermsConfig(MujocoConfig):
     """What changes during a training."""
     objects: Group = field(default_factory=Group)
     """What is in the scene beside the robot, see `shoal.mdp.scene`."""
+    sensors: Group = field(default_factory=Group)
+    """Sensors that are added to the model."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""

@@ -5,7 +5,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import command_at, periods_of
-from shoal.mdp.contacts import Contact, has_just_landed, net_force
+from shoal.mdp.contacts import Contact, has_just_landed, largest_force
 from shoal.mdp.ground import clearance_of
 
 
@@ -136,32 +136,28 @@ def soft_landing(
     env: wp.int32,
     contact: Contact,
     command: wp.int32,
-    bodies: wp.array[wp.int32],
-    contact_sensors: wp.array[wp.int32],
     command_threshold: wp.float32 = 0.05,
 ) -> wp.float32:
-    """Penalise the force of feet that land [N]. `bodies` are those of the contact."""
+    """Penalise the force of feet that land [N]."""
     total = wp.float32(0.0)
-    for foot in range(bodies.shape[0]):
+    for foot in range(contact.found.shape[1]):
         if has_just_landed(contact, env, foot, state.step_dt):
-            total += wp.length(net_force(state, env, contact_sensors[foot]))
+            total += largest_force(state, env, contact, foot)
     return total * is_commanded(state, env, command, command_threshold)
 
 
 @wp.func
-def undesired_contacts(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32], threshold: wp.float32
-) -> wp.float32:
-    """Penalise each of the bodies that is touched with more than `threshold` [N]."""
+def undesired_contacts(state: Any, env: wp.int32, contact: Contact, threshold: wp.float32) -> wp.float32:
+    """Penalise each of the geoms or bodies that is touched with more than `threshold` [N]."""
     total = wp.float32(0.0)
-    for i in range(bodies.shape[0]):
-        total += wp.where(wp.length(net_force(state, env, contact_sensors[i])) > threshold, 1.0, 0.0)
+    for i in range(contact.found.shape[1]):
+        total += wp.where(largest_force(state, env, contact, i) > threshold, 1.0, 0.0)
     return total
 
 
 @wp.func
 def self_collision_cost(state: Any, env: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
-    """Penalise a robot that touches itself; `contact` is of `touches_itself`."""
+    """Penalise each contact, such as that of a robot with itself."""
     total = wp.float32(0.0)
     for i in range(contact.found.shape[1]):
         total += wp.where(contact.found[env, i], 1.0, 0.0)

@@ -12,7 +12,7 @@ from shoal.mdp.shapes import Solid, reach
 
 @wp.struct
 class Contact:
-    """The contacts of several geoms or bodies, each (num_envs, number of them)."""
+    """The contacts of several geoms or bodies, each array (num_envs, number of them); and where their sensors are."""
 
     found: wp.array2d[wp.bool]
     """Whether each touches."""
@@ -26,14 +26,25 @@ class Contact:
     """Time in contact until now [s]; 0 without."""
     last_air_time: wp.array2d[wp.float32]
     """Length of the last time without contact [s]; 0 where there was none in this episode."""
+    sensors: wp.array[wp.int32]
+    """First column of each in ``sensordata``. Shape (number of them,)."""
+    slots: wp.int32
+    """Contacts of each that its sensor has."""
+    stride: wp.int32
+    """Columns of each of these contacts; `found` is the first, the others are at:"""
+    force: wp.int32
+    torque: wp.int32
+    dist: wp.int32
+    pos: wp.int32
+    normal: wp.int32
+    tangent: wp.int32
 
 
-def new_contact(allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> Any:
-    """Return a contact of so many geoms or bodies, whose arrays `allocate` makes: by name, columns and type."""
-    contact = Contact()
+def new_contact(contact: Any, allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> None:
+    """Make the arrays of a contact of so many geoms or bodies with `allocate`: by name, columns and type."""
     for name, field in Contact.vars.items():
-        setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
-    return contact
+        if getattr(field.type, "ndim", 0) == 2:  # noqa: PLR2004
+            setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
 
 
 @wp.func
@@ -90,35 +101,72 @@ def near_ground(state: Any, env: wp.int32, i: wp.int32, geoms: wp.array[Solid], 
 
 
 @wp.func
-def touches(
-    state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    contact_sensors: wp.array[wp.int32],
-) -> wp.bool:
-    """Whether something touches a body, by MuJoCo's contact sensor."""
-    return state.sensordata[env, contact_sensors[i]] > 0.0
+def touches(state: Any, env: wp.int32, i: wp.int32, contact: Contact, force_threshold: wp.float32) -> wp.bool:
+    """Whether the sensor has a contact, with more than a force [N] if that is above 0."""
+    if force_threshold > 0.0:
+        return largest_force(state, env, contact, i) > force_threshold
+    return state.sensordata[env, contact.sensors[i]] > 0.0
 
 
 @wp.func
-def touches_itself(
-    state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    self_contact_sensors: wp.array[wp.int32],
-    force_threshold: wp.float32 = 10.0,
-) -> wp.bool:
-    """Whether two of a body and its descendants touch each other with more than a force [N]."""
-    return wp.length(net_force(state, env, self_contact_sensors[i])) > force_threshold
+def largest_force(state: Any, env: wp.int32, contact: Contact, i: wp.int32) -> wp.float32:
+    """Return the largest force of the contacts of geom or body `i` that its sensor has [N]."""
+    largest = wp.float32(0.0)
+    for slot in range(contact.slots):
+        largest = wp.max(largest, wp.length(contact_force(state, env, contact, i, slot)))
+    return largest
 
 
-@needs(sensor=4)
 @wp.func
-def net_force(state: Any, env: wp.int32, sensor: wp.int32) -> wp.vec3:
-    """Return the force on a body at all its contacts, in the world [N]; of a sensor `self contact` any force."""
-    # The sensor has the number of contacts, then the force of the body on what it touches.
-    return -wp.vec3(
-        state.sensordata[env, sensor + 1], state.sensordata[env, sensor + 2], state.sensordata[env, sensor + 3]
-    )
+def sensed_vector(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32, at: wp.int32) -> wp.vec3:
+    """Return three numbers of a contact, which begin in its columns `at`."""
+    first = contact.sensors[i] + slot * contact.stride + at
+    return wp.vec3(state.sensordata[env, first], state.sensordata[env, first + 1], state.sensordata[env, first + 2])
+
+
+@needs(force=1)
+@wp.func
+def contact_force(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:
+    """Return the force of one of the contacts of geom or body `i` on what it touches [N], see `ContactTerm.reduce`."""
+    return sensed_vector(state, env, contact, i, slot, contact.force)
+
+
+@needs(torque=1)
+@wp.func
+def contact_torque(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:
+    """Return the torque of a contact on what is touched [N m]."""
+    return sensed_vector(state, env, contact, i, slot, contact.torque)
+
+
+@needs(dist=1)
+@wp.func
+def contact_dist(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.float32:
+    """Return the distance of the two that touch [m], negative where they overlap."""
+    return state.sensordata[env, contact.sensors[i] + slot * contact.stride + contact.dist]
+
+
+@needs(pos=1)
+@wp.func
+def contact_pos(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:
+    """Return the place of a contact in the world [m]."""
+    return sensed_vector(state, env, contact, i, slot, contact.pos)
+
+
+@needs(normal=1)
+@wp.func
+def contact_normal(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:
+    """Return the normal of a contact in the world, from geom or body `i` to what it touches."""
+    return sensed_vector(state, env, contact, i, slot, contact.normal)
+
+
+@needs(tangent=1)
+@wp.func
+def contact_tangent(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:
+    """Return the first tangent of a contact in the world: the second axis of its frame."""
+    return sensed_vector(state, env, contact, i, slot, contact.tangent)
+
+
+@wp.func
+def net_force(state: Any, env: wp.int32, contact: Contact, i: wp.int32) -> wp.vec3:
+    """Return the force on geom or body `i` at all its contacts, in the world [N], of a contact with `netforce`."""
+    return -contact_force(state, env, contact, i, 0)

@@ -99,7 +99,8 @@ def reset_on_tile(
 ) -> None:
     """Put the base, or another free body, near the middle of a tile of its level.
 
-    Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
+    Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no
+    foot begins in the ground.
     """
     first = qpos_of(state, root_body)
     put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))

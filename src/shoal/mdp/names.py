@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.errors import UsageError, did_you_mean
 from shoal.mdp.actuators import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
 from shoal.mdp.patterns import is_of, matches
 from shoal.mdp.shapes import SOLID, Solid, hulls_of
@@ -82,11 +82,6 @@ _PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind !
 _STRUCTS: tuple[Any, ...] = (Joint, Actuator, Geom, Solid)
 """Types of entries about what is selected. Arrays of any other type have indices."""
 _SHOWN = 12
-
-
-def contact_sensor(body: str, kind: str = "contact") -> str:
-    """Return the name of the sensor of a body's contacts, or of another kind: `self contact`."""
-    return f"{kind} {body}"
 
 
 def kind_of(parameter: str) -> tuple[str, bool] | None:
@@ -185,22 +180,6 @@ class Names:
         """Return a name for each number of some sensors."""
         names, sizes = self.names("sensor"), self.model.sensor_dim
         return tuple(f"{names[each]} {part}" for each in sensors for part in range(sizes[each]))
-
-    def contact_sensors(self, bodies: Iterable[str], path: str, kind: str = "contact") -> np.ndarray:
-        """Return where in ``sensordata`` the contacts of bodies begin, see `shoal.mdp.contacts.add_contact_sensors`.
-
-        Raises:
-            ShoalError: The model has no such sensor.
-        """
-        names = [contact_sensor(body, kind) for body in bodies]
-        missing = [name for name in names if mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name) < 0]
-        if missing:
-            func = "touches_itself" if kind.startswith("self") else "touches"
-            raise ShoalError(
-                f"{path} reads the sensor '{missing[0]}', which the model does not have: declare contacts={{\"name\": "
-                f'Contact("{func}", bodies=...)}} of these bodies, and call add_contact_sensors() in build_model.'
-            )
-        return np.array([self.model.sensor(name).adr[0] for name in names], dtype=np.int32)
 
     def _joint(self, index: int, path: str) -> dict[str, float]:
         del path

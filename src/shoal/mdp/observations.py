@@ -165,23 +165,15 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
 
 
 @wp.func
-def contact_forces(
-    state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    bodies: wp.array[wp.int32],  # noqa: ARG001  Their sensors follow.
-    contact_sensors: wp.array[wp.int32],
-) -> wp.vec3:
-    """Return the force on a body at all its contacts, in the world [N]."""
-    return net_force(state, env, contact_sensors[i])
+def contact_forces(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.vec3:
+    """Return the force on a geom or body at all its contacts, in the world [N], of a contact with `netforce`."""
+    return net_force(state, env, contact, i)
 
 
 @wp.func
-def foot_contact_forces(
-    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], contact_sensors: wp.array[wp.int32]
-) -> wp.vec3:
+def foot_contact_forces(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.vec3:
     """Return `contact_forces` f as sign(f) log(1 + |f|)."""
-    force = contact_forces(state, env, i, bodies, contact_sensors)
+    force = net_force(state, env, contact, i)
     for part in range(3):
         force[part] = wp.sign(force[part]) * wp.log(1.0 + wp.abs(force[part]))
     return force

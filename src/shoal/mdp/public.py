@@ -18,7 +18,7 @@ from shoal.mdp.names import Actuator, Geom, Joint
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Object, Obs, Reward, Tile
+from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Object, Obs, Reward, Sensor, Tile
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
@@ -42,6 +42,7 @@ __all__ = [
     "Reward",
     "RobotConfig",
     "RobotTask",
+    "Sensor",
     "Sphere",
     "TermsConfig",
     "TermsTask",

@@ -41,10 +41,10 @@ def compile_scene(spec: mujoco.MjSpec, config: TermsConfig) -> mujoco.MjModel:
         child.option, child.visual, child.stat = spec.option, spec.visual, spec.stat  # The scene's own hold.
         frame = spec.worldbody.add_frame(pos=objects[name].pos, quat=objects[name].quat)
         spec.attach(child, prefix=f"{name}/", frame=frame)
-    if any("bodies" in term.parameters for term in config.terms("contacts").values()):
-        from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
+    if config.terms("contacts") or config.terms("sensors"):
+        from shoal.mdp.sensors import add_sensors  # It needs Warp.
 
-        add_contact_sensors(spec, config)
+        add_sensors(spec, config)
     robot = getattr(config, "robot", "")
     model = compile_spec(spec, f"--env.robot {robot}" if robot else "The model")
     for name in objects:

@@ -142,10 +142,9 @@ def _place(terms: BoundTerms, binder: Binder) -> Source:
 
 def _position(bound: Bound) -> str:
     """Return the expression of where geom or body `i` of a contact is."""
-    selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
-    if selected.startswith("geom"):
-        return f"state.geom_xpos[env, {selected}[i].index]"
-    return f"state.xpos[env, {selected}[i]]"
+    if bound.of.startswith("geom"):
+        return f"state.geom_xpos[env, {bound.of}[i].index]"
+    return f"state.xpos[env, {bound.of}[i]]"
 
 
 def _end(config: TermsConfig, terms: BoundTerms) -> Source:

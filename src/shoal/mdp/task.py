@@ -17,7 +17,7 @@ from shoal.errors import ShoalError, did_you_mean
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
-from shoal.mdp.contacts import new_contact
+from shoal.mdp.contacts import Contact, new_contact
 from shoal.mdp.curricula import changes_of
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
@@ -25,6 +25,7 @@ from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.scene import compile_scene
+from shoal.mdp.sensors import bind_contact, is_sensed
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
@@ -148,14 +149,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self._changes = changes_of(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()
-        contacts = self._bind("contacts")
-        for name, bound in contacts.items():
-            if not any(each.startswith(("geom", "body")) for each in bound.arguments):
-                raise ShoalError(
-                    f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it."
-                )
-            self.binder.columns[name] = bound.columns
-            self.binder.structs[name] = new_contact(self.array, f"contacts/{name}", len(bound.columns))
+        contacts = {name: self._bind_contact(name, term) for name, term in self.config.terms("contacts").items()}
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
         self.bound = BoundTerms(
@@ -196,6 +190,19 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
         terms = self.config.terms(group)
         return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
+
+    def _bind_contact(self, name: str, term: Any) -> Bound:
+        """Bind a contact, and make what is tracked of it."""
+        contact = self.binder.structs[name] = Contact()
+        if is_sensed(term):
+            bound = bind_contact(self.binder, name, term, contact)
+        else:
+            bound = self.binder.bind(f"contacts.{name}", term, "contacts")
+        if not bound.of:
+            raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
+        self.binder.columns[name] = bound.columns
+        new_contact(contact, self.array, f"contacts/{name}", len(bound.columns))
+        return bound
 
     def _number_commands(self) -> dict[str, Command]:
         """Give each command its columns; return the name, range and unit of each."""

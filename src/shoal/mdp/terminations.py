@@ -6,6 +6,7 @@ import warp as wp
 
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
+from shoal.mdp.contacts import Contact
 from shoal.mdp.ground import base_height
 from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
 from shoal.mdp.needs import needs
@@ -25,12 +26,6 @@ def root_height_below_minimum(state: Any, env: wp.int32, minimum_height: wp.floa
 
 
 @wp.func
-def illegal_contact(
-    state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
-    contact_sensors: wp.array[wp.int32],
-    force_threshold: wp.float32 = 10.0,
-) -> wp.bool:
-    """Whether one of the bodies is touched with more than a force [N]."""
-    return undesired_contacts(state, env, bodies, contact_sensors, force_threshold) > 0.0
+def illegal_contact(state: Any, env: wp.int32, contact: Contact, force_threshold: wp.float32 = 10.0) -> wp.bool:
+    """Whether one of the geoms or bodies is touched with more than a force [N]."""
+    return undesired_contacts(state, env, contact, force_threshold) > 0.0

@@ -107,9 +107,24 @@ class ActionTerm(Term):
     """Largest age of an action when it acts [steps]; each episode draws its own. 0 for none."""
 
 
+CONTACT_FIELDS = {"found": 1, "force": 3, "torque": 3, "dist": 1, "pos": 3, "normal": 3, "tangent": 3}
+"""Numbers of each field of MuJoCo's contact sensor, in its order."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContactTerm(Term):
-    """Geoms whose contacts are tracked: its function returns whether each touches."""
+    """Contacts of geoms, bodies or subtrees: whether each touches, since when, and what MuJoCo's sensor says of it."""
+
+    fields: tuple[str, ...] = ("found", "force")
+    """What the sensor has of each contact: `found` (the number of contacts), `force` [N], `torque` [N m], `dist` [m],
+    `pos` [m], `normal`, `tangent`."""
+    reduce: Literal["none", "mindist", "maxforce", "netforce"] = "netforce"
+    """Which of several contacts: any, the deepest, that with the largest force, or the sum of all forces. Forces and
+    torques are in the contact's frame, whose first axis is the normal; of `netforce` in the world."""
+    num_slots: Annotated[int, at_least(1)] = 1
+    """Number of contacts of each that the sensor has; of `netforce` one."""
+    force_threshold: Annotated[float, at_least(0)] = 0.0
+    """Force above which it touches [N]; 0 for any contact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +155,14 @@ class ObjectTerm(Term):
     """Orientation of its own model in the world, with the real part first."""
     base: Literal["free", "fixed", "mocap"] = "free"
     """Whether it moves freely, is fixed to the world, or is moved by `mocap_pos` and `mocap_quat` alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorTerm(Term):
+    """A sensor of MuJoCo's that is added to the model, for terms that read sensors by name."""
+
+    cutoff: Annotated[float, at_least(0)] = 0.0
+    """Largest magnitude of its numbers; 0 for any."""
 
 
 TermT = TypeVar("TermT", bound=Term)
@@ -283,8 +306,13 @@ def Metric(func: Function, **params: Value) -> MetricTerm:
     return _declare(MetricTerm, func, params)
 
 
-def Contact(func: Function, **params: Value) -> ContactTerm:
-    """Declare contacts of geoms."""
+def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
+    """Declare contacts, by MuJoCo's contact sensor or by a function of the geometry.
+
+    The sensor is of `bodies`, `geoms` or `subtrees`, patterns of the first of two that touch, with anything or with one
+    `secondary_body`, `secondary_geom` or `secondary_subtree`: of a robot that touches itself,
+    ``Contact(subtrees="pelvis", secondary_subtree="pelvis")``. The function `near_ground` needs none, and is faster.
+    """
     return _declare(ContactTerm, func, params)
 
 
@@ -301,6 +329,16 @@ def Object(func: Function, **params: Value) -> ObjectTerm:
     them.
     """
     return _declare(ObjectTerm, func, params)
+
+
+def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no other word.
+    """Declare a sensor of MuJoCo's by its name in MJCF, of a site, body, geom, joint, actuator, tendon or camera.
+
+    ``Sensor("gyro", site="imu")``; ``Sensor("framepos", body="cube/body", reference_site="grasp")`` of the position of
+    one in the frame of another. A body is MJCF's `xbody`, and `subtree` one with all below it. As `imu` it is the
+    sensor `imu`, which ``Obs("builtin_sensor", sensors="imu")`` observes.
+    """
+    return _declare(SensorTerm, type, params)
 
 
 def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:
