@@ -105,7 +105,7 @@ def placed(engine: Any, config: Any = CONFIG) -> Trunk:
     rng = np.random.default_rng(1)
     qpos = np.tile(task.home(), (ENVS, 1))
     qpos[:, 2] = rng.uniform(0.08, 0.1, ENVS)
-    qpos[:, 7] = rng.uniform(0.0, 0.9, ENVS)  # The arm leans to the trunk, and into it.
+    qpos[:, 7] = rng.uniform(-0.5, 0.5, ENVS)  # The arm leans to the trunk, and into it.
     qpos[:, 9] = rng.uniform(0.235, 0.255, ENVS)
     qpos[:, 11] = rng.uniform(0.04, 0.055, ENVS)
     qpos[:, 3:7] += rng.normal(size=(ENVS, 4)) * 0.03
