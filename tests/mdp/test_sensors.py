@@ -204,6 +204,30 @@ def test_a_slot_has_all_fields_of_its_contact(task: Trunk) -> None:
     assert checked > ENVS
 
 
+@pytest.mark.parametrize("engine", ["native", pytest.param("warp", marks=pytest.mark.soak)])
+def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
+    counted = mdp.Reward("self_collision_substeps", weight=1.0, contact="itself", force_threshold=0.5)
+    task = placed(engine, CONFIG.change(decimation=5, rewards={"itself": counted}))
+    column, total = task.reward_terms.index("itself"), 0
+    for _ in range(4):
+        truths = [Truth(task, env) for env in range(ENVS)]
+        for truth in truths:
+            truth.data.qacc_warmstart[:] = 0.0
+        task.step()
+        for env, truth in enumerate(truths):
+            count = 0
+            for _ in range(5):
+                mujoco.mj_step(truth.model, truth.data)
+                truth.wrenches = np.zeros((truth.data.ncon, 6))
+                for at in range(truth.data.ncon):
+                    mujoco.mj_contactForce(truth.model, truth.data, at, truth.wrenches[at])
+                touching = truth.between("arm", {"trunk"})
+                count += any(np.linalg.norm(wrench[:3]) > 0.5 for _, wrench, _ in touching)
+            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "warp"), env
+            total += 0 < count < 5
+    assert total > 0
+
+
 @pytest.mark.parametrize(
     ("contact", "message"),
     [

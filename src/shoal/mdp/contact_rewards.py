@@ -5,7 +5,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.base import command_at, periods_of
-from shoal.mdp.contacts import Contact, has_just_landed, largest_force
+from shoal.mdp.contacts import Contact, has_just_landed, largest_force, largest_force_in
 from shoal.mdp.ground import clearance_of
 
 
@@ -161,4 +161,21 @@ def self_collision_cost(state: Any, env: wp.int32, contact: Contact) -> wp.float
     total = wp.float32(0.0)
     for i in range(contact.found.shape[1]):
         total += wp.where(contact.found[env, i], 1.0, 0.0)
+    return total
+
+
+@wp.func
+def self_collision_substeps(
+    state: Any, env: wp.int32, contact: Contact, force_threshold: wp.float32 = 10.0
+) -> wp.float32:
+    """Penalise each physics step of an action with a force above a threshold [N]; mjlab's with a history of forces.
+
+    MuJoCo Warp computes the model's sensors in each physics step then, and not in the last alone.
+    """
+    total = wp.float32(0.0)
+    for physics_step in range(state.sensor_history.shape[0]):
+        largest = wp.float32(0.0)
+        for i in range(contact.found.shape[1]):
+            largest = wp.max(largest, largest_force_in(state, env, contact, i, physics_step))
+        total += wp.where(largest > force_threshold, 1.0, 0.0)
     return total

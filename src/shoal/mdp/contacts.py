@@ -131,6 +131,20 @@ def contact_force(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot
     return sensed_vector(state, env, contact, i, slot, contact.force)
 
 
+@needs(force=1)
+@wp.func
+def largest_force_in(state: Any, env: wp.int32, contact: Contact, i: wp.int32, physics_step: wp.int32) -> wp.float32:
+    """Return the largest force in one of the physics steps of the last action, counted from 0 [N]."""
+    largest = wp.float32(0.0)
+    for slot in range(contact.slots):
+        first = contact.sensors[i] + slot * contact.stride + contact.force
+        force = wp.vec3()
+        for axis in range(3):
+            force[axis] = state.sensor_history[physics_step, env, first + axis]
+        largest = wp.max(largest, wp.length(force))
+    return largest
+
+
 @needs(torque=1)
 @wp.func
 def contact_torque(state: Any, env: wp.int32, contact: Contact, i: wp.int32, slot: wp.int32) -> wp.vec3:

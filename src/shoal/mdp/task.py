@@ -66,6 +66,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
     | `gravity` | (num_envs, 3) | gravity [m/s²] |
     | `body_rootid` | (nbody,) | the uppermost body that each hangs on |
+    | `sensor_history` | (decimation, num_envs, n) | after a step: `sensordata` of each of its physics steps |
     | `hulls` | (n,) of `wp.vec3` | points of meshes, see `shoal.mdp.shapes` |
 
     Events, commands and actions may write fields of `MjModel` and controls, events and commands the state too; no term
@@ -319,6 +320,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
             "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
             "body_rootid": lambda: wp.array(self.model.body_rootid, dtype=wp.int32, device=self.device),
+            "sensor_history": self.engine.keep_sensors,
             "hulls": lambda: wp.array(self.binder.names.hulls[0], dtype=wp.vec3, device=self.device),
         }
         values: dict[str, Any] = {}
@@ -330,6 +332,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         ]
         observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
         fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
+        if "sensor_history" in fresh:
+            raise ShoalError(
+                "An observation or action reads state.sensor_history, which only the terms after a step have."
+            )
         in_text = _STATE_FIELD.findall(text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:

@@ -90,6 +90,8 @@ class Engine(ABC):
         """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
         self.planned: dict[str, int] = {}
         """Those among them that `enlarge` is to change, and their new values."""
+        self.sensor_history: wp.array | None = None
+        """``sensordata`` of each physics step of the last `step`, once it was asked for by `keep_sensors`."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
@@ -107,6 +109,13 @@ class Engine(ABC):
         if not after_physics_only:
             self.begun.add(name)
         return self.fields[name]
+
+    def keep_sensors(self) -> wp.array:
+        """Return `sensor_history`, and write it from now on. Shape (decimation, num_envs, nsensordata)."""
+        self.data("sensordata", after_physics_only=True)
+        shape = (self.decimation, self.num_envs, self.model.nsensordata)
+        self.sensor_history = wp.zeros(shape, dtype=wp.float32, device=self.device)
+        return self.sensor_history
 
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.

@@ -84,7 +84,11 @@ class NativeEngine(Engine):
         """Advance all environments."""
         for theirs, ours in self._controls + self._changing:
             np.copyto(theirs, ours)
-        self._run(lambda: self._batch.step(nstep=self.decimation))
+        if self.sensor_history is None:
+            self._run(lambda: self._batch.step(nstep=self.decimation))
+        for kept in self.sensor_history.numpy() if self.sensor_history else ():
+            self._run(self._batch.step)
+            np.copyto(kept, self._batch.bind("sensordata"), casting="same_kind")
         for theirs, ours in self._state + self._derived:
             np.copyto(ours, theirs, casting="same_kind")
         if self._after_constraints:

@@ -193,12 +193,14 @@ class WarpEngine(Engine):
         self._compute_after_constraints(self._data)
 
     def _advance(self) -> None:
-        """Make the physics steps, without the sensors of all but the last, unless these follow from earlier values."""
-        flags = self._model.opt.disableflags
-        for left in reversed(range(self.decimation)):
-            without = mujoco.mjtDisableBit.mjDSBL_SENSOR if left and not self.model.nhistory else 0
-            self._model.opt.disableflags = flags | without
+        """Make the physics steps, without the sensors of all but the last, unless these are read too."""
+        flags, kept = self._model.opt.disableflags, self.sensor_history
+        for at in range(self.decimation):
+            skips = at < self.decimation - 1 and kept is None and not self.model.nhistory
+            self._model.opt.disableflags = flags | (mujoco.mjtDisableBit.mjDSBL_SENSOR if skips else 0)
             mjw.step(self._model, self._data)
+            if kept is not None:
+                wp.copy(kept[at], self._data.sensordata)
 
     def _compute_after_constraints(self, data: mjw.Data) -> None:
         if self.fields.keys() & AFTER_CONSTRAINTS:
